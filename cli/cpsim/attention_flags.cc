@@ -24,35 +24,45 @@ void add_number(FlagSet app, Flags& flags, const char* flag, const char* help, s
 }
 
 void add_shape_flags(FlagSet app, Flags& flags) {
-  add_field(app, flags, "--mesh", "MESH", "The cp ranks: cp=8, or co=2,ds=4",
+  add_field(app, flags, "--mesh", "MESH", "The ranks that split the sequence, by axes: cp=8, or co=2,ds=4",
             [](Job& job, Text text) { job.set_mesh(text); });
-  add_number(app, flags, "--seq-len", "Queries", 1, [](Job& job, std::int64_t n) { job.set_seq_len(n); });
-  add_number(app, flags, "--kv-len", "Keys [as many as queries]", 1,
+  add_number(app, flags, "--seq-len", "How many queries there are, in tokens", 1,
+             [](Job& job, std::int64_t n) { job.set_seq_len(n); });
+  add_number(app, flags, "--kv-len", "How many keys there are, in tokens [as many as queries]", 1,
              [](Job& job, std::int64_t n) { job.set_kv_len(n); });
-  add_number(app, flags, "--batch", "[1]", 1, [](Job& job, std::int64_t n) { job.set_batch(n); });
-  add_number(app, flags, "--q-heads", "[8]", 1, [](Job& job, std::int64_t n) { job.set_q_heads(n); });
-  add_number(app, flags, "--kv-heads", "[as many as query heads]", 1,
+  add_number(app, flags, "--batch", "How many sequences there are [1]", 1,
+             [](Job& job, std::int64_t n) { job.set_batch(n); });
+  add_number(app, flags, "--q-heads", "How many heads the queries have [8]", 1,
+             [](Job& job, std::int64_t n) { job.set_q_heads(n); });
+  add_number(app, flags, "--kv-heads", "How many heads the keys and values have [as many as the queries]", 1,
              [](Job& job, std::int64_t n) { job.set_kv_heads(n); });
-  add_number(app, flags, "--head-dim", "[64]", 1, [](Job& job, std::int64_t n) { job.set_head_dim(n); });
-  add_number(app, flags, "--v-head-dim", "Of the values [as --head-dim]", 1,
+  add_number(app, flags, "--head-dim", "Elements of a query and a key in each head [64]", 1,
+             [](Job& job, std::int64_t n) { job.set_head_dim(n); });
+  add_number(app, flags, "--v-head-dim", "Elements of a value in each head [as --head-dim]", 1,
              [](Job& job, std::int64_t n) { job.set_v_head_dim(n); });
-  add_field(app, flags, "--dtype", "DTYPE", "f32, f16 or bf16 [f32]",
+  add_field(app, flags, "--dtype", "DTYPE", "The dtype of the inputs: f32, f16 or bf16 [f32]",
             [](Job& job, Text text) { job.set_dtype(sim::parse_proto_dtype("--dtype", text)); });
-  add_field(app, flags, "--format", "FORMAT", "bshd, bnsd or sbhd [bshd]",
+  add_field(app, flags, "--format", "FORMAT",
+            "The order of the tensors' dimensions: bshd, bnsd or sbhd [bshd]",
             [](Job& job, Text text) { job.set_format(text); });
-  add_field(app, flags, "--softmax-scale", "X", "[1/sqrt(head dim)]",
+  add_field(app, flags, "--softmax-scale", "X", "The factor of the scores [1/sqrt(head dim)]",
             [](Job& job, Text text) { job.set_softmax_scale(parse_real("--softmax-scale", text)); });
 }
 
 void add_mask_flags(FlagSet app, Flags& flags, bool& padding) {
-  add_switch(app, flags, "--causal", "A query sees no later key", [](Job& job) { job.set_causal(true); });
-  add_number(app, flags, "--window", "A query sees keys less than N away", 1,
+  add_switch(app, flags, "--causal", "Each query sees no key behind its own position",
+             [](Job& job) { job.set_causal(true); });
+  add_number(app, flags, "--window", "Each query sees only keys that are less than N tokens away", 1,
              [](Job& job, std::int64_t n) { job.set_window(n); });
   add_field(app, flags, "--documents", "ENDS",
-            "Packed documents as cu_seqlens: 0/10/50, or of each batch entry: 0/10/50;0/20/50",
+            "Documents are packed into the sequence. ENDS are their cu_seqlens: 0/10/50, or for each "
+            "sequence of the "
+            "batch: 0/10/50;0/20/50",
             [](Job& job, Text text) { job.set_documents(text); });
-  app.add_flag("--padding", padding, "Documents may end before the keys do: what is behind is padding");
-  add_field(app, flags, "--query-offset", "N", "Position of the first query among the keys [the ends align]",
+  app.add_flag("--padding", padding,
+               "The documents may end before the keys do; the tokens behind them are padding");
+  add_field(app, flags, "--query-offset", "N",
+            "The position of the first query among the keys [the last query is beside the last key]",
             [](Job& job, Text text) { job.set_query_offset(parse_int(text, "--query-offset")); });
 }
 
@@ -71,48 +81,55 @@ void require_covered(const AttentionProblem& problem, const Flags& flags, bool p
   for (const std::vector<std::int64_t>& ends : lists) {
     if (ends.back() == problem.kv_len) continue;
     throw InvalidInput(str("--documents ", documents_text(problem), ": ", join(ends, "/"), " ends at ",
-                           ends.back(), ", and ", problem.kv_len - ends.back(), " of ", problem.kv_len,
-                           " keys belong to no document; end at ", problem.kv_len,
-                           ", or add --padding where nobody shall see them"));
+                           ends.back(), ", so ", problem.kv_len - ends.back(), " of ", problem.kv_len,
+                           " keys belong to no document; let the last document end at ", problem.kv_len,
+                           ", or add --padding if no query shall see these keys"));
   }
 }
 
 void add_strategy_flags(FlagSet app, Flags& flags) {
   add_field(app, flags, "--strategy", "NAME",
-            "One of: ulysses, all_gather, ring, double_ring, need_only, pass_q, "
-            "ulysses_all_gather, ulysses_ring [ring]",
+            "How the ranks share the work: ulysses, all_gather, ring, double_ring, need_only, pass_q, "
+            "ulysses_all_gather or ulysses_ring [ring]",
             [](Job& job, Text text) { job.set_strategy(text); });
   add_field(
       app, flags, "--balance", "BALANCE",
-      "contiguous, head_tail, striped[:BLOCK], cost[:BLOCK], head_tail_exchange, per_document:head_tail",
+      "Which rank holds which rows: contiguous, head_tail, striped[:BLOCK], cost[:BLOCK], head_tail_exchange "
+      "or per_document:head_tail [contiguous; with --strategies all, one that suits each strategy]",
       [](Job& job, Text text) { job.set_balance(text); });
   const auto degree = [](const char* flag, Text text) {
     return static_cast<std::int32_t>(parse_whole(flag, text, 1, std::numeric_limits<std::int32_t>::max()));
   };
-  add_field(app, flags, "--ulysses-degree", "N", "Ranks that trade rows for heads",
+  add_field(app, flags, "--ulysses-degree", "N",
+            "How many ranks trade rows for heads, in a strategy with Ulysses",
             [degree](Job& job, Text text) { job.set_ulysses_degree(degree("--ulysses-degree", text)); });
-  add_field(app, flags, "--inner-ring", "N", "Ranks in each inner ring of a double ring",
+  add_field(app, flags, "--inner-ring", "N", "How many ranks each inner ring of a double ring has",
             [degree](Job& job, Text text) { job.set_inner_ring(degree("--inner-ring", text)); });
   add_field(app, flags, "--axis-order", "ORDER",
-            "Neighbouring ranks form a Ulysses group, or a ring: ulysses_inner "
-            "or ring_inner [ulysses_inner]",
+            "What neighbouring ranks form: a Ulysses group (ulysses_inner) or a ring (ring_inner) "
+            "[ulysses_inner]",
             [](Job& job, Text text) { job.set_axis_order(text); });
-  add_field(app, flags, "--rotation", "HOW", "Of the ring's blocks: exchange or all_gather [exchange]",
+  add_field(app, flags, "--rotation", "HOW",
+            "How the blocks of a ring travel: exchange or all_gather [exchange]",
             [](Job& job, Text text) { job.set_rotation(text); });
-  add_field(app, flags, "--dkv-dtype", "DTYPE", "Of partial gradients under way: f32 or input [f32]",
+  add_field(app, flags, "--dkv-dtype", "DTYPE",
+            "The dtype in which partial gradients travel: f32, or input for that of the inputs [f32]",
             [](Job& job, Text text) { job.set_dkv_dtype(text); });
-  add_field(app, flags, "--merge-dtype", "DTYPE", "Of partial outputs: f32 or input [f32]",
+  add_field(app, flags, "--merge-dtype", "DTYPE",
+            "The dtype in which partial outputs are merged: f32, or input for that of the inputs [f32]",
             [](Job& job, Text text) { job.set_merge_dtype(text); });
   add_field(
       app, flags, "--target", "NAME",
-      "What the plans are made for: host, or GPUs with fused attention, sm80, sm90, sm100 or sm120 [host]",
+      "What the plans are made for: host, or a GPU with fused attention: sm80, sm90, sm100 or sm120 [host]",
       [](Job& job, Text text) { job.set_target(text); });
-  add_field(app, flags, "--gradients", "NAMES", "Which ones the backward pass computes [dq,dk,dv]",
+  add_field(app, flags, "--gradients", "NAMES", "Which gradients the backward pass computes [dq,dk,dv]",
             [](Job& job, Text text) { job.set_gradients(text); });
   add_field(app, flags, "--lse", "PLACE",
-            "Of a rank's own rows, as out, or where it was computed: home or computed [home]",
+            "Where the log-sum-exp ends: home (at the rank that owns the row, as out does) or computed "
+            "(where it was "
+            "computed) [home]",
             [](Job& job, Text text) { job.set_lse(text); });
-  add_switch(app, flags, "--send-empty", "Also send blocks that nobody further on needs",
+  add_switch(app, flags, "--send-empty", "Send also the blocks that no later rank needs",
              [](Job& job) { job.set_send_empty(true); });
 }
 

@@ -15,7 +15,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Reflection;
 
-constexpr const char* kGroup = "Refused by name, with what works: no kernel has them";
+constexpr const char* kGroup = "Options that no kernel here has (each is refused, with what works instead)";
 
 void set(proto::Attention& job, const FieldDescriptor& field, std::string_view flag,
          const std::string& text) {
@@ -43,7 +43,7 @@ void add_kernel_option_flags(FlagSet app, ScenarioFlags<proto::Attention>& flags
       flags.changes.emplace_back(
           [&field, flag, text](proto::Attention& job) { set(job, field, flag, text); });
     };
-    const std::string help(option.aliases);
+    const std::string help = option.aliases.empty() ? "" : str("Other libraries call it ", option.aliases);
     Flag added = field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL
                      ? app.add_flag(
                            flag, [change] { change(""); }, help)

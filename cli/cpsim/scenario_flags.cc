@@ -15,7 +15,8 @@ proto::Scenario read_scenario_of(std::string_view command, const std::string& pa
   // Jobs are named as their commands.
   const std::string& job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case())->name();
   if (job != command)
-    throw InvalidInput(str("--scenario ", path, ": it holds ", job, " { ... }; use cpsim ", job));
+    throw InvalidInput(str("--scenario ", path, ": the file holds a job of another command, ", job,
+                           " { ... }; use cpsim ", job, " --scenario ", path));
   return scenario;
 }
 
@@ -26,7 +27,8 @@ void save_scenario_file(const std::string& path, const proto::Scenario& scenario
     file.close();
   });
   if (!file)
-    throw InvalidInput(str("cannot write the scenario ", path, "; use a path in an existing folder"));
+    throw InvalidInput(str("--save-scenario ", path,
+                           ": the scenario cannot be written there; use a path in an existing folder"));
 }
 
 }  // namespace cp::cli

@@ -41,9 +41,11 @@ Flag add_switch(FlagSet app, ScenarioFlags<Job>& flags, const char* flag, const 
 
 template <class Job>
 void add_scenario_files(FlagSet app, ScenarioFlags<Job>& flags) {
-  app.add_option("--scenario", flags.scenario, "Take what other flags do not say from here")
+  app.add_option("--scenario", flags.scenario,
+                 "Read the job from this file; other flags override what it says")
       .type_name("FILE.txtpb");
-  app.add_option("--save-scenario", flags.save_scenario, "Write what the flags mean").type_name("FILE.txtpb");
+  app.add_option("--save-scenario", flags.save_scenario, "Write the job that the flags describe to this file")
+      .type_name("FILE.txtpb");
 }
 
 // A scenario that holds the job of the command "run", "redistribute" or "plan". Throws InvalidInput as

@@ -10,19 +10,20 @@
 namespace cp::sim {
 namespace {
 
+constexpr const char* kEfficiency = "Which part of the bandwidth this operation reaches";
+
 constexpr CostField kFields[] = {
-    {"step_latency_us", &CostModel::step_latency_us, "Start of a communication step"},
-    {"peer_latency_us", &CostModel::peer_latency_us, "Each round of a step"},
-    {"local_latency_us", &CostModel::local_latency_us, "Start of a local step"},
-    {"memory_gbps", &CostModel::memory_gbps, "GB/s of copies on a rank, read plus written"},
-    {"all_gather_efficiency", &CostModel::all_gather_efficiency, "Part of the bandwidth that it reaches"},
-    {"reduce_scatter_efficiency", &CostModel::reduce_scatter_efficiency,
-     "Part of the bandwidth that it reaches"},
-    {"all_reduce_efficiency", &CostModel::all_reduce_efficiency, "Part of the bandwidth that it reaches"},
-    {"all_to_all_efficiency", &CostModel::all_to_all_efficiency, "Part of the bandwidth that it reaches"},
-    {"exchange_efficiency", &CostModel::exchange_efficiency, "Part of the bandwidth that it reaches"},
-    {"node_gbps", &CostModel::node_gbps, "GB/s per rank and direction inside a node"},
-    {"network_gbps", &CostModel::network_gbps, "GB/s per rank and direction across nodes"},
+    {"step_latency_us", &CostModel::step_latency_us, "The time to start a communication step"},
+    {"peer_latency_us", &CostModel::peer_latency_us, "The time of each round of a step"},
+    {"local_latency_us", &CostModel::local_latency_us, "The time to start a local step"},
+    {"memory_gbps", &CostModel::memory_gbps, "The rate of copies on a rank in GB/s, read plus written"},
+    {"all_gather_efficiency", &CostModel::all_gather_efficiency, kEfficiency},
+    {"reduce_scatter_efficiency", &CostModel::reduce_scatter_efficiency, kEfficiency},
+    {"all_reduce_efficiency", &CostModel::all_reduce_efficiency, kEfficiency},
+    {"all_to_all_efficiency", &CostModel::all_to_all_efficiency, kEfficiency},
+    {"exchange_efficiency", &CostModel::exchange_efficiency, kEfficiency},
+    {"node_gbps", &CostModel::node_gbps, "The bandwidth inside a node in GB/s, per rank and direction"},
+    {"network_gbps", &CostModel::network_gbps, "The bandwidth across nodes in GB/s, per rank and direction"},
 };
 
 }  // namespace

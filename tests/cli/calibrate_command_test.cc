@@ -102,7 +102,7 @@ TEST(CalibrateCommand, BadUsageSaysWhatWorks) {
               HasSubstr("--cluster is missing; use one of a100-pcie"));
   EXPECT_THAT(error({"--cluster", "h800"}),
               HasSubstr("there is nothing to calibrate from; add --nccl-tests"));
-  EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", in}), HasSubstr("is not of the form NAME=VALUE"));
+  EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", in}), HasSubstr("does not have the form NAME=VALUE"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=" + in}),
               HasSubstr("add, for example, --gpus 8"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_reduce=" + in, "--gpus", "8"}),
@@ -116,7 +116,7 @@ TEST(CalibrateCommand, BadUsageSaysWhatWorks) {
               HasSubstr("--rows, --fit and --software go together"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=" + in, "--gpus", "8", "-o",
                      folder.file("no/such/folder.txtpb")}),
-              HasSubstr("cannot write "));
+              HasSubstr("cannot be written"));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ TEST(ListCommand, OneKindIsANameALine) {
 TEST(ListCommand, SaysWhatThereIs) {
   const Finished none = cpsim({"list", "model"});
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_THAT(none.err, HasSubstr("cannot list 'model'; did you mean models? There are: clusters, models"));
+  EXPECT_THAT(none.err, HasSubstr("there is no list of 'model'; did you mean models? The lists are: clusters, models"));
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ TEST(MutateCommand, RefusesWhatItDoesNotKnow) {
   const Finished finished = cpsim({"mutate", "--list", "lost"});
   EXPECT_EQ(finished.exit_code, 2);
   EXPECT_THAT(finished.err,
-              HasSubstr("no mutant ends 'lost'; use of: check, fabric, ledger, result, equivalent"));
+              HasSubstr("no mutant ends as 'lost'; use some of: check, fabric, ledger, result, equivalent"));
 }
 
 TEST(MutateCommand, CtrlCLeavesWhatWasDone) {

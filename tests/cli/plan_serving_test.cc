@@ -70,10 +70,10 @@ TEST(PlanServing, AnAllReduceThatTheGpuDoesNotHaveIsRefused) {
   const std::string file = ::testing::TempDir() + "slip.txtpb";
   std::ofstream(file)
       << "name: \"mine\" like: \"trtllm\" all_reduce { value: \"trtlm\" origin: measured source: \"x\" }";
-  EXPECT_THAT(
-      error_after([&](Job& j) { j.set_software(file); }),
-      HasSubstr("all_reduce 'trtlm': NVIDIA B200-SXM6-180GB has no rate of it; the nearest one is 'trtllm'; "
-                "use one of nccl, trtllm, vllm, sglang"));
+  EXPECT_THAT(error_after([&](Job& j) { j.set_software(file); }),
+              HasSubstr("all_reduce 'trtlm': NVIDIA B200-SXM6-180GB has no rate of this kernel; the nearest "
+                        "one is 'trtllm'; "
+                        "use one of nccl, trtllm, vllm, sglang"));
   Job job = served();
   EXPECT_THAT(make_plan_question(job).assumptions, Not(Contains(HasSubstr("all-reduces"))));
   job.set_cluster("l40s-pcie");
@@ -83,7 +83,7 @@ TEST(PlanServing, AnAllReduceThatTheGpuDoesNotHaveIsRefused) {
 
 TEST(PlanServing, RefusesWhatCannotBe) {
   EXPECT_THAT(error_after([](Job& j) { j.set_aggregated("evenly"); }),
-              HasSubstr("--aggregated evenly: requests come spread or together"));
+              HasSubstr("--aggregated evenly is unknown; use spread or together"));
   EXPECT_THAT(error_after([](Job& j) {
                 j.set_aggregated("spread");
                 j.set_phase(Job::prefill);
@@ -91,7 +91,7 @@ TEST(PlanServing, RefusesWhatCannotBe) {
                 j.clear_cached();
                 j.clear_new_tokens();
               }),
-              HasSubstr("--aggregated spread means nothing in prefill: it is of tokens that are written; use "
+              HasSubstr("--aggregated spread does not apply to prefill, which writes no tokens; use "
                         "--phase decode"));
   EXPECT_THAT(error_after([](Job& j) {
                 j.set_aggregated("spread");
@@ -108,7 +108,7 @@ TEST(PlanServing, RefusesWhatCannotBe) {
                 j.set_linear_dtype("nvfp4");
                 j.set_cluster("dgx-h100");
               }),
-              HasSubstr("has no rate of products in 4 bits; use --linear-dtype fp8"));
+              HasSubstr("has no rate of matmuls in 4 bits; use --linear-dtype fp8"));
   Job training;
   training.set_model("llama-3.1-8b");
   training.set_seq_len(4096);

@@ -146,7 +146,7 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
   };
   EXPECT_THAT(error({"--balance", "snake"}), HasSubstr("--balance snake"));
   EXPECT_THAT(error({"--documents", "0/20"}),
-              AllOf(HasSubstr("44 of 64 keys belong to no document; end at 64"), HasSubstr("--padding")));
+              AllOf(HasSubstr("44 of 64 keys belong to no document; let the last document end at 64"), HasSubstr("--padding")));
   EXPECT_THAT(error({"--batch", "2", "--documents", "0/64;0/8"}),
               HasSubstr("0/8 ends at 8, and 56 of 64 keys"));
   EXPECT_THAT(error({"--strategy", "rng"}), HasSubstr("did you mean ring?"));

@@ -48,7 +48,8 @@ std::pair<std::string, std::string> pair_of(const char* flag, std::string_view t
   const std::size_t equals = text.find('=');
   if (equals != std::string_view::npos && equals > 0 && equals + 1 < text.size())
     return {std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))};
-  throw InvalidInput(str(flag, " ", text, " is not of the form NAME=VALUE; write, for example, ", example));
+  throw InvalidInput(
+      str(flag, " ", text, " does not have the form NAME=VALUE; write, for example, ", example));
 }
 
 std::vector<sim::CsvCells> cells_of(const char* flag, const std::vector<std::string>& texts) {
@@ -63,7 +64,7 @@ std::vector<sim::CsvCells> cells_of(const char* flag, const std::vector<std::str
 
 void require_txtpb(const char* flag, const std::string& path) {
   if (path.empty() || path.ends_with(".txtpb")) return;
-  throw InvalidInput(str(flag, " ", path, " does not end in .txtpb, so that no command would read it; use ",
+  throw InvalidInput(str(flag, " ", path, " does not end in .txtpb, so no command could read the file; use ",
                          path, ".txtpb"));
 }
 
@@ -72,7 +73,7 @@ void check(const Flags& flags) {
                       !flags.attention.empty() || !flags.matmul.empty() || !flags.memory.empty();
   if (flags.cluster.empty()) {
     throw InvalidInput(str("--cluster is missing; use one of ", join(sim::cluster_names(), ", "),
-                           ", or a file such as mine.txtpb"));
+                           ", or a file, for example mine.txtpb"));
   }
   if (!curves && flags.rows.empty()) {
     throw InvalidInput(
@@ -86,11 +87,13 @@ void check(const Flags& flags) {
         "--output writes a cluster, but no table is about one; use --software-output to write the profile");
   if (!flags.attention.empty() && (flags.shape.q_heads == 0 || flags.shape.head_dim == 0))
     throw InvalidInput(
-        "--attention needs --q-heads and --head-dim, as they were measured; add, for example, --q-heads 32 "
-        "--head-dim 128");
+        "--attention needs the shape that was measured, and --q-heads or --head-dim is missing; add, for "
+        "example, "
+        "--q-heads 32 --head-dim 128");
   if (flags.rows.empty() != flags.fit.empty() || flags.rows.empty() != flags.software.empty()) {
     throw InvalidInput(
-        "--rows, --fit and --software go together; add, for example, --rows ring.csv --fit forward_progress "
+        "--rows, --fit and --software go together, and some of them are missing; add, for example, --rows "
+        "ring.csv --fit forward_progress "
         "--software ring-flash-attention");
   }
   if (flags.rows.empty() && !flags.software_out.empty())
@@ -181,7 +184,8 @@ void write_file(const std::string& path, const std::string& text) {
   out << text;
   out.close();
   if (!out)
-    throw InvalidInput(str("cannot write ", path, "; use a folder that exists and may be written to"));
+    throw InvalidInput(
+        str("the file ", path, " cannot be written; use a folder that exists and that you may write to"));
 }
 
 std::string name_for(const Flags& flags, const std::string& path, const std::string& otherwise) {
@@ -287,39 +291,59 @@ void add_list(FlagSet app, const char* flag, std::vector<std::string>& values, c
 
 Command add_calibrate(FlagSet cpsim) {
   const FlagSet app =
-      cpsim.add_subcommand("calibrate", "A cluster, or a software profile, from measurements");
+      cpsim.add_subcommand("calibrate", "Make a cluster or a software profile from measurements of your own");
   const auto flags = std::make_shared<Flags>();
-  app.add_option("--cluster", flags->cluster, "What is calibrated: a preset's name, or a file")
+  app.add_option("--cluster", flags->cluster,
+                 "The cluster that is calibrated: the name of a preset, or a file")
       .type_name("NAME|FILE.txtpb");
-  app.add_option("--name", flags->name, "Of what is written [the file's]").type_name("NAME");
+  app.add_option("--name", flags->name,
+                 "The name of the cluster or profile that is written [that of its file]")
+      .type_name("NAME");
   app.add_output(flags->out, "FILE.txtpb", "Write the cluster to this file [the result is only printed]");
   add_list(app, "--nccl-tests", flags->nccl_tests, "OPERATION=FILE",
-           "What nccl-tests printed: all_gather, reduce_scatter, all_reduce, all_to_all, send_recv");
-  add_count(app, "--gpus", flags->gpus, "Of nccl-tests whose output does not say");
-  add_count(app, "--nodes", flags->nodes, "The same [1]");
-  add_list(app, "--point-to-point", flags->point_to_point, "FILE.csv",
-           "payload_bytes,intra_node_gbps,inter_node_gbps");
+           "A file with what nccl-tests printed; OPERATION is all_gather, reduce_scatter, all_reduce, "
+           "all_to_all or "
+           "send_recv");
+  add_count(app, "--gpus", flags->gpus, "How many GPUs ran nccl-tests, if its output does not say");
+  add_count(app, "--nodes", flags->nodes, "How many nodes ran nccl-tests, if its output does not say [1]");
+  add_list(
+      app, "--point-to-point", flags->point_to_point, "FILE.csv",
+      "Measured transfers from GPU to GPU, with the columns payload_bytes,intra_node_gbps,inter_node_gbps");
   add_list(app, "--attention", flags->attention, "FILE.csv",
-           "seq_len,mask,forward_milliseconds,backward_milliseconds: a kernel, with the three flags below");
-  add_count(app, "--q-heads", flags->shape.q_heads, "Of --attention; as many key heads");
-  add_count(app, "--head-dim", flags->shape.head_dim, "Of --attention");
-  add_count(app, "--batch", flags->shape.batch, "Of --attention [1]");
-  add_list(app, "--matmul", flags->matmul, "FILE.csv", "m,n,k,milliseconds: 16-bit products");
-  add_list(app, "--memory", flags->memory, "FILE.csv", "bytes,milliseconds: read and written together");
-  add_list(app, "--gpu", flags->gpu, "NAME[=CLUSTER]",
-           "Rows of this GPU alone, by the column gpu; for --rows also those of others on their clusters");
-  app.add_option("--rows", flags->rows, "Whole attentions, in the columns of ring_attention_a800_h800.csv")
+           "Measured attention kernels, with the columns "
+           "seq_len,mask,forward_milliseconds,backward_milliseconds; the "
+           "next three flags give their shape");
+  add_count(app, "--q-heads", flags->shape.q_heads,
+            "How many query heads, and as many key heads, --attention was measured with");
+  add_count(app, "--head-dim", flags->shape.head_dim,
+            "The head dimension that --attention was measured with");
+  add_count(app, "--batch", flags->shape.batch, "The batch size that --attention was measured with [1]");
+  add_list(app, "--matmul", flags->matmul, "FILE.csv",
+           "Measured matmuls in 16 bits, with the columns m,n,k,milliseconds");
+  add_list(app, "--memory", flags->memory, "FILE.csv",
+           "Measured copies in memory, with the columns bytes,milliseconds; bytes counts reads and writes "
+           "together");
+  add_list(
+      app, "--gpu", flags->gpu, "NAME[=CLUSTER]",
+      "Use only rows whose column gpu is NAME; with --rows it may come again, for GPUs of other clusters");
+  app.add_option("--rows", flags->rows,
+                 "Measured whole attentions, with the columns of ring_attention_a800_h800.csv")
       .type_name("FILE.csv");
-  app.add_option("--fit", flags->fit,
-                 "To --rows: forward_progress, backward_progress, merge_passes, pack_passes, kernel_issue_us")
+  app.add_option(
+         "--fit", flags->fit,
+         "The parameters that are fitted to --rows: forward_progress, backward_progress, merge_passes, "
+         "pack_passes, kernel_issue_us")
       .type_name("NAME,...");
-  app.add_option("--software", flags->software, "Whose parameters these are").type_name("NAME|FILE.txtpb");
+  app.add_option("--software", flags->software, "The software profile whose parameters are fitted")
+      .type_name("NAME|FILE.txtpb");
   app.add_option("--software-output", flags->software_out, "Write the software profile to this file")
       .type_name("FILE.txtpb");
   app.add_option("--software-out", flags->software_out, "").group("");  // as it was called before
-  add_list(app, "--where", flags->where, "COLUMN=CELL,...", "Of --rows, those with these cells");
-  add_list(app, "--except", flags->except, "COLUMN=CELL,...", "Of --rows, not those with all these cells");
-  app.add_option("--min-hop", flags->min_hop, "Of --rows, those whose ranks pass on at least so much: 8MiB")
+  add_list(app, "--where", flags->where, "COLUMN=CELL,...", "Use only rows of --rows that have these cells");
+  add_list(app, "--except", flags->except, "COLUMN=CELL,...",
+           "Leave out rows of --rows that have all these cells");
+  app.add_option("--min-hop", flags->min_hop,
+                 "Use only rows of --rows in which a rank passes on at least so much, for example 8MiB")
       .type_name("SIZE");
   app.add_flag("--json", flags->json, "Print JSON");
   app.footer(

@@ -61,7 +61,7 @@ int nodes_for(const Flags& flags, int gpus, const sim::Cluster& one_node) {
 sim::Cluster cluster_for(const Flags& flags, int gpus) {
   if (flags.cluster.empty()) {
     throw InvalidInput(str("--cluster is missing; use one of ", join(sim::cluster_names(), ", "),
-                           ", or a file such as mine.txtpb"));
+                           ", or a file, for example mine.txtpb"));
   }
   return sim::find_cluster(flags.cluster, nodes_for(flags, gpus, sim::find_cluster(flags.cluster, 1)));
 }
@@ -136,15 +136,15 @@ void print_collective(const Flags& flags, sim::CollectiveKind kind, std::int64_t
 int estimate_collective(const Flags& flags) {
   const sim::CollectiveKind kind = collective_kind(flags.collective);
   if (!flags.trace.empty()) {
-    throw InvalidInput(str("--trace ", flags.trace, " shows attention, and --collective ", flags.collective,
-                           " has no timeline; leave one of them out"));
+    throw InvalidInput(str("--trace ", flags.trace, " shows the timeline of attention, but --collective ",
+                           flags.collective, " has none; leave one of them out"));
   }
   if (flags.bytes.empty()) throw InvalidInput("--bytes is missing; add, for example, --bytes 1GiB");
   const std::int64_t bytes = parse_bytes("--bytes", flags.bytes);
   const int gpus = flags.gpus > 0 ? flags.gpus : sim::find_cluster(flags.cluster, 1).node.gpus;
   const sim::Cluster cluster = cluster_for(flags, gpus);
   if (gpus > cluster.num_gpus()) {
-    throw InvalidInput(str("--gpus ", gpus, " is more than the ", cluster.num_gpus(), " of --nodes ",
+    throw InvalidInput(str("--gpus ", gpus, " are more than the ", cluster.num_gpus(), " GPUs of --nodes ",
                            flags.nodes, "; use --nodes ", nodes_for({}, gpus, cluster)));
   }
   std::vector<Rank> ranks(static_cast<std::size_t>(gpus));
@@ -253,7 +253,7 @@ int estimate_attention(const Flags& flags) {
     if (flags.json) {
       json[name] = estimate_json(estimate);
     } else {
-      text += fmt::format("{:<9} {} ({} to {}); exposed communication {}; {} received, peak {} a rank\n",
+      text += fmt::format("{:<9} {} ({} to {}); exposed communication {}; {} received, peak {} per rank\n",
                           name, sim::human_us(estimate.time_us), sim::human_us(estimate.low_us),
                           sim::human_us(estimate.high_us), sim::human_us(estimate.exposed_comm_us),
                           human_bytes(estimate.bytes_received), human_bytes(estimate.peak_bytes));
@@ -282,46 +282,58 @@ int estimate_attention(const Flags& flags) {
 }  // namespace
 
 Command add_estimate(FlagSet cpsim) {
-  const FlagSet app =
-      cpsim.add_subcommand("estimate", "The time of one attention, or of one collective, on a cluster");
+  const FlagSet app = cpsim.add_subcommand(
+      "estimate", "Predict the time of one attention, or of one collective, on a cluster");
   const auto flags = std::make_shared<Flags>();
-  app.add_option("--cluster", flags->cluster, "A preset's name, or a file").type_name("NAME|FILE.txtpb");
-  add_value(app, "--nodes", "N", "[as many as the ranks need]", [flags](const std::string& text) {
-    flags->nodes = static_cast<int>(parse_whole("--nodes", text, 1, kMostNodes));
-  });
-  app.add_option("--software", flags->software, "Whose implementation [cprun]").type_name("NAME|FILE.txtpb");
+  app.add_option("--cluster", flags->cluster,
+                 "The cluster: the name of a preset (see cpsim list clusters), or a file")
+      .type_name("NAME|FILE.txtpb");
+  add_value(app, "--nodes", "N", "How many nodes the cluster has [as many as the ranks need]",
+            [flags](const std::string& text) {
+              flags->nodes = static_cast<int>(parse_whole("--nodes", text, 1, kMostNodes));
+            });
+  app.add_option(
+         "--software", flags->software,
+         "The software whose implementation is timed: a name (see cpsim list software), or a file [cprun]")
+      .type_name("NAME|FILE.txtpb");
   app.add_option("--kernels", flags->kernels,
-                 "Attention kernel, such as fa2, fa3, cudnn or trtllm [the software's]")
+                 "The attention kernel, for example fa2, fa3, cudnn or trtllm [that of the software]")
       .type_name("NAME");
-  app.add_option("--pass", flags->pass, "forward, backward or both [forward]").type_name("PASS");
+  app.add_option("--pass", flags->pass, "The pass that is timed: forward, backward or both [forward]")
+      .type_name("PASS");
   add_problem_flags(app, flags->job, flags->padding);
   add_strategy_flags(app, flags->job);
-  add_switch(app, flags->job, "--backward", "Both passes", [](Job& job) { job.set_backward(true); });
+  add_switch(app, flags->job, "--backward", "Time both passes, as --pass both does",
+             [](Job& job) { job.set_backward(true); });
   app.add_option(
          "--collective", flags->collective,
-         "Instead: all_gather, reduce_scatter, all_reduce, all_to_all, broadcast or send_recv, each GPU to "
-         "the next one")
+         "Time this collective instead of attention: all_gather, reduce_scatter, all_reduce, all_to_all, "
+         "broadcast or send_recv (each GPU sends to the next one)")
       .type_name("NAME");
   app.add_option("--bytes", flags->bytes,
-                 "Of the collective, as nccl-tests counts: 1GiB; of send_recv the message of one GPU")
+                 "The size of the collective, counted as nccl-tests does, for example 1GiB; for send_recv "
+                 "the message of "
+                 "one GPU")
       .type_name("SIZE");
-  add_value(app, "--gpus", "N", "Of the collective [one node's]", [flags](const std::string& text) {
-    flags->gpus = static_cast<int>(parse_whole("--gpus", text, 1, Mesh::kMaxRanks));
-  });
+  add_value(app, "--gpus", "N", "How many GPUs the collective has [those of one node]",
+            [flags](const std::string& text) {
+              flags->gpus = static_cast<int>(parse_whole("--gpus", text, 1, Mesh::kMaxRanks));
+            });
   app.add_option(
          "--trace", flags->trace,
-         "Write the timeline: .json for Chrome, .pftrace for Perfetto, a folder for a file of each rank")
+         "Write the timeline: NAME.json for Chrome, NAME.pftrace for Perfetto, DIR/ for one file per rank")
       .type_name("FILE|DIR/");
-  app.add_option("--nvls", flags->nvls, "Reductions in the switches, where there are such: on or off [on]")
+  app.add_option("--nvls", flags->nvls,
+                 "Whether switches that can add do the reductions (NVLS): on or off [on]")
       .type_name("on|off");
   add_count(app, "--channels-per-net-peer", flags->channels_per_net_peer,
             "How many channels NCCL uses to a peer of another node, in send/recv and all-to-all [2]");
   add_scenario_files(app, flags->job);
   app.add_flag("--json", flags->json, "Print JSON");
   app.footer(
-      "Attention: one call of many in a row, so that the host is ahead of the GPUs unless it needs longer "
-      "than "
-      "they do.\nExample:\n"
+      "The attention is one of many calls in a row: the host issues calls ahead of the GPUs, unless it "
+      "needs\n"
+      "longer than they do.\n\nExample:\n"
       "  cpsim estimate --cluster a800 --mesh cp=16 --strategy ring --seq-len 65536 --q-heads 32 \\\n"
       "    --head-dim 128 --dtype bf16 --causal --pass backward --software ring-flash-attention\n"
       "  cpsim estimate --cluster hgx-b200 --collective all_gather --bytes 1GiB --gpus 16");

@@ -46,7 +46,7 @@ seconds parse_time(std::string_view flag, std::string_view text) {
       has_unit && !trimmed.empty() ? trimmed.substr(0, trimmed.size() - 1) : trimmed;
   constexpr std::int64_t kMostHours = 10'000;
   const std::int64_t count =
-      value_of(flag, text, [&] { return parse_int(number, "time (such as 60s, 10m or 8h)"); });
+      value_of(flag, text, [&] { return parse_int(number, "time (for example 60s, 10m or 8h)"); });
   if (count >= 1 && count <= kMostHours * 3600 / factor) return seconds(count * factor);
   throw InvalidInput(str(flag, " ", text, " is out of range; use 1s to ", kMostHours, "h"));
 }
@@ -184,40 +184,45 @@ int run_replay(const std::string& path, bool json) {
 }  // namespace
 
 Command add_fuzz(FlagSet cpsim) {
-  const FlagSet app =
-      cpsim.add_subcommand("fuzz", "Draw cases and check everything, until one fails or the time is over");
+  const FlagSet app = cpsim.add_subcommand(
+      "fuzz", "Draw cases at random and check everything, until one fails or the time is over");
   const auto flags = std::make_shared<Flags>();
   FuzzOptions& options = flags->options;
   options.jobs = sim::num_cores();
   options.seed =
       static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) % 1'000'000'000;
-  add_value(app, "--time", "TIME", "How long: 60s, 10m, 8h [60s, or until --cases]",
+  add_value(app, "--time", "TIME", "How long cases are drawn: 60s, 10m, 8h [60s, or until --cases]",
             [flags](const std::string& text) { flags->options.time = parse_time("--time", text); });
   add_value(app, "--cases", "N", "How many cases are drawn [until --time]", [flags](const std::string& text) {
     flags->options.cases = static_cast<std::uint64_t>(parse_whole("--cases", text, 1));
   });
-  add_value(app, "--seed", "N", "Of the cases [another one each time]", [flags](const std::string& text) {
-    flags->options.seed = static_cast<std::uint64_t>(parse_whole("--seed", text, 0));
-  });
+  add_value(app, "--seed", "N", "The seed of the cases; equal seeds draw equal cases [another one each time]",
+            [flags](const std::string& text) {
+              flags->options.seed = static_cast<std::uint64_t>(parse_whole("--seed", text, 0));
+            });
   app.add_option("--corpus", options.corpus,
-                 "Run the cases of this folder first; those that reach something new are added to it, of "
-                 "several to the last one")
+                 "Run the cases of this folder first. New cases that reach something new are added to it; "
+                 "with several "
+                 "folders, to the last one")
       .type_name("DIR");
   add_value(app, "--target", "TARGET", "What is drawn: redistribute, attention, plan, programs or all [all]",
             [flags](const std::string& text) { flags->options.target = sim::parse_fuzz_target(text); });
-  add_value(app, "--jobs", "N", "Processes [one a core]", [flags](const std::string& text) {
-    flags->options.jobs = static_cast<int>(parse_whole("--jobs", text, 1, 256));
-  });
+  add_value(app, "--jobs", "N", "How many processes run cases [one per core]",
+            [flags](const std::string& text) {
+              flags->options.jobs = static_cast<int>(parse_whole("--jobs", text, 1, 256));
+            });
   add_value(
-      app, "--shrink-time", "TIME", "For making a failure smaller [60s]",
+      app, "--shrink-time", "TIME", "How long a failure may be made smaller [60s]",
       [flags](const std::string& text) { flags->options.shrink_time = parse_time("--shrink-time", text); });
-  app.add_option("--failures", options.failures, "Where failure-<digest>.txtpb is written [here]")
+  app.add_option("--failures", options.failures,
+                 "The folder in which failure-<digest>.txtpb is written [the current one]")
       .type_name("DIR");
-  add_value(app, "--print", "N", "Print the first cases, and run none",
+  add_value(app, "--print", "N", "Print the first N cases, and run none",
             [flags](const std::string& text) { flags->print = parse_whole("--print", text, 1, 1'000'000); });
   app.add_flag("--json", flags->json, "Print JSON");
   app.footer(
-      "Exit code 1: a case failed; it was written to a file, and the command that replays it printed.\n\n"
+      "With exit code 1 a case failed: it was written to a file, and the command that replays it was "
+      "printed.\n\n"
       "Example:\n  cpsim fuzz --time 60s --corpus fuzz-corpus\n  cpsim fuzz --cases 10000 --seed 7 --target "
       "redistribute");
   return {app, [flags] { return run_fuzz(*flags); }};
@@ -227,11 +232,14 @@ Command add_replay(FlagSet cpsim) {
   const FlagSet app = cpsim.add_subcommand("replay", "Run a case of cpsim fuzz again, from its file");
   const auto path = std::make_shared<std::string>();
   const auto json = std::make_shared<bool>(false);
-  app.add_option("file", *path, "Such as: failure-0123456789ab.txtpb").type_name("FILE.txtpb").required();
+  app.add_option("file", *path, "The file of the case, for example failure-0123456789ab.txtpb")
+      .type_name("FILE.txtpb")
+      .required();
   app.add_flag("--json", *json, "Print JSON");
   app.footer(
-      "Prints what does not hold, and a digest of the case's plans, traces and exact results: the same each "
-      "time.\n\n"
+      "replay prints what does not hold, and a digest of the case's plans, traces and exact results, which "
+      "is\n"
+      "the same each time.\n\n"
       "Example:\n  cpsim replay failure-0123456789ab.txtpb");
   return {app, [path, json] { return run_replay(*path, *json); }};
 }

@@ -47,17 +47,17 @@ int run(const std::string& wanted) {
     for (const std::string& name : kind.names()) fmt::print("{}{}\n", wanted.empty() ? "  " : "", name);
   }
   if (found) return kSuccess;
-  throw InvalidInput(str("cannot list '", wanted, "'; did you mean ", nearest_name(wanted, known),
-                         "? There are: ", join(known, ", ")));
+  throw InvalidInput(str("there is no list of '", wanted, "'; did you mean ", nearest_name(wanted, known),
+                         "? The lists are: ", join(known, ", ")));
 }
 
 }  // namespace
 
 Command add_list(FlagSet cpsim) {
   const FlagSet app =
-      cpsim.add_subcommand("list", "Clusters, models, software profiles and strategies by name");
+      cpsim.add_subcommand("list", "List the names of clusters, models, software profiles and strategies");
   const auto kind = std::make_shared<std::string>();
-  app.add_option("kind", *kind, "Only these: clusters, models, software or strategies [all]")
+  app.add_option("kind", *kind, "What is listed: clusters, models, software or strategies [all of them]")
       .type_name("KIND");
   app.footer("Example:\n  cpsim list clusters");
   return {app, [kind] { return run(*kind); }};

@@ -161,8 +161,8 @@ std::vector<std::string> write_survivors(const std::string& folder, const Mutate
     std::ofstream file(path);
     file << write_case_text(survivor.job);
     if (!file.flush())
-      throw InvalidInput(
-          str("--survivors ", folder, ": ", path, " cannot be written; name a folder that can"));
+      throw InvalidInput(str("--survivors ", folder, ": the file ", path,
+                             " cannot be written; name a folder that you may write to"));
     files.push_back(path);
   }
   return files;
@@ -175,7 +175,8 @@ std::set<Outcome> outcomes_of(std::string_view text) {
   for (const std::string_view word : split(text, ',')) {
     const auto found = std::find(known.begin(), known.end(), word);
     if (found == known.end())
-      throw InvalidInput(str("--list ", text, ": no mutant ends '", word, "'; use of: ", join(known, ", ")));
+      throw InvalidInput(
+          str("--list ", text, ": no mutant ends as '", word, "'; use some of: ", join(known, ", ")));
     outcomes.insert(sim::kOutcomes[static_cast<std::size_t>(found - known.begin())]);
   }
   return outcomes;
@@ -212,38 +213,42 @@ int run(Flags& flags) {
 }  // namespace
 
 Command add_mutate(FlagSet cpsim) {
-  const FlagSet app = cpsim.add_subcommand("mutate", "Plant bugs in right plans, and count who catches them");
+  const FlagSet app =
+      cpsim.add_subcommand("mutate", "Plant bugs in right plans, and count which check catches them");
   const auto flags = std::make_shared<Flags>();
   flags->options.jobs = sim::num_cores();
-  add_value(app, "--cases", "N", fmt::format("Mutants [{}]", flags->options.cases),
+  add_value(app, "--cases", "N", fmt::format("How many mutants are tried [{}]", flags->options.cases),
             [flags](const std::string& text) {
               flags->options.cases = parse_whole("--cases", text, 1, 1'000'000'000);
             });
-  add_value(app, "--seed", "S", fmt::format("Of the plans and of the damage [{}]", flags->options.seed),
+  add_value(app, "--seed", "S",
+            fmt::format("The seed of the plans and of the damage [{}]", flags->options.seed),
             [flags](const std::string& text) {
               flags->options.seed = static_cast<std::uint64_t>(
                   parse_whole("--seed", text, 0, std::numeric_limits<std::int64_t>::max()));
             });
-  add_value(app, "--jobs", "J", "Threads; what is found does not depend on them [one a core]",
+  add_value(app, "--jobs", "J",
+            "How many threads try mutants; the result does not depend on it [one per core]",
             [flags](const std::string& text) {
               flags->options.jobs = static_cast<int>(parse_whole("--jobs", text, 1, 1024));
             });
   add_value(app, "--survivors", "DIR", "Write a case file for each mutant that nobody caught",
             [flags](const std::string& text) { flags->survivors = text; });
   add_value(app, "--list", "OUTCOMES",
-            "Also print each mutant that ended so: such as equivalent, or check,result",
+            "Print also each mutant that ended in one of these ways, for example equivalent, or check,result",
             [flags](const std::string& text) { flags->options.listed = outcomes_of(text); });
   app.add_flag("--json", flags->json, "Print JSON");
   app.footer(
-      "Right plans of small jobs (attention by every strategy, forward and backward, and redistributions, "
-      "for\n"
-      "the host and for GPUs) are damaged in one place. The first that objects has caught the mutant: the "
-      "plan\n"
-      "check, the fabric that runs it, the ledgers (traffic, mask cells, memory), or the result. A mutant "
-      "that\n"
-      "all orders of the ranks tried end with the right bits is equivalent; what differs by the order of a "
-      "sum\n"
-      "alone is rearranged; all others survive. Fails when more than 0.5 % do.\n\n"
+      "mutate takes right plans of small jobs (attention by every strategy, forward and backward, and\n"
+      "redistributions, for the host and for GPUs) and damages each in one place. The first check that "
+      "objects\n"
+      "has caught the mutant: the plan check, the fabric that runs it, the ledgers (traffic, mask cells, "
+      "memory),\n"
+      "or the result. A mutant is equivalent if every order of the ranks that was tried ends with the right "
+      "bits,\n"
+      "and rearranged if only the order of a sum differs. All others survive. The command fails when more "
+      "than\n"
+      "0.5 % survive.\n\n"
       "Example:\n  cpsim mutate --cases 100000 --survivors survivors");
   return {app, [flags] { return run(*flags); }};
 }

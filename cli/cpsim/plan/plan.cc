@@ -70,7 +70,7 @@ void check_outputs(const Flags& flags) {
     throw InvalidInput(str("--output ", flags.output, " needs --emit; add, for example, --emit megatron"));
   }
   if (flags.brief && (flags.json || !flags.explain.empty() || !flags.compare.empty())) {
-    throw InvalidInput(str("--quiet shortens the answer's first screen, which ",
+    throw InvalidInput(str("--quiet shortens the first screen of the answer, which ",
                            flags.json               ? "--json"
                            : !flags.explain.empty() ? "--explain"
                                                     : "--compare",
@@ -142,11 +142,11 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
   }
   if (emitted.fits) return 0;
   std::fflush(stdout);
-  fmt::print(
-      stderr,
-      "cpsim plan: --emit {}: what it says needs {} a GPU, and {} can be used: it does not fit; without "
-      "--explain the best layout that {} can say is written\n",
-      flags.emit, human_bytes(*emitted.needed_bytes), human_bytes(context.usable_bytes), flags.emit);
+  fmt::print(stderr,
+             "cpsim plan: --emit {}: the layout that was written does not fit: what it says needs {} per "
+             "GPU, and {} "
+             "can be used; leave --explain out to write the best layout that {} can express\n",
+             flags.emit, human_bytes(*emitted.needed_bytes), human_bytes(context.usable_bytes), flags.emit);
   return exit_code(ErrorKind::infeasible);
 }
 
@@ -304,8 +304,9 @@ int run(const Flags& flags) {
     emitted = value_of("--emit", flags.emit, [&] { return sim::parse_framework(flags.emit); });
   const sim::PlanQuestion question = make_plan_question(job, emitted);
   if (!job.baseline().empty() && (!flags.explain.empty() || !flags.compare.empty())) {
-    throw InvalidInput(str("--baseline ", job.baseline(), " is of the whole answer; ",
-                           flags.explain.empty() ? "leave it out, --compare names both layouts"
+    throw InvalidInput(str("--baseline ", job.baseline(),
+                           " compares with the whole answer, which is not printed here; ",
+                           flags.explain.empty() ? "leave it out, since --compare names both layouts"
                                                  : str("to set two layouts beside each other use --compare ",
                                                        flags.explain, " ", job.baseline())));
   }
@@ -319,52 +320,58 @@ int run(const Flags& flags) {
 }  // namespace
 
 Command add_plan(FlagSet cpsim) {
-  const FlagSet app = cpsim.add_subcommand("plan", "Which layout a model should run with on a cluster");
+  const FlagSet app =
+      cpsim.add_subcommand("plan", "Find the parallel layout that a model should run with on a cluster");
   const auto flags = std::make_shared<Flags>();
   add_plan_flags(app, flags->job);
   add_scenario_files(app, flags->job);
   app.add_option("--explain", flags->explain,
-                 "Instead: why this layout is rejected, too large or slower; keys that it does not give are "
+                 "Explain this layout instead: why it is rejected, too large or slower; keys that it does "
+                 "not give are "
                  "searched")
       .type_name("LAYOUT");
-  app.add_option("--compare", flags->compare, "Instead: two layouts beside each other, part by part")
+  app.add_option("--compare", flags->compare, "Compare two layouts instead, part by part")
       .type_name("LAYOUT")
       .expected(2);
-  add_value(app, "--threads", "N", "[all cores]", [flags](const std::string& text) {
-    flags->threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
-  });
+  add_value(app, "--threads", "N", "How many threads search [one per core]",
+            [flags](const std::string& text) {
+              flags->threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
+            });
   app.add_flag("--json", flags->json, "Print JSON");
-  app.add_flag("--quiet", flags->brief, "Only the answer, the best layouts, the memory left and warnings");
-  app.add_option("--csv", flags->csv, "Write all layouts that were replayed; - prints them instead")
+  app.add_flag("--quiet", flags->brief,
+               "Print only the answer, the best layouts, the memory that is left and warnings");
+  app.add_option("--csv", flags->csv,
+                 "Write all layouts that were replayed to this file; - prints them instead of the answer")
       .type_name("FILE|-");
-  app.add_option("--report", flags->report, "Write a page with charts that needs nothing else")
+  app.add_option("--report", flags->report,
+                 "Write a page with charts to this file, which needs no other file and no network")
       .type_name("FILE.html");
   app.add_option(
          "--emit", flags->emit,
-         "Write the best layout that megatron, torchtitan, deepspeed, vllm or cprun can say, or --explain's; "
-         "exit code 20 where what is written does not fit")
+         "Write the configuration of a framework (megatron, torchtitan, deepspeed, vllm or cprun): the best "
+         "layout that it can express, or that of --explain. The exit code is 20 if the result does not fit")
       .type_name("FRAMEWORK");
   app.add_output(flags->output, "FILE",
                  "Write what --emit makes to this file [printed instead of the answer]", "");
   const char* what_if = "Other questions (one at a time)";
-  app.add_option("--sweep", flags->what_if.sweep, "The best at each of these lengths")
+  app.add_option("--sweep", flags->what_if.sweep, "Find the best layout at each of these lengths")
       .type_name("seq_len=32K..1M|8K,12K")
       .group(what_if);
-  app.add_option("--maximize", flags->what_if.maximize, "How long a sequence can be")
+  app.add_option("--maximize", flags->what_if.maximize, "Find how long a sequence can be")
       .type_name("seq_len")
       .group(what_if);
   app.add_option("--minimize", flags->what_if.minimize,
-                 "How few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
+                 "Find how few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
       .type_name("gpus")
       .group(what_if);
   app.add_flag("--sensitivity", flags->what_if.sensitivity,
-               "What becomes of the best with each rate 10 % slower and faster")
+               "Show what becomes of the best layout if each rate is 10 % slower or faster")
       .group(what_if);
   app.add_flag("--next-experiment", flags->what_if.next_experiment,
-               "Which measurement would change the choice most, and what to do with its answer")
+               "Show which measurement would change the choice most, and what to do with its answer")
       .group(what_if);
   app.footer(
-      "Example: train at 131,072 tokens on two nodes; why not another layout; serve\n"
+      "Examples: train at 131,072 tokens on two nodes; ask why not another layout; serve\n"
       "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 --report plan.html\n"
       "  cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 128K --global-batch 16 \\\n"
       "    --explain tp=8,cp=2\n"

@@ -24,7 +24,8 @@ void require_writable(const std::string& flag, const std::string& path) {
   if (fs::is_directory(path, none))
     throw InvalidInput(str(flag, " ", path, " is a folder; name a file in it"));
   if (!folder.empty() && !fs::is_directory(folder, none))
-    throw InvalidInput(str(flag, " ", path, ": there is no folder ", folder.string(), "; make it first"));
+    throw InvalidInput(
+        str(flag, " ", path, ": the folder ", folder.string(), " does not exist; make it first"));
 }
 
 }  // namespace cp::cli

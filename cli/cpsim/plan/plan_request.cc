@@ -50,6 +50,12 @@ void take_model(const Job& job, sim::PlanQuestion& question, std::optional<DType
   stored = read.dtype;
 }
 
+// The largest divisor of a number that is at most `most`, which is 1 or more.
+int divisor_up_to(int number, int most) {
+  while (number % most != 0) --most;
+  return most;
+}
+
 void take_cluster(const Job& job, sim::PlanQuestion& question) {
   const std::string name = job.cluster().empty() ? "dgx-h100" : job.cluster();
   const auto find = [&](int nodes) {
@@ -61,8 +67,8 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
     throw InvalidInput(str(flag, " ", number, " is out of range; use 1 or more, or leave it out"));
   }
   if (job.gpus() > Mesh::kMaxRanks) {
-    throw InvalidInput(str("--gpus ", job.gpus(), " is out of range: that many cannot be numbered; use 1 to ",
-                           Mesh::kMaxRanks));
+    throw InvalidInput(str("--gpus ", job.gpus(),
+                           " is out of range: ranks have no numbers that large; use 1 to ", Mesh::kMaxRanks));
   }
   if (job.cluster().empty()) question.assumptions.push_back(str("cluster ", name));
   question.cluster = find(job.nodes());
@@ -78,7 +84,7 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
                            " has ", of_node, " GPUs; give one of them"));
   }
   if (job.gpus() > of_node && job.gpus() % of_node != 0) {
-    throw InvalidInput(str("--gpus ", job.gpus(), " is no whole number of nodes of ", name, ", which have ",
+    throw InvalidInput(str("--gpus ", job.gpus(), " is no whole number of nodes of ", name, ": a node has ",
                            of_node, " GPUs; use --gpus ", job.gpus() / of_node * of_node, " or ",
                            (job.gpus() / of_node + 1) * of_node));
   }
@@ -87,7 +93,8 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
   } else {
     if (of_node % job.gpus() != 0) {
       throw InvalidInput(str("--gpus ", job.gpus(), " neither divides the ", of_node, " GPUs of a node of ",
-                             name, " nor is a multiple of them; use --gpus ", of_node));
+                             name, " nor is a multiple of them; use --gpus ",
+                             divisor_up_to(of_node, job.gpus()), " or ", of_node));
     }
     cluster = sim::part_of_node(std::move(cluster), job.gpus());
     question.part_of_a_node = true;
@@ -106,8 +113,8 @@ void check_all_reduce(std::string_view software, sim::PlanQuestion& question) {
     question.assumptions.push_back(
         str("all-reduces of NCCL: ", question.cluster.name, " has no rate of ", wanted, "'s"));
   } else if (std::find(known.begin(), known.end(), wanted) == known.end()) {
-    throw InvalidInput(str("--software ", software, ": all_reduce '", wanted,
-                           "': ", question.cluster.gpu.name, " has no rate of it; the nearest one is '",
+    throw InvalidInput(str("--software ", software, ": all_reduce '", wanted, "': ",
+                           question.cluster.gpu.name, " has no rate of this kernel; the nearest one is '",
                            nearest_name(wanted, known), "'; use one of nccl, ", join(known, ", ")));
   }
 }
@@ -133,7 +140,7 @@ void take_nvfp4(sim::PlanQuestion& question) {
   }
   if (sim::find_stored_product(question.cluster.rates.stored_product, 4, 1) == nullptr) {
     throw InvalidInput(str("--linear-dtype nvfp4: ", question.cluster.gpu.name, " of ", question.cluster.name,
-                           " has no rate of products in 4 bits", kInstead));
+                           " has no rate of matmuls in 4 bits", kInstead));
   }
   question.software.linear_precision = sim::LinearPrecision::nvfp4;
 }
@@ -141,17 +148,20 @@ void take_nvfp4(sim::PlanQuestion& question) {
 void take_serving(const Job& job, sim::PlanQuestion& question) {
   const Phase phase = question.workload.phase;
   if (job.fp8_cache() && phase == Phase::training)
-    throw InvalidInput("--kv-dtype fp8: training keeps no cache; leave it out, or add --phase decode");
+    throw InvalidInput(
+        "--kv-dtype fp8 does not apply: training keeps no cache; leave it out, or add --phase decode");
   question.software.fp8_cache = job.fp8_cache();
   const std::string& arrivals = job.aggregated();
   if (arrivals.empty()) return;
   if (phase != Phase::decode)
-    throw InvalidInput(str("--aggregated ", arrivals, " means nothing in ", name(phase),
-                           ": it is of tokens that are written; use --phase decode"));
+    throw InvalidInput(str("--aggregated ", arrivals, " does not apply to ", name(phase),
+                           ", which writes no tokens; use --phase decode"));
   if (arrivals != "spread" && arrivals != "together")
-    throw InvalidInput(str("--aggregated ", arrivals, ": requests come spread or together"));
+    throw InvalidInput(
+        str("--aggregated ", arrivals, " is unknown; use spread or together, which is how requests arrive"));
   if (question.workload.cached < 1)
-    throw InvalidInput("--aggregated: prompts of --cached 0 tokens; use 1 or more");
+    throw InvalidInput(
+        "--aggregated does not apply: with --cached 0 there are no prompts to read; use --cached 1 or more");
   question.aggregated = arrivals == "spread" ? sim::Arrivals::spread : sim::Arrivals::together;
 }
 
@@ -162,16 +172,17 @@ void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
   question.software.linear_precision = sim::LinearPrecision::b16;
   if (text.empty() || text == dtype) return;
   if (text != "fp8" && text != "nvfp4") {
-    throw InvalidInput(str("--linear-dtype ", text, ": products of linear layers are in that of --dtype, ",
-                           dtype, ", or in fp8 or nvfp4"));
+    throw InvalidInput(str("--linear-dtype ", text,
+                           " is unknown: matmuls of linear layers run in the dtype of --dtype, ", dtype,
+                           ", or in fp8 or nvfp4; use one of them"));
   }
   if (question.workload.dtype == DType::f32) {
-    throw InvalidInput(
-        str("--linear-dtype ", text, ": its operands come from 16-bit ones; use --dtype bf16"));
+    throw InvalidInput(str("--linear-dtype ", text,
+                           ": its operands are made from 16-bit ones, and --dtype is f32; use --dtype bf16"));
   }
   if (question.cluster.gpu.tflops_fp8 <= 0) {
     throw InvalidInput(str("--linear-dtype ", text, ": ", question.cluster.gpu.name, " of ",
-                           question.cluster.name, " has no FP8 products; use --linear-dtype ", dtype));
+                           question.cluster.name, " has no matmuls in FP8; use --linear-dtype ", dtype));
   }
   if (text == "nvfp4") return take_nvfp4(question);
   question.software.linear_precision = sim::LinearPrecision::fp8;
@@ -185,14 +196,17 @@ void take_attention_dtype(const Job& job, sim::PlanQuestion& question) {
   if (text.empty() || text == dtype) return;
   const std::string flag = str("--attention-dtype ", text);
   if (text != "fp8")
-    throw InvalidInput(str(flag, ": operands of attention are in that of --dtype, ", dtype, ", or in fp8"));
+    throw InvalidInput(str(flag, " is unknown: operands of attention have the dtype of --dtype, ", dtype,
+                           ", or fp8; use one of them"));
   if (question.workload.dtype == DType::f32) {
-    throw InvalidInput(str(flag, ": operands in FP8 come from 16-bit ones; use --dtype bf16"));
+    throw InvalidInput(
+        str(flag, ": its operands are made from 16-bit ones, and --dtype is f32; use --dtype bf16"));
   }
   if (question.workload.phase != Phase::prefill) {
-    const char* why = question.workload.phase == Phase::training
-                          ? "no backward attention was measured in 8 bits"
-                          : "attention reads the cache as it is stored, in that of --kv-dtype";
+    const char* why =
+        question.workload.phase == Phase::training
+            ? "no backward attention was measured in 8 bits"
+            : "attention reads the cache in the dtype in which it is stored, that of --kv-dtype";
     throw InvalidInput(str(flag, " with --phase ", name(question.workload.phase), ": ", why,
                            "; use --attention-dtype ", dtype, ", or --phase prefill"));
   }
@@ -224,9 +238,10 @@ void take_memory(const Job& job, sim::PlanQuestion& question) {
   if (!job.has_max_memory()) return;
   const sim::Gpu& gpu = question.cluster.gpu;
   if (!(job.max_memory() > 0) || job.max_memory() > gpu.usable_memory_gib) {
-    throw InvalidInput(str("--max-memory ", job.max_memory(), " is out of range: of a GPU of ",
-                           question.cluster.name, " ", gpu.usable_memory_gib,
-                           " GiB can be used; give at most that"));
+    throw InvalidInput(str("--max-memory ", job.max_memory(), " is out of range: a GPU of ",
+                           question.cluster.name, " has ", gpu.usable_memory_gib,
+                           " GiB that can be used; give a number above 0 and at most ",
+                           gpu.usable_memory_gib));
   }
   question.max_memory_gib = job.max_memory();
 }
@@ -244,7 +259,8 @@ void take_workload(const Job& job, std::optional<DType> stored, sim::PlanQuestio
     throw InvalidInput(str("--expert-imbalance does not apply: ", question.model.name, " has no experts"));
   if (job.has_ttft_max()) {
     if (!(job.ttft_max() > 0))
-      throw InvalidInput(str("--ttft-max ", job.ttft_max(), " is out of range; give ms above 0"));
+      throw InvalidInput(str("--ttft-max ", job.ttft_max(),
+                             " is out of range; give a number of ms above 0, for example 20000"));
     question.max_ttft_ms = job.ttft_max();
   }
 }
@@ -380,7 +396,7 @@ sim::PartialLayout parse_partial_layout(const sim::PlanQuestion& question, std::
 std::int64_t parse_tokens(std::string_view flag, std::string_view text, std::int64_t least) {
   const std::int64_t tokens = value_of(flag, text, [&] { return parse_int(text, "number of tokens"); });
   if (tokens >= least) return tokens;
-  throw InvalidInput(str(flag, " ", text, " is out of range; use ", least, " or more, such as 128K"));
+  throw InvalidInput(str(flag, " ", text, " is out of range; use ", least, " or more, for example 128K"));
 }
 
 std::string plan_command(const Job& job) {

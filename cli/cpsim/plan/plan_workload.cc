@@ -14,7 +14,7 @@ namespace {
 using Job = proto::PlanLayouts;
 
 void require_missing(bool given, std::string_view flag, std::string_view phase, std::string_view instead) {
-  if (given) throw InvalidInput(str(flag, " means nothing in ", phase, "; leave it out", instead));
+  if (given) throw InvalidInput(str(flag, " does not apply to ", phase, "; leave it out", instead));
 }
 
 [[noreturn]] void missing(std::string_view flag, std::string_view example) {
@@ -103,8 +103,8 @@ class WorkloadReader {
     }
     if (tokens % seq_len == 0) return tokens / seq_len;
     const std::int64_t below = tokens / seq_len;
-    throw InvalidInput(str("--global-batch-tokens ", tokens, " is no whole number of sequences of ", seq_len,
-                           " tokens; use ", below > 0 ? str(below * seq_len, " or ") : "",
+    throw InvalidInput(str("--global-batch-tokens ", tokens, " tokens are no whole number of sequences of ",
+                           seq_len, " tokens; use ", below > 0 ? str(below * seq_len, " or ") : "",
                            (below + 1) * seq_len));
   }
 
@@ -113,7 +113,7 @@ class WorkloadReader {
     require_missing(job_.has_global_batch(), "--global-batch", phase, " and give --concurrent");
     require_missing(job_.has_global_batch_tokens(), "--global-batch-tokens", phase, " and give --concurrent");
     require_missing(job_.has_micro_batch(), "--micro-batch", phase,
-                    ": the requests of a replica run at once");
+                    ": all requests of a replica run at once");
     require_missing(!job_.optimizer().empty(), "--optimizer", phase, "");
     require_missing(!job_.recompute().empty(), "--recompute", phase, "");
     require_missing(job_.gradient_dtype() != 0, "--gradient-dtype", phase, "");
@@ -123,7 +123,7 @@ class WorkloadReader {
     if (workload_.phase == Phase::prefill) {
       require_missing(job_.has_new_tokens(), "--new-tokens", phase, ", or use --phase decode");
       require_missing(job_.has_ttft_max(), "--ttft-max", phase,
-                      ", or use --phase decode: prefill is ranked by it");
+                      ", or use --phase decode: the answer of prefill is ranked by this time");
       if (job_.seq_len() == 0) missing("--seq-len", "128K");
       workload_.seq_len = job_.seq_len();
       if (!job_.has_cached()) assume("cached 0");

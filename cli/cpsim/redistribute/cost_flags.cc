@@ -34,14 +34,16 @@ void add_cost_flags(FlagSet app, proto::CostModel& cost) {
   }
   add_value(
       app, "--ranks-per-node", "N",
-      fmt::format("Consecutive ranks that share a node [{}]", defaults.ranks_per_node),
+      fmt::format("How many consecutive ranks share a node [{}]", defaults.ranks_per_node),
       [&cost](const std::string& text) {
         cost.set_ranks_per_node(static_cast<int>(parse_whole("--ranks-per-node", text, 1, Mesh::kMaxRanks)));
       })
       .group(group);
-  add_value(app, "--axis-gbps", "AXIS=GBPS,...",
-            "GB/s of single mesh axes, such as dp=45,tp=300; overrides node and network",
-            [&cost](const std::string& text) { sim::parse_axis_gbps(text, cost); })
+  add_value(
+      app, "--axis-gbps", "AXIS=GBPS,...",
+      "The bandwidth of single mesh axes in GB/s, for example dp=45,tp=300; it overrides that of node and "
+      "network",
+      [&cost](const std::string& text) { sim::parse_axis_gbps(text, cost); })
       .group(group);
 }
 

@@ -50,42 +50,47 @@ using Text = const std::string&;
 
 void add_problem_flags(FlagSet app, Flags& flags) {
   add_field(app, flags.job, "--mesh", "MESH",
-            "Named axes over the ranks: dp=2,cp=4; in another order a=2,b=2@0/2/1/3",
+            "Named axes over the ranks: dp=2,cp=4; with the ranks in another order: a=2,b=2@0/2/1/3",
             [](Job& job, Text text) { job.set_mesh(text); });
-  add_field(app, flags.job, "--to-mesh", "MESH", "The target's mesh [the same]",
+  add_field(app, flags.job, "--to-mesh", "MESH", "The mesh of the target [the same as --mesh]",
             [](Job& job, Text text) { job.set_to_mesh(text); });
-  add_field(app, flags.job, "--shape", "SHAPE", "Global shape: 1024x1024x256, 4Kix512, scalar",
+  add_field(app, flags.job, "--shape", "SHAPE",
+            "The global shape of the tensor: 1024x1024x256, 4Kix512 or scalar",
             [](Job& job, Text text) { job.set_shape(text); });
-  add_field(app, flags.job, "--dtype", "DTYPE", "f32, f16, bf16, i32 or i64 [f32]",
+  add_field(app, flags.job, "--dtype", "DTYPE", "The dtype of the tensor: f32, f16, bf16, i32 or i64 [f32]",
             [](Job& job, Text text) { job.set_dtype(sim::parse_proto_dtype("--dtype", text)); });
-  add_field(app, flags.job, "--from", "PLACEMENTS",
-            "One for each mesh axis: S(0), S(1,head_tail), R, P(sum), S(0)[1],S(0)[0]",
-            [](Job& job, Text text) { job.set_from(text); });
-  add_field(app, flags.job, "--to", "PLACEMENTS", "The same for the target",
+  add_field(
+      app, flags.job, "--from", "PLACEMENTS",
+      "The placement before, one for each mesh axis: S(0), S(1,head_tail), R, P(sum) or S(0)[1],S(0)[0]",
+      [](Job& job, Text text) { job.set_from(text); });
+  add_field(app, flags.job, "--to", "PLACEMENTS", "The placement after, in the same form",
             [](Job& job, Text text) { job.set_to(text); });
 }
 
 void add_planning_flags(FlagSet app, Flags& flags) {
-  add_field(app, flags.job, "--objective", "OBJECTIVE", "What to minimise: time or bytes [time]",
+  add_field(app, flags.job, "--objective", "OBJECTIVE", "What the plan minimises: time or bytes [time]",
             [](Job& job, Text text) { job.set_objective(sim::parse_objective(text)); });
   add_field(app, flags.job, "--max-memory-factor", "F",
-            "Temporaries stay within F x 2 x the largest shard [1]",
+            "Temporaries take at most F x 2 x the bytes of the largest shard [1]",
             [](Job& job, Text text) { job.set_max_memory_factor(parse_real("--max-memory-factor", text)); });
   add_field(
-      app, flags.job, "--travel-dtype", "DTYPE", "What is sent [the target's dtype]",
+      app, flags.job, "--travel-dtype", "DTYPE", "The dtype in which data travels [that of the target]",
       [](Job& job, Text text) { job.set_travel_dtype(sim::parse_proto_dtype("--travel-dtype", text)); });
-  add_field(app, flags.job, "--gradient", "RULE",
-            "Plan the backward instead: adjoint (the transpose) or replicated (PyTorch's rule) [forward]",
-            [](Job& job, Text text) { job.set_gradient(sim::parse_gradient(text)); });
-  add_field(app, flags.job, "--gradient-scale", "SCALE",
-            "Times (up) or divided by (down) the ranks along the axes that split or gather, R to S and S to "
-            "R [none]",
-            [](Job& job, Text text) { job.set_gradient_scale(sim::parse_gradient_scale(text)); });
-  app.add_flag("--pareto", flags.pareto, "List all plans that no other beats in both time and peak memory");
+  add_field(
+      app, flags.job, "--gradient", "RULE",
+      "Plan the backward pass instead: adjoint (the transpose) or replicated (PyTorch's rule) [forward]",
+      [](Job& job, Text text) { job.set_gradient(sim::parse_gradient(text)); });
+  add_field(
+      app, flags.job, "--gradient-scale", "SCALE",
+      "Multiply (up) or divide (down) the gradient by the number of ranks along the axes that split (R to S) "
+      "or gather (S to R) [none]",
+      [](Job& job, Text text) { job.set_gradient_scale(sim::parse_gradient_scale(text)); });
+  app.add_flag("--pareto", flags.pareto,
+               "List all plans that no other plan beats in both time and peak memory");
   add_field(app, flags.job, "--cluster", "NAME|FILE.txtpb",
-            "Times on this cluster, by replaying the plans; without it by the cost model below",
+            "Predict times by replaying the plans on this cluster [the cost model below]",
             [](Job& job, Text text) { job.set_cluster(text); });
-  add_field(app, flags.job, "--nodes", "N", "Of the cluster [as many as the ranks need]",
+  add_field(app, flags.job, "--nodes", "N", "How many nodes the cluster has [as many as the ranks need]",
             [](Job& job, Text text) {
               constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
               job.set_nodes(static_cast<std::int32_t>(parse_whole("--nodes", text, 1, kMost)));
@@ -94,23 +99,27 @@ void add_planning_flags(FlagSet app, Flags& flags) {
 }
 
 void add_run_flags(FlagSet app, Flags& flags) {
-  const Flag run =
-      app.add_flag("--run", flags.run, "Execute on the simulated fabric with data, and verify every element");
+  const Flag run = app.add_flag("--run", flags.run,
+                                "Run the plan with data on the simulated fabric, and verify every element");
   add_field(app, flags.job, "--schedule", "SCHEDULE",
-            "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
+            "How the ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
             [](Job& job, Text text) { job.set_schedule(sim::parse_schedule(text)); });
-  add_field(app, flags.job, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
-    job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
-  });
+  add_field(
+      app, flags.job, "--seed", "N", "The seed of the data and of the baton [0]",
+      [](Job& job, Text text) { job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0))); });
   add_field(app, flags.job, "--target", "NAME",
-            "What the plans that run are made for: host, sm80, sm90, sm100 or sm120 [host]",
+            "The device that the plans are made for: host, sm80, sm90, sm100 or sm120 [host]",
             [](Job& job, Text text) { job.set_target(text); });
-  app.add_option("--trace", flags.trace, "Write what the ranks did").type_name("FILE").needs(run);
+  app.add_option("--trace", flags.trace, "Write a trace of what the ranks did to this file")
+      .type_name("FILE")
+      .needs(run);
 }
 
 void add_output_flags(FlagSet app, Flags& flags) {
-  const Flag plan = app.add_flag("--plan", flags.plan, "Print one rank's plan instead of the report");
-  app.add_option("--rank", flags.rank, "Whose plan [the first of the mesh]").type_name("R").needs(plan);
+  const Flag plan = app.add_flag("--plan", flags.plan, "Print the plan of one rank instead of the report");
+  app.add_option("--rank", flags.rank, "The rank whose plan is printed [the first of the mesh]")
+      .type_name("R")
+      .needs(plan);
   add_scenario_files(app, flags.job);
   app.add_flag("--json", flags.json, "Print JSON");
 }
@@ -225,8 +234,8 @@ std::string plan_text(const sim::Explanation& e, const sim::RedistributeRequest&
                         ? static_cast<Rank>(parse_whole("--rank", *rank, 0, std::numeric_limits<Rank>::max()))
                         : mesh.ranks().front();
   if (!mesh.contains(self) && !redistribution.target.mesh.contains(self)) {
-    throw InvalidInput(str("--rank ", self, " is in neither mesh; use one of ", mesh.to_string(),
-                           ", such as ", mesh.ranks().front()));
+    throw InvalidInput(str("--rank ", self, " is in neither mesh; use a rank of ", mesh.to_string(),
+                           ", for example ", mesh.ranks().front()));
   }
   return to_text(lower_scaled(redistribution, e.scale, self, request.device_target));
 }
@@ -310,21 +319,21 @@ int redistribute(const Flags& flags) {
 }  // namespace
 
 Command add_redistribute(FlagSet cpsim) {
-  const FlagSet app =
-      cpsim.add_subcommand("redistribute", "Plan, explain, run and verify a placement change");
+  const FlagSet app = cpsim.add_subcommand(
+      "redistribute", "Plan a change of placement, explain it, and on request run and verify it");
   const auto flags = std::make_shared<Flags>();
   add_problem_flags(app, *flags);
   add_planning_flags(app, *flags);
   add_run_flags(app, *flags);
   add_output_flags(app, *flags);
   app.footer(
-      "Example: from shards of the first dimension to shards of the second, over eight ranks\n"
+      "Example: turn shards of the first dimension into shards of the second, over eight ranks\n"
       "  cpsim redistribute --mesh dp=2,cp=2,tp=2 --shape 1024x1024x256 --dtype f32 \\\n"
       "    --from 'S(0)[0],S(0)[1],S(0)[2]' --to 'S(1)[0],S(1)[1],S(1)[2]' --run\n"
-      "Example: what a gather takes on two nodes of a cluster\n"
+      "Example: predict the time of a gather on two nodes of a cluster\n"
       "  cpsim redistribute --cluster dgx-h100 --mesh dp=2,tp=8 --shape 8192x8192 --dtype bf16 \\\n"
       "    --from 'R,S(0)' --to R,R\n"
-      "Example: the backward of a gather, whose gradient is multiplied by the ranks of the group\n"
+      "Example: plan the backward pass of a gather, whose gradient is multiplied by the ranks of the group\n"
       "  cpsim redistribute --mesh cp=4 --shape 4096x1024 --from 'S(0,head_tail)' --to R \\\n"
       "    --gradient replicated --gradient-scale up --run");
   return {app, [flags] { return redistribute(*flags); }};

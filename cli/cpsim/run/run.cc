@@ -43,14 +43,17 @@ struct Flags {
 };
 
 void add_run_flags(FlagSet app, Flags& flags) {
-  add_switch(app, flags.job, "--backward", "Also the gradients", [](Job& job) { job.set_backward(true); });
+  add_switch(app, flags.job, "--backward", "Compute the gradients too",
+             [](Job& job) { job.set_backward(true); });
   add_field(app, flags.job, "--schedule", "SCHEDULE",
-            "How ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
+            "How the ranks run: parallel, or baton (one at a time, exactly repeatable) [parallel]",
             [](Job& job, Text text) { job.set_schedule(sim::parse_schedule(text)); });
-  add_field(app, flags.job, "--seed", "N", "Of the data and of the baton [0]", [](Job& job, Text text) {
-    job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0)));
-  });
-  app.add_option("--trace", flags.trace, "Write what the ranks did; of one strategy").type_name("FILE");
+  add_field(
+      app, flags.job, "--seed", "N", "The seed of the data and of the baton [0]",
+      [](Job& job, Text text) { job.set_seed(static_cast<std::uint64_t>(parse_whole("--seed", text, 0))); });
+  app.add_option("--trace", flags.trace,
+                 "Write a trace of what the ranks did to this file; needs a single strategy")
+      .type_name("FILE");
   add_scenario_files(app, flags.job);
   app.add_flag("--json", flags.json, "Print JSON");
 }
@@ -117,9 +120,9 @@ void announce(const sim::AttentionJob& job, const AttentionProblem& problem) {
   const auto seconds = expected_seconds(job, problem);
   if (!seconds || *seconds < kLong) return;
   fmt::print(stderr,
-             "cpsim run: this takes up to about {}, most of it on one device in float64; a shorter sequence, "
-             "such as --seq-len "
-             "4K, checks the same plans\n",
+             "cpsim run: this takes up to about {}, most of it for the reference of one device in float64; a "
+             "shorter "
+             "sequence, for example --seq-len 4K, checks the same plans\n",
              sim::human_seconds(*seconds));
 }
 
@@ -186,16 +189,17 @@ int run(const Flags& flags) {
 }  // namespace
 
 Command add_run(FlagSet cpsim) {
-  const FlagSet app =
-      cpsim.add_subcommand("run", "Run attention over a split sequence with data, and check everything");
+  const FlagSet app = cpsim.add_subcommand(
+      "run", "Run attention over a split sequence with data on simulated ranks, and check everything");
   const auto flags = std::make_shared<Flags>();
   add_problem_flags(app, flags->job, flags->padding);
   add_strategy_flags(app, flags->job);
-  add_field(app, flags->job, "--strategies", "NAMES", "Several, to compare them: all, or ring,ulysses",
+  add_field(app, flags->job, "--strategies", "NAMES",
+            "Several strategies, to compare them: all, or for example ring,ulysses",
             [](Job& job, Text text) { job.set_strategies(text); });
   add_run_flags(app, *flags);
   app.footer(
-      "Example: a ring of eight ranks, and all strategies on an odd length\n"
+      "Examples: a ring of eight ranks, and all strategies on an odd length\n"
       "  cpsim run --mesh cp=8 --strategy ring --balance head_tail --seq-len 4096 --q-heads 8 --kv-heads 2 "
       "\\\n"
       "    --head-dim 64 --causal --backward\n"

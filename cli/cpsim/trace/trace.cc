@@ -45,16 +45,19 @@ int compare(const CompareFlags& flags) {
 
 Command add_compare(FlagSet trace) {
   const FlagSet app =
-      trace.add_subcommand("compare", "Whether two runs did the same thing, and how long each took");
+      trace.add_subcommand("compare", "Tell whether two runs did the same, and how long each took");
   const auto flags = std::make_shared<CompareFlags>();
-  app.add_option("a", flags->a, "A trace, or a folder of rank-N.cptrace").type_name(kTraceType).required();
-  app.add_option("b", flags->b, "The other").type_name(kTraceType).required();
+  app.add_option("a", flags->a, "The first trace, or its folder of rank-N.cptrace")
+      .type_name(kTraceType)
+      .required();
+  app.add_option("b", flags->b, "The second trace, or its folder").type_name(kTraceType).required();
   app.add_flag("--allow-truncated", flags->allow_truncated,
-               "Exit 0 too where traces that were cut off agree so far");
+               "Exit with 0 also if traces that were cut off agree as far as they go");
   app.add_flag("--json", flags->json, "Print JSON");
   app.footer(
-      "Exits 0 when they are identical in all but time, 1 when they differ or were cut off, 17 for what is "
-      "no trace.\n"
+      "The exit code is 0 if the traces are identical in all but time, 1 if they differ or were cut off, and "
+      "17 if\n"
+      "a file is no trace.\n\n"
       "Example:\n"
       "  cpsim run --mesh cp=4 --strategy ring --seq-len 256 --trace a.cptrace\n"
       "  cpsim trace compare a.cptrace b.cptrace");
@@ -70,23 +73,23 @@ struct ShowFlags {
 };
 
 Command add_show(FlagSet trace) {
-  const FlagSet app = trace.add_subcommand("show", "The operations of each rank as a table");
+  const FlagSet app = trace.add_subcommand("show", "Show the operations of each rank as a table");
   const auto flags = std::make_shared<ShowFlags>();
-  app.add_option("trace", flags->path, "A trace, or a folder of rank-N.cptrace")
+  app.add_option("trace", flags->path, "The trace, or its folder of rank-N.cptrace")
       .type_name(kTraceType)
       .required();
-  add_value(app, "--rank", "N", "Of this rank alone", [flags](const std::string& text) {
+  add_value(app, "--rank", "N", "Show this rank alone", [flags](const std::string& text) {
     flags->options.rank = static_cast<Rank>(parse_whole("--rank", text, 0, std::numeric_limits<Rank>::max()));
   });
-  add_value(app, "--stream", "N", "On this stream alone", [flags](const std::string& text) {
+  add_value(app, "--stream", "N", "Show this stream alone", [flags](const std::string& text) {
     flags->options.stream =
         static_cast<StreamId>(parse_whole("--stream", text, 0, std::numeric_limits<StreamId>::max()));
   });
-  add_value(app, "--limit", "N", "At most so many operations",
+  add_value(app, "--limit", "N", "Show at most so many operations",
             [flags](const std::string& text) { flags->options.limit = parse_whole("--limit", text, 0); });
   app.add_flag("--observed", flags->options.observed,
-               "The calls that were made, instead of the steps that were issued");
-  app.add_flag("--json", flags->json, "Print a line of JSON for each rank, operation and digest");
+               "Show the calls that reached the library, instead of the steps that were issued");
+  app.add_flag("--json", flags->json, "Print one line of JSON for each rank, operation and digest");
   app.footer("Example:\n  cpsim trace show a.cptrace --rank 0 --limit 20");
   return {app, [flags] {
             const TraceFile file = read_trace_path(flags->path);
@@ -112,7 +115,9 @@ int export_to_file(const ExportFlags& flags) {
     std::ofstream out(flags.out, std::ios::binary);
     out << bytes;
     out.close();
-    if (!out) throw InvalidInput(str("cannot write ", flags.out, ": ", std::strerror(errno)));
+    if (!out)
+      throw InvalidInput(str("--output ", flags.out, " cannot be written: ", std::strerror(errno),
+                             "; use a path in an existing folder"));
   });
   // Nothing goes to standard output, where show says so.
   if (!truncation.empty())
@@ -122,19 +127,21 @@ int export_to_file(const ExportFlags& flags) {
 }
 
 Command add_export(FlagSet trace) {
-  const FlagSet app = trace.add_subcommand("export", "A measured trace for Chrome's or Perfetto's viewer");
+  const FlagSet app = trace.add_subcommand(
+      "export", "Turn a measured trace into a file for the viewer of Chrome or of Perfetto");
   const auto flags = std::make_shared<ExportFlags>();
-  app.add_option("trace", flags->path, "A trace, or a folder of rank-N.cptrace")
+  app.add_option("trace", flags->path, "The trace, or its folder of rank-N.cptrace")
       .type_name(kTraceType)
       .required();
-  app.add_option("--format", flags->format, "chrome or perfetto [by the name of the file]")
+  app.add_option("--format", flags->format,
+                 "The format of the file: chrome or perfetto [by the name of the file]")
       .type_name("FORMAT");
   app.add_output(flags->out, "FILE", "Write this file: NAME.json for Chrome, NAME.pftrace for Perfetto");
   app.add_option("--merge", flags->merge,
-                 "Beside this one: what cpsim estimate --trace wrote, or another .cptrace")
+                 "Put this trace beside it: a file of cpsim estimate --trace, or another .cptrace")
       .type_name("FILE");
   app.footer(
-      "Example: prediction and measurement in one view\n"
+      "Example: see a prediction and a measurement in one view\n"
       "  cpsim estimate --cluster a800 --mesh cp=4 --strategy ring --seq-len 8192 --q-heads 8 --trace "
       "p.pftrace\n"
       "  cpsim trace export measured.cptrace --merge p.pftrace -o both.pftrace");
@@ -158,9 +165,9 @@ int merge(const MergeFlags& flags) {
 }
 
 Command add_merge(FlagSet trace) {
-  const FlagSet app = trace.add_subcommand("merge", "One file of the files of several ranks");
+  const FlagSet app = trace.add_subcommand("merge", "Join the files of several ranks into one file");
   const auto flags = std::make_shared<MergeFlags>();
-  app.add_option("traces", flags->paths, "Traces, or folders of rank-N.cptrace")
+  app.add_option("traces", flags->paths, "The traces, or their folders of rank-N.cptrace")
       .type_name(kTraceType)
       .required();
   app.add_output(flags->out, "FILE.cptrace", "Write the merged trace to this file");
@@ -171,7 +178,7 @@ Command add_merge(FlagSet trace) {
 }  // namespace
 
 std::vector<Command> add_trace(FlagSet cpsim) {
-  const FlagSet trace = cpsim.add_subcommand("trace", "What traces of runs hold, and where two of them part");
+  const FlagSet trace = cpsim.add_subcommand("trace", "Show, compare, export and merge traces of runs");
   trace.require_subcommand();
   trace.footer("Example:\n  cpsim trace compare a.cptrace b.cptrace");
   return {add_compare(trace), add_show(trace), add_export(trace), add_merge(trace)};

@@ -38,7 +38,9 @@ std::string measured(const std::string& path, ExportFormat format, std::string& 
 
 std::string contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw InvalidInput(str("cannot open ", path, ": ", std::strerror(errno)));
+  if (!in)
+    throw InvalidInput(str("--merge ", path, " cannot be opened: ", std::strerror(errno),
+                           "; name a file that cpsim estimate --trace wrote"));
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
@@ -56,7 +58,8 @@ ExportFormat parse_export_format(const std::string& text, const std::string& out
   if (text == "perfetto" || (text.empty() && out.ends_with(".pftrace"))) return ExportFormat::perfetto;
   if (!text.empty()) throw InvalidInput(str("--format ", text, " is unknown; use chrome or perfetto"));
   throw InvalidInput(
-      str("-o ", out, " does not say its format; add --format chrome or --format perfetto, or use NAME.json ",
+      str("-o ", out,
+          " does not say the format of the file; add --format chrome or --format perfetto, or use NAME.json ",
           "or NAME.pftrace"));
 }
 

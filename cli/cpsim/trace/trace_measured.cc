@@ -79,8 +79,8 @@ class PlanOfRecords {
       fail(record, "the rank is not in the group");
     }
     if (record.sent.size() != ranks.size() || record.received.size() != ranks.size()) {
-      fail(record, "bytes to ", record.sent.size(), " and from ", record.received.size(), " of ", n,
-           " peers");
+      fail(record, "it names bytes to ", record.sent.size(), " and from ", record.received.size(),
+           " peers, but the group has ", n);
     }
     const std::int64_t sent = most(record, record.sent), received = most(record, record.received);
     const GroupId group = group_of(record.group);
@@ -109,7 +109,7 @@ class PlanOfRecords {
   std::int64_t most(const OpRecord& record, const std::vector<std::int64_t>& bytes) const {
     const std::int64_t result = *std::max_element(bytes.begin(), bytes.end());
     const std::int64_t limit = kMostBytes / static_cast<std::int64_t>(bytes.size());
-    if (result > limit) fail(record, "more than ", limit, " bytes for a peer");
+    if (result > limit) fail(record, "it moves more than ", limit, " bytes for one peer");
     return result;
   }
 
@@ -180,9 +180,9 @@ MeasuredRun measured_run(std::vector<RankTrace> ranks, const std::string& name) 
   };
   const bool issued = has(&RankTrace::issued_times);
   if (!issued && !has(&RankTrace::observed_times)) {
-    throw InvalidInput(
-        str(name, " has no times, so there is nothing to draw; traces of real runs (cprun) have them, ",
-            "and `cpsim estimate --trace` draws predicted ones"));
+    throw InvalidInput(str(name,
+                           " has no times, so there is nothing to draw; use a trace of a real run (cprun), ",
+                           "or draw predicted times with `cpsim estimate --trace`"));
   }
   const auto times = issued ? &RankTrace::issued_times : &RankTrace::observed_times;
   const auto records = issued ? &RankTrace::issued : &RankTrace::observed;

@@ -139,7 +139,10 @@ void adapt(pb::TracePacket& packet, const std::string& label, bool is_second, co
 void require_pids(const pb::Trace& trace, const std::string& name) {
   for (const pb::TracePacket& packet : trace.packet()) {
     if (!packet.has_track_descriptor() || (pid_of(packet) >= 0 && pid_of(packet) < kSecondTrace)) continue;
-    throw InvalidInput(str(name, " has a process ", pid_of(packet), "; those that cpsim writes are ranks"));
+    throw InvalidInput(str(
+        name, " has a process ", pid_of(packet),
+        ", but the processes that cpsim writes are ranks; use the NAME.pftrace of `cpsim estimate --trace "
+        "NAME.pftrace`"));
   }
 }
 

@@ -288,8 +288,9 @@ ordered_json json_of(const sim::Accuracy& found) {
 void require_writable(const std::string& path) {
   std::ofstream out(path, std::ios::binary | std::ios::app);
   if (out) return;
-  throw InvalidInput(str("--markdown ", path,
-                         ": it cannot be written; use a path in a folder that exists, such as accuracy.md"));
+  throw InvalidInput(
+      str("--markdown ", path,
+          ": the file cannot be written; use a path in a folder that exists, for example accuracy.md"));
 }
 
 void write_page(const std::string& path, const sim::Accuracy& found) {
@@ -297,7 +298,8 @@ void write_page(const std::string& path, const sim::Accuracy& found) {
   out << accuracy_page(found);
   out.flush();
   if (!out)
-    throw InvalidInput(str("--markdown ", path, ": it could not be written to its end; make room there"));
+    throw InvalidInput(
+        str("--markdown ", path, ": the file could not be written to its end; make room on that disk"));
 }
 
 // A miss that nothing explains.
@@ -307,7 +309,9 @@ bool is_failure(const sim::ValidationTable& table) {
 
 int run(const Flags& flags) {
   if (!flags.markdown.empty() && !flags.tables.empty()) {
-    throw InvalidInput(str("--markdown writes a page of all tables; leave out ", join(flags.tables, ", ")));
+    throw InvalidInput(
+        str("--markdown writes a page of all tables, so it takes no names of tables; leave out ",
+            join(flags.tables, ", ")));
   }
   if (!flags.markdown.empty()) require_writable(flags.markdown);
   const bool all = flags.tables.empty();
@@ -341,19 +345,20 @@ int run(const Flags& flags) {
 }  // namespace
 
 Command add_validate(FlagSet cpsim) {
-  const FlagSet app = cpsim.add_subcommand("validate", "Predicted against published measurements");
+  const FlagSet app = cpsim.add_subcommand("validate", "Compare predictions with published measurements");
   const auto flags = std::make_shared<Flags>();
-  app.add_option("tables", flags->tables, "Some of the tables [all]").type_name("TABLE");
+  app.add_option("tables", flags->tables, "The tables that are compared [all]").type_name("TABLE");
   app.add_flag("--rows", flags->rows, "Print every row, with its interval");
   app.add_flag("--json", flags->json, "Print JSON");
-  app.add_option("--markdown", flags->markdown, "Write the page of all tables: docs/accuracy.md")
+  app.add_option("--markdown", flags->markdown,
+                 "Write the page of all tables, docs/accuracy.md, to this file")
       .type_name("FILE");
-  add_value(app, "--jobs", "N", "Threads; what is found does not depend on them [one a core]",
+  add_value(app, "--jobs", "N", "How many threads predict; the result does not depend on it [one per core]",
             [flags](const std::string& text) {
               flags->jobs = static_cast<int>(parse_whole("--jobs", text, 1, 1024));
             });
   app.footer(
-      "Exit code 1 when a table misses its target, and no measurement explains why.\n"
+      "The exit code is 1 if a table misses its target and no measurement explains why.\n\n"
       "Example:\n"
       "  cpsim validate\n"
       "  cpsim validate ring_attention_backward --rows\n"

@@ -102,39 +102,43 @@ int verify(Flags& flags) {
 
 Command add_verify_redistribute(FlagSet verify_command) {
   const FlagSet app = verify_command.add_subcommand(
-      "redistribute",
-      "All pairs of layouts on all meshes of a few ranks: planned, searched, run and compared");
+      "redistribute", "Plan, search, run and compare all pairs of layouts on all meshes of a few ranks");
   const auto flags = std::make_shared<Flags>();
   VerifyRedistributeOptions& options = flags->options;
   options.num_threads = sim::num_cores();
   add_value(app, "--ranks", "N",
-            fmt::format("Of each mesh: 1 to {} [{}]", options.kMaxRanks, options.num_ranks),
+            fmt::format("How many ranks each mesh has: 1 to {} [{}]", options.kMaxRanks, options.num_ranks),
             [flags](const std::string& text) {
               flags->options.num_ranks =
                   static_cast<int>(parse_whole("--ranks", text, 1, flags->options.kMaxRanks));
             });
   add_value(app, "--tensor-dims", "D",
-            fmt::format("Of the tensor: 1 to {} [{}]", options.kMaxTensorDims, options.tensor_dims),
+            fmt::format("How many dimensions the tensor has: 1 to {} [{}]", options.kMaxTensorDims,
+                        options.tensor_dims),
             [flags](const std::string& text) {
               flags->options.tensor_dims =
                   static_cast<int>(parse_whole("--tensor-dims", text, 1, flags->options.kMaxTensorDims));
             });
   flags->cross_mesh_given = app.add_flag("--cross-mesh,!--no-cross-mesh", flags->cross_mesh,
-                                         "Also from mesh to mesh [up to four ranks]");
-  add_value(app, "--max-memory-factor", "F", "Temporaries stay within F x 2 x the largest shard [1]",
+                                         "Check also moves from one mesh to another [on, up to four ranks]");
+  add_value(app, "--max-memory-factor", "F",
+            "Temporaries take at most F x 2 x the bytes of the largest shard [1]",
             [flags](const std::string& text) {
               flags->options.max_memory_factor = parse_real("--max-memory-factor", text);
             });
-  add_value(app, "--threads", "N", "That check pairs [one a core]", [flags](const std::string& text) {
-    flags->options.num_threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
-  });
+  add_value(app, "--threads", "N", "How many threads check pairs [one per core]",
+            [flags](const std::string& text) {
+              flags->options.num_threads = static_cast<int>(parse_whole("--threads", text, 1, 1024));
+            });
   app.add_flag("--json", flags->json, "Print JSON");
   app.footer(
-      "Prints how many pairs there are, and of how many the data are wrong, the memory bound is broken, a "
-      "cheaper\n"
-      "chain of moves exists, the exhaustive search knows no chain as cheap, or the declared figures are "
-      "others.\n"
-      "Partial placements are sums; up to four ranks also means, minima, maxima and products.\n\n"
+      "verify redistribute prints how many pairs there are, and for how many of them the data are wrong, "
+      "the\n"
+      "memory bound is broken, a cheaper chain of moves exists, the exhaustive search knows no chain as "
+      "cheap, or\n"
+      "the declared figures are not those of the plan. Partial placements are sums; with up to four ranks "
+      "also\n"
+      "means, minima, maxima and products.\n\n"
       "Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");
   return {app, [flags] { return verify(*flags); }};
 }
