@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/planner/search/inverse.h"
+#include "sim/scenario/plan_fixed.h"
 #include "tests/planner/questions.h"
 
 namespace cp::sim {
@@ -78,6 +80,62 @@ TEST(Completion, SuggestsOnlyWhatWorks) {
   PlanQuestion suggested = question;
   suggested.fixed.tp = 4, suggested.fixed.cp = 8;
   EXPECT_TRUE(feasible(suggested));
+}
+
+bool works(PlanQuestion question, const Fixed& fixed) {
+  question.fixed = fixed;
+  try {
+    return feasible(question).has_value();
+  } catch (const InvalidInput&) {  // the degrees do not divide the GPUs
+    return false;
+  }
+}
+
+// Of all degrees that do not work, those that do not divide the GPUs among them: what is suggested works, and nothing is
+// suggested only where no other value of either key does.
+TEST(Completion, WhatIsSuggestedWorksWhateverWasAsked) {
+  constexpr int kGpus = 8;
+  for (const char* model : {"qwen2.5-7b", "llama-3.1-8b"}) {
+    const PlanQuestion question = training_question(model, 1, 16384, kGpus);
+    for (int tp = 1; tp <= kGpus + 1; ++tp) {
+      for (int cp = 1; cp <= kGpus + 1; ++cp) {
+        const PartialLayout asked = tp_cp(tp, cp, kGpus);
+        if (works(question, asked.given)) continue;
+        PlanQuestion of_keys = question;
+        of_keys.fixed = merged(question.fixed, asked.given);
+        const std::string suggested = nearest_layout(of_keys, asked.text, asked.given);
+        SCOPED_TRACE(str(model, ": ", asked.text, " => '", suggested, "'"));
+        if (!suggested.empty()) {
+          EXPECT_NE(suggested, asked.text);
+          EXPECT_TRUE(works(question, parse_fixed({suggested}, Phase::training)));
+          continue;
+        }
+        for (int other = 1; other <= kGpus; ++other) {
+          EXPECT_FALSE(works(question, tp_cp(other, cp, kGpus).given)) << other;
+          EXPECT_FALSE(works(question, tp_cp(tp, other, kGpus).given)) << other;
+        }
+      }
+    }
+  }
+}
+
+// A degree by its older name is replaced, not left beside the new one.
+TEST(Completion, ASuggestionReplacesTheKeyByWhateverNameItWasGiven) {
+  PlanQuestion question = training_question("llama-3.1-8b", 1, 16384, 8);
+  const Fixed given = parse_fixed({"dp=3,tp=2"}, Phase::training);
+  question.fixed = given;
+  const std::string suggested = nearest_layout(question, "dp=3,tp=2", given);
+  EXPECT_THAT(suggested, AllOf(HasSubstr("tp=2"), HasSubstr("dp_shard="), Not(HasSubstr("dp=3"))));
+  EXPECT_TRUE(works(question, parse_fixed({suggested}, Phase::training)));
+}
+
+// Fixed degrees that no layout can have are refused with a value that one can.
+TEST(Completion, DegreesThatDoNotDivideTheGpusAreRefusedWithAValueThatWorks) {
+  PlanQuestion question = training_question("qwen2.5-7b", 8, 65536, 64);
+  question.fixed.tp = 7;
+  EXPECT_THAT([&] { search_layouts(question); },
+              ::testing::ThrowsMessage<InvalidInput>(
+                  AllOf(HasSubstr("do not fit 64 GPUs"), HasSubstr("for example, tp=4 works"))));
 }
 
 TEST(Completion, SuggestsNothingWhereNoOtherValueOfAKeyWorks) {

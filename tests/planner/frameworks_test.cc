@@ -120,7 +120,7 @@ TEST(Frameworks, WhatIsFixedAndCannotBeSaidIsNamed) {
   question.frameworks = {Framework::torchtitan};
   question.fixed.loss_chunks = 4;
   EXPECT_THAT(message_of([&] { search_layouts(question); }),
-              AllOf(HasSubstr("cannot be said to torchtitan: the loss in 4 chunks"), HasSubstr("fix fewer")));
+              AllOf(HasSubstr("can be expressed for torchtitan: the loss in 4 chunks"), HasSubstr("fix fewer")));
 }
 
 // ---- what is written and does not fit ----

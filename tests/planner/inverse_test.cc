@@ -59,7 +59,7 @@ TEST(SweepSeqLen, AnswersEachLengthAsASearchOfItsOwn) {
     EXPECT_EQ(points[i].best->step_us, search_layouts(questions[i]).best.front().step_us);
   }
   EXPECT_FALSE(points[2].best.has_value());
-  EXPECT_THAT(points[2].why, HasSubstr("layouts fits into 3 GiB"));
+  EXPECT_THAT(points[2].why, HasSubstr("layouts fits into the 3 GiB of each"));
 }
 
 TEST(SweepSeqLen, WhatIsWrongAtEveryLengthIsAnError) {

@@ -173,7 +173,7 @@ TEST(Search, NothingFitsNamesTheNearestAndWhatWould) {
     FAIL() << "405B on eight GPUs";
   } catch (const Infeasible& error) {
     EXPECT_THAT(error.what(),
-                HasSubstr("layouts fits into 78 GiB a GPU on 8 GPUs of dgx-h100. The nearest is "));
+                HasSubstr("layouts fits into the 78 GiB of each of the 8 GPUs of dgx-h100. The nearest is "));
     EXPECT_THAT(error.what(), HasSubstr("; try --nodes "));
     EXPECT_EQ(error.kind(), ErrorKind::infeasible);
   }

@@ -24,6 +24,7 @@
 #include "sim/cost/cluster/used_part.h"
 #include "sim/cost/timeline/estimate.h"
 #include "sim/planner/models/read_model.h"
+#include "sim/planner/search/completion.h"
 #include "sim/scenario/plan_fixed.h"
 
 namespace cp::cli {
@@ -383,8 +384,13 @@ sim::PartialLayout parse_partial_layout(const sim::PlanQuestion& question, std::
   const ParallelDegrees given = infer_degrees(partial.given);  // at least
   const int ranks = given.dp() * given.cp * given.tp * given.pp;
   if (gpus % ranks != 0) {
-    throw InvalidInput(str(flag, " ", text, ": it takes ", ranks, " of the ", gpus,
-                           " GPUs; use degrees whose product divides ", gpus));
+    sim::PlanQuestion of_keys = question;
+    of_keys.baseline.reset();
+    of_keys.fixed = sim::merged(question.fixed, partial.given);
+    const std::string works = sim::nearest_layout(of_keys, text, partial.given);
+    throw InvalidInput(str(flag, " ", text, " takes ", ranks, " GPUs, and ", ranks, " does not divide the ",
+                           gpus, " GPUs that there are; use ",
+                           works.empty() ? str("degrees whose product divides ", gpus) : works));
   }
   try {
     partial.as_written = parse_layout_of(question, flag, text);

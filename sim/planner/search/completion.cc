@@ -49,12 +49,14 @@ std::string too_large(const PlanQuestion& question, const Memory& memory) {
   return str("does not fit: ", human_bytes(counted), " of ", human_bytes(usable), " a GPU");
 }
 
-// The same text with another value of a key.
+// The same text with another value of a key. The text may say "dp" for dp_shard or, in serving, dp_replicate.
 std::string with_key(std::string_view text, const NearestKey& nearest) {
+  const std::string_view written =
+      !gives(text, nearest.key) && nearest.key.starts_with("dp_") ? "dp" : std::string_view(nearest.key);
   std::vector<std::string> parts;
   for (const std::string_view part : split(text, ',')) {
     const std::string_view key = trim(part.substr(0, part.find('=')));
-    parts.push_back(key == nearest.key ? str(key, "=", nearest.value) : std::string(trim(part)));
+    parts.push_back(key == written ? str(nearest.key, "=", nearest.value) : std::string(trim(part)));
   }
   return join(parts);
 }
@@ -157,6 +159,11 @@ std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed&
   return nearest;
 }
 
+std::string nearest_layout(const PlanQuestion& question, std::string_view text, const Fixed& given) {
+  const auto nearest = nearest_key(question, given);
+  return nearest ? with_key(text, *nearest) : "";
+}
+
 Completion complete(const PlanQuestion& question, const PartialLayout& asked, const SearchOptions& options) {
   PlanQuestion of_keys = question;
   of_keys.baseline.reset();
@@ -201,8 +208,7 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked, co
     }
   }
   if (completion.kind != Kind::fits && !misses.fastest_prompt) {
-    if (const auto nearest = nearest_key(of_keys, asked.given))
-      completion.works = with_key(asked.text, *nearest);
+    completion.works = nearest_layout(of_keys, asked.text, asked.given);
   }
   if (!asked.as_written ||
       (completion.candidate && to_string(completion.candidate->layout) == to_string(*asked.as_written)))

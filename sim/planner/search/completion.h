@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/planner/search/answer.h"
@@ -47,5 +48,9 @@ struct NearestKey {
 // Another value of one of the keys of `changeable`, all of which the question fixes, with which something is
 // legal and fits: the nearest value of the key for which it is nearest.
 std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed& changeable);
+
+// The text of a layout with the nearest key that works in place of its own: "tp=4,cp=8" for "tp=8,cp=8". The
+// question fixes `given`, which is what the text gives. Empty if no other value of one key works.
+std::string nearest_layout(const PlanQuestion& question, std::string_view text, const Fixed& given);
 
 }  // namespace cp::sim

@@ -64,8 +64,8 @@ void LayoutSpace::throw_cannot_be_said(const ParallelLayout& family) const {
     FrameworkCase said{question_.model, question_.workload, layout, fp8_products(question_)};
     for (std::string& what : express(framework, std::move(said)).lost) lost.push_back(std::move(what));
   }
-  throw InvalidInput(str("what is fixed of the layout cannot be said to ", framework_names(question_), ": ",
-                         join(lost, "; "), "; fix fewer keys"));
+  throw InvalidInput(str("no layout with the keys that are fixed can be expressed for ",
+                         framework_names(question_), ": ", join(lost, "; "), "; fix fewer keys"));
 }
 
 std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const {
@@ -92,8 +92,8 @@ std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const 
   if (fixed.ulysses_degree || fixed.inner_ring)
     std::erase_if(families, [&](const ParallelLayout& family) { return all_strategies(family).empty(); });
   if (families.empty()) {
-    throw InvalidInput(str("what is fixed of the layout does not fit ", world,
-                           " GPUs: its degrees must divide them",
+    throw InvalidInput(str("the degrees that are fixed do not fit ", world,
+                           " GPUs: their product must divide this number",
                            training_ ? "" : ", and serving has no dp_shard",
                            "; fix fewer of tp, cp, pp, dp_shard and dp_replicate, or use other --nodes"));
   }

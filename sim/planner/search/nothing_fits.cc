@@ -18,7 +18,7 @@ namespace {
   const double enough_ms = std::ceil(misses.fastest_prompt_us / 1e3);
   throw Infeasible(str("no layout that fits reads the prompt of ", question.workload.cached, " tokens in ",
                        *question.max_ttft_ms, " ms; the fastest, ", to_string(*misses.fastest_prompt),
-                       ", takes ", enough_ms, " ms: use --ttft-max ", enough_ms));
+                       ", takes ", enough_ms, " ms; use --ttft-max ", enough_ms));
 }
 
 [[noreturn]] void throw_none_legal(const PlanQuestion& question, const SearchCounts& counts,
@@ -110,9 +110,9 @@ std::string remedy(const PlanQuestion& question, double ratio) {
   const auto all_terms = terms(memory);
   const auto largest = std::max_element(all_terms.begin(), all_terms.end(),
                                         [](const auto& a, const auto& b) { return a.second < b.second; });
-  throw Infeasible(str("none of ", counts.enumerated, " layouts fits into ", human_bytes(usable),
-                       " a GPU on ", question.cluster.num_gpus(), " GPUs of ", question.cluster.name,
-                       ". The nearest is ", to_string(*misses.leanest), " with ", human_bytes(needed),
+  throw Infeasible(str("none of ", counts.enumerated, " layouts fits into the ", human_bytes(usable),
+                       " of each of the ", question.cluster.num_gpus(), " GPUs of ", question.cluster.name,
+                       ". The nearest is ", to_string(*misses.leanest), ", which needs ", human_bytes(needed),
                        ", of which ", largest->first, " take ", human_bytes(largest->second),
                        remedy(question, static_cast<double>(needed) / static_cast<double>(usable))));
 }
@@ -133,6 +133,12 @@ void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts
   if (misses.fastest_prompt) throw_too_slow(question, misses);
   if (!misses.leanest) throw_none_legal(question, counts, misses);
   throw_too_large(question, counts, misses);
+}
+
+void throw_with_nearest(const PlanQuestion& question, const InvalidInput& error) {
+  const auto nearest = nearest_key(question, question.fixed);
+  throw InvalidInput(
+      str(error.what(), nearest ? str("; for example, ", nearest->key, "=", nearest->value, " works") : ""));
 }
 
 }  // namespace cp::sim

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "shared/base/error.h"
 #include "sim/planner/search/answer.h"
 
 namespace cp::sim {
@@ -25,5 +26,9 @@ struct NearestMisses {
 // InvalidInput.
 [[noreturn]] void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts,
                                      const NearestMisses& misses);
+
+// What is fixed leaves no layout at all: throws InvalidInput with the error's words and the nearest value of a key
+// that works.
+[[noreturn]] void throw_with_nearest(const PlanQuestion& question, const InvalidInput& error);
 
 }  // namespace cp::sim

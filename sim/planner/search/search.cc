@@ -106,7 +106,12 @@ class Search {
 
   void bound_families() {
     std::int64_t left_out = 0;
-    families_ = space_.families(&left_out);
+    try {
+      families_ = space_.families(&left_out);
+    } catch (const InvalidInput& error) {
+      if (options_.misses != nullptr) throw;  // its owner looks for what works
+      throw_with_nearest(question_, error);
+    }
     if (left_out > 0) rejected_[str(framework_names(question_), " cannot say it")] += left_out;
     counts_.enumerated += left_out;
     std::vector<FamilyState> states(families_.size());
