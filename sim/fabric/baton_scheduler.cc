@@ -10,10 +10,12 @@ BatonScheduler::BatonScheduler(int world_size, std::uint64_t seed, const BatonOr
                                std::vector<Turn>* log)
     : Scheduler(world_size), baton_(baton), generator_(seed), most_turns_(order.most_turns), log_(log) {
   if (most_turns_ < 0)
-    throw InvalidInput(str("a run of at most ", most_turns_, " turns; use 0 for any number"));
+    throw InvalidInput(
+        str("a run cannot have at most ", most_turns_, " turns; use 0 for any number of turns"));
   for (const Rank rank : order.slow_ranks) {
     if (rank < 0 || rank >= world_size) {
-      throw InvalidInput(str("rank ", rank, " is to be slow; the fabric has ranks 0 to ", world_size - 1));
+      throw InvalidInput(str("rank ", rank, " cannot be slow: the fabric has ranks 0 to ", world_size - 1,
+                             "; use one of them"));
     }
     slow_.resize(static_cast<std::size_t>(world_size));
     slow_[static_cast<std::size_t>(rank)] = true;

@@ -87,11 +87,11 @@ void Fabric::Impl::clear_traces() {
 }
 
 Fabric::Fabric(int world_size, FabricOptions options) {
-  if (world_size < 1) throw InvalidInput(str("a fabric of ", world_size, " ranks; use at least 1"));
+  if (world_size < 1) throw InvalidInput(str("a fabric cannot have ", world_size, " ranks; use at least 1"));
   for (const InjectedFault& fault : options.faults) {
     if (is_of_program(fault.kind))
-      throw InvalidInput(str("the fabric has no fault ", name(fault.kind),
-                             ", which is of a program; damage the rank's plan, with damage_program()"));
+      throw InvalidInput(str("the fabric cannot make the fault ", name(fault.kind),
+                             ", which damages a program; damage the rank's plan with damage_program()"));
   }
   impl_ = std::make_unique<Impl>(world_size, std::move(options));
 }

@@ -40,9 +40,9 @@ class Pct final : public TurnChooser {
   Pct(const BatonOrder& order, std::uint64_t seed)
       : generator_(seed), depth_(order.depth), expected_turns_(order.expected_turns) {
     if (depth_ < 1)
-      throw InvalidInput(str("a pct order of depth ", depth_, "; use at least 1, better 2 or 3"));
+      throw InvalidInput(str("a pct order cannot have depth ", depth_, "; use at least 1, better 2 or 3"));
     if (expected_turns_ < 1) {
-      throw InvalidInput(str("a pct order that expects ", expected_turns_,
+      throw InvalidInput(str("a pct order cannot expect ", expected_turns_,
                              " turns; use at least 1, as expected_turns() says for plans"));
     }
   }

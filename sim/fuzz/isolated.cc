@@ -74,9 +74,10 @@ std::optional<IsolatedJudgement> judge_isolated(const proto::FuzzCase& fuzz_case
                                                 const std::atomic<bool>* stop) {
   std::array<int, 2> results{}, errors{};
   if (pipe(results.data()) != 0 || pipe(errors.data()) != 0)
-    throw InvalidInput(str("no pipe: ", std::strerror(errno)));
+    throw InvalidInput(str("a pipe could not be made: ", std::strerror(errno), "; use fewer --jobs"));
   const pid_t child = fork();
-  if (child < 0) throw InvalidInput(str("no process: ", std::strerror(errno)));
+  if (child < 0)
+    throw InvalidInput(str("a process could not be started: ", std::strerror(errno), "; use fewer --jobs"));
   if (child == 0) judge_and_exit(fuzz_case, results[1], errors[1]);
   close(results[1]);
   close(errors[1]);

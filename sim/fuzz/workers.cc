@@ -47,7 +47,9 @@ class Work {
   Work(const WorkOptions& options, const std::function<bool(const WorkStatus&)>& go_on)
       : options_(options), go_on_(go_on), jobs_(static_cast<std::uint64_t>(std::max(1, options.jobs))) {
     void* memory = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw InvalidInput(str("no memory for the workers: ", std::strerror(errno)));
+    if (memory == MAP_FAILED)
+      throw InvalidInput(
+          str("there is no memory for the workers: ", std::strerror(errno), "; use fewer --jobs"));
     slots_ = new (memory) Slot[jobs_];
   }
   ~Work() {
@@ -83,9 +85,10 @@ class Work {
   void start(std::uint64_t w) {
     std::array<int, 2> messages{}, errors{};
     if (pipe(messages.data()) != 0 || pipe(errors.data()) != 0)
-      throw InvalidInput(str("no pipe: ", std::strerror(errno)));
+      throw InvalidInput(str("a pipe could not be made: ", std::strerror(errno), "; use fewer --jobs"));
     const pid_t process = fork();
-    if (process < 0) throw InvalidInput(str("no process: ", std::strerror(errno)));
+    if (process < 0)
+      throw InvalidInput(str("a process could not be started: ", std::strerror(errno), "; use fewer --jobs"));
     if (process == 0) {
       close(messages[0]);
       prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -91,7 +91,8 @@ std::string what_ran_instead(const StrategyRequest& request, const Strategy& str
                ran);
   }
   if (has_inner_rings(request.name) && !request.inner_ring && strategy.inner_ring == 1)
-    return str(request.name, ": no number between 1 and ", cp, " divides the ", cp, " ranks: ran ", ran);
+    return str(request.name, ": no number between 1 and ", cp, " divides the ", cp, " ranks, so ", ran,
+               " ran instead");
   return "";
 }
 

@@ -78,7 +78,7 @@ const Target& target_of(std::string_view text, const Target& device) {
 std::int64_t parse_bytes(std::string_view flag, std::string_view text) {
   constexpr double kMost = 0x1p62;
   const auto reject = [&](std::string_view why) -> std::int64_t {
-    throw InvalidInput(str(flag, " ", text, " ", why, "; use a size such as 4096, 16MiB or 1GB (10^9)"));
+    throw InvalidInput(str(flag, " ", text, " ", why, "; use, for example, 4096, 16MiB or 1GB (10^9)"));
   };
   const std::string number = plain_digits(trim(text));
   if (const auto bytes = decimal_bytes(number)) {
@@ -87,8 +87,7 @@ std::int64_t parse_bytes(std::string_view flag, std::string_view text) {
                                         : reject("is no whole number of bytes");
   }
   const std::string digits = number.ends_with('B') ? number.substr(0, number.size() - 1) : number;
-  const std::int64_t bytes =
-      value_of(flag, text, [&] { return parse_int(digits, "size (such as 4096, 16MiB or 1GB)"); });
+  const std::int64_t bytes = value_of(flag, text, [&] { return parse_int(digits, "size"); });
   return bytes >= 1 ? bytes : reject("is out of range");
 }
 

@@ -104,7 +104,7 @@ TEST(Calibrate, ErrorsOfCollectivesSayWhatIsWrong) {
       error("allgather", output_of("", 8, 1, 0.875, times)),
       StartsWith("unknown operation 'allgather'; the nearest one is 'all_gather'; use one of all_gather, "));
   EXPECT_THAT(error("all_gather", output_of("all_reduce_perf", 8, 1, 1.75, times)),
-              StartsWith("t.txt: is the output of all_reduce_perf, not of all_gather_perf"));
+              StartsWith("t.txt: the file holds the output of all_reduce_perf, not of all_gather_perf"));
   EXPECT_THAT(error("all_gather", output_of("", 8, 1, 1.75, times)),
               AllOf(StartsWith("t.txt:1: busbw "), HasSubstr("is not 0.875 times algbw 10.4858")));
   EXPECT_THAT(error("all_gather", output_of("", 0, 0, 0.875, times)),
@@ -178,7 +178,7 @@ TEST(Calibrate, TransfersFromATable) {
   EXPECT_THAT(
       message_of([&] { transfer_curves(read_csv("payload_bytes,gbps\n1,2\n", "p.csv"), "p.csv", old); }),
       StartsWith(
-          "p.csv:1: there is no rate; name the columns payload_bytes,intra_node_gbps,inter_node_gbps"));
+          "p.csv:1: the table has no rate; name the columns payload_bytes,intra_node_gbps,inter_node_gbps"));
   EXPECT_THAT(message_of([&] {
                 transfer_curves(read_csv("payload_bytes,intra_node_gbps\n9,201\n", "p.csv"), "p.csv", old);
               }),
@@ -248,7 +248,8 @@ TEST(Calibrate, ErrorsOfKernelsNameTheRow) {
   EXPECT_THAT(attention("4096.5,full,1\n"), StartsWith("a.csv:2: seq_len 4096.5 must be a whole number"));
   EXPECT_THAT(attention("65536,full,1\n"),
               AllOf(StartsWith("a.csv:2: a rate of "), HasSubstr("above gpu.tflops_16 of h800, 989")));
-  EXPECT_THAT(attention("65536,full,\n"), StartsWith("a.csv:2: there is neither a forward_milliseconds"));
+  EXPECT_THAT(attention("65536,full,\n"),
+              StartsWith("a.csv:2: the table has neither a column forward_milliseconds"));
   EXPECT_THAT(message_of([&] {
                 memory_curve(read_csv("bytes,milliseconds\n1000000,1e-6\n", "b.csv"), "b.csv", h800);
               }),
@@ -258,9 +259,9 @@ TEST(Calibrate, ErrorsOfKernelsNameTheRow) {
       StartsWith("m.csv:2: there is no column 'k'"));
   const auto both = read_csv("gpu,seq_len\nA800,1\nH800,1\n", "a.csv");
   EXPECT_EQ(message_of([&] { rows_of_gpu(both, "a.csv", ""); }),
-            "a.csv: holds rows of A800, H800; add, for example, --gpu A800");
+            "a.csv: the table holds rows of A800, H800; add, for example, --gpu A800");
   EXPECT_EQ(message_of([&] { rows_of_gpu(both, "a.csv", "H100"); }),
-            "a.csv: there is no row of gpu H100; use one of A800, H800");
+            "a.csv: the table has no row of gpu H100; use one of A800, H800");
 }
 
 // ---- free parameters ----
@@ -367,7 +368,7 @@ TEST(FitSoftware, ErrorsSayWhatWorks) {
             "about, or leave it "
             "out");
   EXPECT_EQ(error("A800,8,128,1,causal,fwd,2,8192,zigzag,1\n"),
-            "r.csv: there is no row of gpu H800; use one of A800");
+            "r.csv: the table has no row of gpu H800; use one of A800");
   EXPECT_THAT(error(good, "forward_progress", {{{{"cp", "16"}}}, {}, 0}),
               StartsWith("r.csv: --where, --except"));
   EXPECT_THAT(error(good, "forward_progress", {{{{"ranks", "16"}}}, {}, 0}),

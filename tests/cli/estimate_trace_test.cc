@@ -92,7 +92,7 @@ TEST(EstimateTrace, WhatCannotBeWrittenIsRefused) {
   EXPECT_THAT(unknown.err, AllOf(HasSubstr("trace.txt does not say its format"), HasSubstr("NAME.json")));
   const Finished nowhere = traced(folder.file("missing/all.json"));
   EXPECT_EQ(nowhere.exit_code, 2);
-  EXPECT_THAT(nowhere.err, AllOf(HasSubstr("cannot write"), HasSubstr("No such file")));
+  EXPECT_THAT(nowhere.err, AllOf(HasSubstr("cannot be written"), HasSubstr("No such file")));
   const Finished collective = cpsim({"estimate", "--cluster", "a800", "--collective", "all_gather", "--bytes",
                                      "1MiB", "--trace", folder.file("all.json")});
   EXPECT_EQ(collective.exit_code, 2);

@@ -36,7 +36,8 @@ TEST(Values, SizesWithABAreOfTheUnitThatTheyName) {
   EXPECT_EQ(parse_bytes("--bytes", "128KB"), 128'000);
   EXPECT_EQ(parse_bytes("--bytes", "1.5MB"), 1'500'000);
   EXPECT_EQ(parse_bytes("--bytes", "64B"), 64);
-  EXPECT_THAT(message_of([] { parse_bytes("--bytes", "0"); }), HasSubstr("out of range; use a size such as"));
+  EXPECT_THAT(message_of([] { parse_bytes("--bytes", "0"); }),
+              HasSubstr("out of range; use, for example, 4096"));
   EXPECT_THAT(message_of([] { parse_bytes("--bytes", "0GB"); }), HasSubstr("out of range"));
   EXPECT_THAT(message_of([] { parse_bytes("--bytes", "1e30GB"); }), HasSubstr("out of range"));
   EXPECT_THAT(message_of([] { parse_bytes("--bytes", "1.0005KB"); }), HasSubstr("no whole number of bytes"));

@@ -81,11 +81,10 @@ TEST(RunCommand, SaysWhatANameStandsFor) {
                                           "--q-heads", "6",      "--head-dim", "4"};
   const Finished hybrid = cpsim(with(shape, {"--strategy", "ulysses_ring"}));
   EXPECT_EQ(hybrid.exit_code, 0) << hybrid.err;
-  EXPECT_THAT(
-      hybrid.out,
-      HasSubstr("ulysses_ring: no degree between 1 and 5 divides the 5 ranks: ran ulysses(5) contiguous"));
+  EXPECT_THAT(hybrid.out, HasSubstr("ulysses_ring: no degree between 1 and 5 divides the 5 ranks, so "
+                                    "ulysses(5) contiguous ran instead"));
   const Finished rings = cpsim(with(shape, {"--strategy", "double_ring"}));
-  EXPECT_THAT(rings.out, HasSubstr("double_ring: no number between 1 and 5 divides the 5 ranks: ran ring"));
+  EXPECT_THAT(rings.out, HasSubstr("double_ring: no number between 1 and 5 divides the 5 ranks, so ring"));
   const Finished plain = cpsim(with(shape, {"--strategy", "ulysses"}));
   EXPECT_THAT(plain.out, Not(HasSubstr("divides")));
 
@@ -146,7 +145,8 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
   };
   EXPECT_THAT(error({"--balance", "snake"}), HasSubstr("--balance snake"));
   EXPECT_THAT(error({"--documents", "0/20"}),
-              AllOf(HasSubstr("44 of 64 keys belong to no document; let the last document end at 64"), HasSubstr("--padding")));
+              AllOf(HasSubstr("44 of 64 keys belong to no document; let the last document end at 64"),
+                    HasSubstr("--padding")));
   EXPECT_THAT(error({"--batch", "2", "--documents", "0/64;0/8"}),
               HasSubstr("0/8 ends at 8, and 56 of 64 keys"));
   EXPECT_THAT(error({"--strategy", "rng"}), HasSubstr("did you mean ring?"));

@@ -39,9 +39,9 @@ TEST(Csv, ErrorsNameTheLine) {
             "t.csv:3: 1 cells, but the first line names 2 columns; quote a cell that holds a comma");
   EXPECT_EQ(reading("a,b\n1,2,3\n"),
             "t.csv:2: 3 cells, but the first line names 2 columns; quote a cell that holds a comma");
-  EXPECT_EQ(reading("a,,b\n"), "t.csv:1: column 2 has no name");
+  EXPECT_EQ(reading("a,,b\n"), "t.csv:1: column 2 has no name; name each column in the first line");
   EXPECT_EQ(reading("a,b,a\n"), "t.csv:1: two columns are called 'a'; rename one");
-  EXPECT_EQ(reading("a,b\n1,\"2\n3,4\n"), "t.csv:2: the quote of cell 2 does not end");
+  EXPECT_EQ(reading("a,b\n1,\"2\n3,4\n"), "t.csv:2: the quote of cell 2 does not end; close it with \"");
   EXPECT_EQ(
       reading("a,b\n\"1\"2,3\n"),
       "t.csv:2: '2' stands after the closing quote of cell 1; a quote inside of a cell is written twice");

@@ -120,7 +120,8 @@ TEST(ClusterText, ErrorsStandAtTheirPlace) {
       {"node { nvls { origin: measured source: \"x\" } }",
        "a.txtpb:3:8: node.nvls: has no value; add value: true or value: false"},
       {"network { gpus_per_nic { value: 3 origin: measured source: \"x\" } }",
-       "a.txtpb:3:11: network.gpus_per_nic: 3 does not divide node.gpus, 8; use a divisor of it, such as 8"},
+       "a.txtpb:3:11: network.gpus_per_nic: 3 does not divide node.gpus, 8; use a divisor of it, for example "
+       "8"},
       {"nodes: -1", "a.txtpb:3:1: nodes: -1 is not in [1, 2097152]"},
       {"transfer { intra_node { origin: measured source: \"x\" point { x: 1 y: 401 } } }",
        "a.txtpb:3:12: transfer.intra_node: the point (1, 401) is above node.nvlink_gbps, 400"},

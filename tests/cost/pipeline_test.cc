@@ -124,11 +124,11 @@ TEST(Pipeline, RefusesWhatItCannotSchedule) {
   const auto says = [](const std::string& words) {
     return ::testing::ThrowsMessage<InvalidInput>(HasSubstr(words));
   };
-  EXPECT_THAT(run(4, 4, 0), says("0 micro-batches; use at least 1"));
+  EXPECT_THAT(run(4, 4, 0), says("0 micro-batches are out of range; use at least 1"));
   EXPECT_THAT(run(8, 4, 6),
-              says("6 micro-batches on 4 ranks with several stages each; the interleaved schedule needs a "
-                   "multiple of 4: use 4 or 8"));
-  EXPECT_THAT(run(8, 4, 3), says("a multiple of 4: use 4"));
+              says("6 micro-batches on 4 ranks with several stages each do not go together: the interleaved "
+                   "schedule needs a multiple of 4; use 4 or 8"));
+  EXPECT_THAT(run(8, 4, 3), says("a multiple of 4; use 4"));
   EXPECT_THAT(run(6, 4, 4), says("6 stages on 4 ranks"));
   EXPECT_THAT([] { pipeline_bound_ns({}, 1, 1); }, says("0 stages on 1 ranks"));
 }

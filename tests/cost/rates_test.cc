@@ -165,7 +165,7 @@ TEST(ClusterRates, ErrorsHaveTheirPlace) {
       {"rates { preset: \"h100-sxm\" }",
        "a:3:1: rates: has neither origin nor source; add, for example, origin: "},
       {"rates { origin: measured source: \"x\" }",
-       "a:3:1: rates: needs either a preset, such as preset: \"h100-sxm\", or own { ... }"},
+       "a:3:1: rates: needs either a preset, for example preset: \"h100-sxm\", or own { ... }"},
       {"rates { origin: measured source: \"x\" own { tflops_16: 1 hbm_gbps: 1 sms: 1\nproduct { bits: 16 "
        "floor_us: 1 "
        "source: \"y\" } } }",

@@ -302,10 +302,10 @@ TEST(BatonOrders, ValuesThatMeanNothingAreRefused) {
   EXPECT_THAT(refusal(options), HasSubstr("depth 0; use at least 1"));
   options = baton(Kind::pct);
   options.order.expected_turns = 0;
-  EXPECT_THAT(refusal(options), HasSubstr("expects 0 turns"));
+  EXPECT_THAT(refusal(options), HasSubstr("cannot expect 0 turns"));
   options = baton(Kind::random);
   options.order.slow_ranks = {2};
-  EXPECT_THAT(refusal(options), HasSubstr("rank 2 is to be slow; the fabric has ranks 0 to 1"));
+  EXPECT_THAT(refusal(options), HasSubstr("rank 2 cannot be slow: the fabric has ranks 0 to 1"));
   options.order = {.most_turns = -1};
   EXPECT_THAT(refusal(options), HasSubstr("at most -1 turns"));
   EXPECT_THAT(refusal(baton(Kind::chosen)), HasSubstr("without a chooser"));

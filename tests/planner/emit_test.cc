@@ -434,7 +434,7 @@ TEST(EmitErrors, SayWhatWouldWork) {
                 emit(Framework::megatron, find_model("llama-3.1-8b").model, training(),
                      parse_parallel_layout("tp=8"), {"m", 2, 8});
               }),
-              HasSubstr("the layout tp=8 is of 8 GPUs, not of the 16 on 2 nodes of 8"));
+              HasSubstr("the layout tp=8 uses 8 GPUs, but there are 16 on 2 nodes of 8"));
 }
 
 }  // namespace

@@ -114,20 +114,21 @@ TEST(ReadModel, MissingFieldsThatCanBeAssumedAreMarked) {
   EXPECT_EQ(r.model.kv_heads, 8);
   EXPECT_EQ(r.model.head_dim, 8);
   EXPECT_EQ(r.model.max_seq_len, 0);
-  EXPECT_THAT(r.assumptions,
-              ElementsAre("max_position_embeddings is missing: the sequence may be as long as you like",
-                          "num_key_value_heads is missing: 8, as num_attention_heads (no grouping)",
-                          "head_dim is missing: 8, hidden_size / num_attention_heads",
-                          "tie_word_embeddings is missing: false, as usual in llama"));
+  EXPECT_THAT(
+      r.assumptions,
+      ElementsAre("max_position_embeddings is missing, so a sequence may have any length",
+                  "num_key_value_heads is missing, so 8 is taken, as num_attention_heads (no grouping)",
+                  "head_dim is missing, so 8 is taken, hidden_size / num_attention_heads",
+                  "tie_word_embeddings is missing, so false is taken, as usual in llama"));
 }
 
 TEST(ReadModel, MissingFieldsThatMustBeThereAreAllNamed) {
   EXPECT_EQ(message_of([] { read_model("{\"model_type\": \"llama\"}", "a/config.json", "n"); }),
-            "a/config.json: hidden_size is missing: the width of what layers hand on\n"
-            "a/config.json: num_hidden_layers is missing: how many layers there are\n"
-            "a/config.json: vocab_size is missing: how many tokens there are\n"
-            "a/config.json: num_attention_heads is missing: how many heads queries have\n"
-            "a/config.json: intermediate_size is missing: the width inside the MLP");
+            "a/config.json: hidden_size, the width of what layers hand on, is missing; add it\n"
+            "a/config.json: num_hidden_layers, how many layers there are, is missing; add it\n"
+            "a/config.json: vocab_size, how many tokens there are, is missing; add it\n"
+            "a/config.json: num_attention_heads, how many heads queries have, is missing; add it\n"
+            "a/config.json: intermediate_size, the width inside the MLP, is missing; add it");
 }
 
 TEST(ReadModel, FamiliesDifferInWhatTheyDoNotSay) {
@@ -136,12 +137,14 @@ TEST(ReadModel, FamiliesDifferInWhatTheyDoNotSay) {
   EXPECT_EQ(read({{"model_type", "\"qwen3\""}, {"head_dim", "null"}}).model.head_dim, 128);
   const ReadModel mistral = read({{"model_type", "\"mistral\""}});
   EXPECT_EQ(mistral.model.window, 4096);
-  EXPECT_THAT(mistral.assumptions, ElementsAre("sliding_window is missing: 4096, the default of mistral"));
+  EXPECT_THAT(mistral.assumptions,
+              ElementsAre("sliding_window is missing, so 4096 is taken, the default of mistral"));
   EXPECT_FALSE(read({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).model.window.has_value());
   EXPECT_EQ(read({{"model_type", "\"mixtral\""}, {"num_local_experts", "8"}}).model.experts,
             (Experts{8, 2, 128}));
-  EXPECT_THAT(read({{"model_type", "\"olmo2\""}}).assumptions,
-              ElementsAre(HasSubstr("model_type \"olmo2\" is not known: taken as llama's layers")));
+  EXPECT_THAT(
+      read({{"model_type", "\"olmo2\""}}).assumptions,
+      ElementsAre(HasSubstr("model_type \"olmo2\" is not known, so its layers are taken as llama's")));
   EXPECT_THAT(read({{"model_type", "null"}}).assumptions, ElementsAre(HasSubstr("model_type is missing")));
 }
 
@@ -198,7 +201,7 @@ struct Bad {
 TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
   const std::vector<Bad> all = {
       {{{"hidden_size", "\"64\""}},
-       "config.json: hidden_size is a string, \"64\"; it must be a whole number such as 8"},
+       "config.json: hidden_size is a string, \"64\"; it must be a whole number, for example 8"},
       {{{"hidden_size", "64.5"}}, "config.json: hidden_size is a number, 64.5; it must be"},
       {{{"hidden_size", "[64]"}}, "config.json: hidden_size is an array, [64]; it must be"},
       {{{"hidden_size", "{}"}}, "config.json: hidden_size is an object, {}; it must be"},
@@ -221,7 +224,8 @@ TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
       {{{"model_type", "7"}}, "config.json: model_type is a number, 7; it must be a string"},
       {{{"layer_types", "[1]"}, {"sliding_window", "8"}},
        "layer_types is an array, [1]; it must be a list of strings"},
-      {{{"num_experts", "4"}}, "num_experts_per_tok is missing: how many experts each token goes to"},
+      {{{"num_experts", "4"}},
+       "num_experts_per_tok, how many experts each token goes to, is missing; add it"},
       {{{"num_experts", "4"}, {"num_experts_per_tok", "5"}},
        "num_experts_per_tok=5 is more than the 4 experts of a layer; use at most 4"},
       {{{"num_experts", "4"}, {"num_local_experts", "8"}, {"num_experts_per_tok", "2"}},
@@ -261,13 +265,15 @@ TEST(ReadModelErrors, OtherKindsOfModelsAreRefusedWithTheNearestThing) {
 
 TEST(ReadModelErrors, TextThatIsNoJsonIsPlaced) {
   const auto error = [](const char* text) { return message_of([&] { read_model(text, "f.json", "n"); }); };
-  EXPECT_THAT(error("{\n  \"hidden_size\": 4,\n  oops\n}"), HasSubstr("f.json:3:3: not JSON: syntax error"));
-  EXPECT_THAT(error(""), HasSubstr("f.json:1:1: not JSON:"));
-  EXPECT_THAT(error("{\"a\": 1"), HasSubstr("f.json:1:8: not JSON:"));
-  EXPECT_THAT(error("{} x"), HasSubstr("f.json:1:4: not JSON:"));
+  EXPECT_THAT(error("{\n  \"hidden_size\": 4,\n  oops\n}"),
+              HasSubstr("f.json:3:3: the text is not JSON: syntax error"));
+  EXPECT_THAT(error(""), HasSubstr("f.json:1:1: the text is not JSON:"));
+  EXPECT_THAT(error("{\"a\": 1"), HasSubstr("f.json:1:8: the text is not JSON:"));
+  EXPECT_THAT(error("{} x"), HasSubstr("f.json:1:4: the text is not JSON:"));
   EXPECT_THAT(error("{\"a\": \"\xff\xfe\"}"),
-              AllOf(HasSubstr("f.json:1:8: not JSON:"), Not(HasSubstr("\xff"))));
-  EXPECT_EQ(error("[1]"), "f.json: is no object, {...}, but a JSON array");
+              AllOf(HasSubstr("f.json:1:8: the text is not JSON:"), Not(HasSubstr("\xff"))));
+  EXPECT_EQ(error("[1]"),
+            "f.json: the file holds a JSON array, not an object {...}; use the config.json of a model");
 }
 
 // Whatever is cut off or put in the place of a byte: it is read, or refused as bad input.

@@ -45,8 +45,12 @@ seconds parse_time(std::string_view flag, std::string_view text) {
   const std::string_view number =
       has_unit && !trimmed.empty() ? trimmed.substr(0, trimmed.size() - 1) : trimmed;
   constexpr std::int64_t kMostHours = 10'000;
-  const std::int64_t count =
-      value_of(flag, text, [&] { return parse_int(number, "time (for example 60s, 10m or 8h)"); });
+  std::int64_t count = 0;
+  try {
+    count = parse_int(number, "time");
+  } catch (const InvalidInput&) {  // whose words are about numbers alone
+    throw InvalidInput(str(flag, " ", text, " is not a time; use, for example, 60s, 10m or 8h"));
+  }
   if (count >= 1 && count <= kMostHours * 3600 / factor) return seconds(count * factor);
   throw InvalidInput(str(flag, " ", text, " is out of range; use 1s to ", kMostHours, "h"));
 }

@@ -75,13 +75,16 @@ const Cluster& with_nodes_for(std::size_t ranks, const std::string& gpu, const C
 
 [[noreturn]] void fail_empty(const std::vector<CsvRow>& table, std::string_view file,
                              const std::map<std::string, Cluster>& clusters, bool of_some_gpu) {
-  if (table.empty()) throw InvalidInput(str(file, ":1: there is no row"));
-  if (of_some_gpu) throw InvalidInput(str(file, ": --where, --except and --min-hop leave no row; relax one"));
+  if (table.empty())
+    throw InvalidInput(str(file, ":1: the table has no row; add rows below the names of the columns"));
+  if (of_some_gpu)
+    throw InvalidInput(
+        str(file, ": --where, --except and --min-hop leave no row of the table; loosen one of them"));
   std::set<std::string> asked, known;
   for (const auto& [gpu, cluster] : clusters) asked.insert(gpu);
   for (const CsvRow& row : table) known.insert(row.text("gpu"));
   throw InvalidInput(
-      str(file, ": there is no row of gpu ", join(asked, ", "), "; use one of ", join(known, ", ")));
+      str(file, ": the table has no row of gpu ", join(asked, ", "), "; use one of ", join(known, ", ")));
 }
 
 }  // namespace

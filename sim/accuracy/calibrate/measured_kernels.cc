@@ -84,7 +84,8 @@ Plan plan_of_copy(double bytes) {
 }
 
 void require_rows(const std::vector<CsvRow>& table, std::string_view file, const char* columns) {
-  if (table.empty()) throw InvalidInput(str(file, ":1: there is no row; the columns are ", columns));
+  if (table.empty())
+    throw InvalidInput(str(file, ":1: the table has no row; add rows with the columns ", columns));
 }
 
 }  // namespace
@@ -98,7 +99,7 @@ std::vector<CsvRow> rows_of_gpu(std::vector<CsvRow> table, std::string_view file
   for (const CsvRow& row : table) known.insert(row.text("gpu"));
   std::erase_if(table, [&](const CsvRow& row) { return row.text("gpu") != gpu; });
   if (!table.empty()) return table;
-  throw InvalidInput(str(file, ": there is no row of gpu ", gpu, "; use one of ", join(known, ", ")));
+  throw InvalidInput(str(file, ": the table has no row of gpu ", gpu, "; use one of ", join(known, ", ")));
 }
 
 std::vector<MeasuredCurve> attention_curves(const std::vector<CsvRow>& table, std::string_view file,
@@ -136,7 +137,7 @@ std::vector<MeasuredCurve> attention_curves(const std::vector<CsvRow>& table, st
   }
   if (curves.empty()) {
     throw InvalidInput(str(table.front().where(),
-                           ": there is neither a forward_milliseconds nor a backward_milliseconds; "
+                           ": the table has neither a column forward_milliseconds nor backward_milliseconds; "
                            "name the columns seq_len,mask,forward_milliseconds,backward_milliseconds"));
   }
   return curves;

@@ -63,9 +63,9 @@ Extent extent_of(const NcclOutput& output, std::string_view file, int gpus, int 
   const int most = extent.nodes * cluster.node.gpus;
   if (extent.gpus >= 2 && extent.gpus % extent.nodes == 0 && extent.gpus <= most) return extent;
   throw InvalidInput(str(file, ": ", extent.gpus, " GPUs on ", extent.nodes,
-                         " nodes: a collective is of 2 to ", most,
-                         " GPUs there, the same number on each node, for ", cluster.name, " has ",
-                         cluster.node.gpus, " a node"));
+                         " nodes do not go together: a collective has 2 to ", most,
+                         " GPUs there, the same number on each node, since a node of ", cluster.name, " has ",
+                         cluster.node.gpus, "; give --gpus and --nodes as they were measured"));
 }
 
 // The bus bandwidth says which operation it was, and of how many GPUs.
@@ -142,8 +142,8 @@ std::vector<MeasuredCurve> nccl_curves(std::string_view name, const NcclOutput& 
                                        int gpus, int nodes, const Cluster& cluster) {
   const Operation& operation = operation_of(name);
   if (!output.test.empty() && output.test != operation.test) {
-    throw InvalidInput(str(file, ": is the output of ", output.test, ", not of ", operation.test,
-                           "; give it as what it is"));
+    throw InvalidInput(str(file, ": the file holds the output of ", output.test, ", not of ", operation.test,
+                           "; name the operation that was measured in --nccl-tests OPERATION=FILE"));
   }
   const Extent extent = extent_of(output, file, gpus, nodes, cluster);
   const bool across = extent.nodes > 1;
@@ -189,7 +189,7 @@ std::vector<MeasuredCurve> transfer_curves(const std::vector<CsvRow>& table, std
   if (curves.empty()) {
     throw InvalidInput(
         str(file,
-            ":1: there is no rate; name the columns payload_bytes,intra_node_gbps,inter_node_gbps, "
+            ":1: the table has no rate; name the columns payload_bytes,intra_node_gbps,inter_node_gbps, "
             "either of the last two may be missing"));
   }
   return curves;

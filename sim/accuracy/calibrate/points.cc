@@ -83,8 +83,8 @@ void require_one_gpu(const std::vector<CsvRow>& table, std::string_view file) {
     if (row.has("gpu")) gpus.insert(row.text("gpu"));
   }
   if (gpus.size() > 1)
-    throw InvalidInput(
-        str(file, ": holds rows of ", join(gpus, ", "), "; add, for example, --gpu ", *gpus.begin()));
+    throw InvalidInput(str(file, ": the table holds rows of ", join(gpus, ", "), "; add, for example, --gpu ",
+                           *gpus.begin()));
 }
 
 double kernels_us(const Plan& plan, const Cluster& cluster) {

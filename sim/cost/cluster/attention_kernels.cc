@@ -47,9 +47,9 @@ SoftwareProfile with_attention_kernel(SoftwareProfile software, const Cluster& c
                                       const std::string& kernel) {
   const std::vector<std::string> known = attention_kernels(cluster);
   if (known.empty()) {
-    throw InvalidInput(
-        str("attention kernel '", kernel, "': ", cluster.name,
-            " has neither a curve nor a rate of any; leave it out, and attention takes a share of the peak"));
+    throw InvalidInput(str("attention kernel '", kernel, "': ", cluster.name,
+                           " has neither a curve nor a rate of any kernel; leave it out, so that attention "
+                           "takes a share of the peak"));
   }
   if (std::find(known.begin(), known.end(), kernel) == known.end()) {
     const std::vector<std::string_view> views(known.begin(), known.end());

@@ -57,7 +57,7 @@ void check_network(const Cluster& cluster, Errors& errors) {
   const int sharing = cluster.network.gpus_per_nic, gpus = cluster.node.gpus;
   if (sharing <= gpus && gpus % sharing == 0) return;
   errors.push_back({"network.gpus_per_nic", str(sharing, " does not divide node.gpus, ", gpus,
-                                                "; use a divisor of it, such as ", gpus)});
+                                                "; use a divisor of it, for example ", gpus)});
 }
 
 // No point above what is possible.

@@ -36,7 +36,8 @@ Cluster lender(const std::string& name, const proto::Borrowed& (proto::Cluster::
   const proto::Cluster message = parse_preset(name);
   const proto::Borrowed& second_hand = (message.*what)();
   if (!second_hand.preset().empty()) {
-    throw InvalidInput(str("'", name, "' borrowed it too; use '", second_hand.preset(), "'"));
+    throw InvalidInput(
+        str("'", name, "' borrowed this too; use '", second_hand.preset(), "', which has it of its own"));
   }
   return find_cluster(name);
 }
@@ -57,7 +58,8 @@ void borrow_attention(const Cluster& from, const proto::Borrowed& borrowed, Clus
   }
   const double ratio = cluster.gpu.tflops_16 / from.gpu.tflops_16,
                times = borrowed.times() == 0 ? 1 : borrowed.times();
-  if (!(times > 0 && times <= 10)) throw InvalidInput(str("times: ", times, "; use a factor in (0, 10]"));
+  if (!(times > 0 && times <= 10))
+    throw InvalidInput(str("times: ", times, " is out of range; use a factor above 0 and at most 10"));
   const double factor = ratio * times;
   const std::string text =
       str(borrowed.source(), " (", from.name, "'s times ", ratio, ", the ratio of tflops_16",
@@ -200,7 +202,7 @@ class ClusterReader {
     const std::string missing = provenance_error(rates);
     if (!missing.empty()) fields_.fail("rates", missing);
     if (rates.preset().empty() == !rates.has_own())
-      return fields_.fail("rates", "needs either a preset, such as preset: \"h100-sxm\", or own { ... }");
+      return fields_.fail("rates", "needs either a preset, for example preset: \"h100-sxm\", or own { ... }");
     try {
       cluster_.rates = rates.has_own() ? rates_of(rates.own()) : find_rates(rates.preset());
     } catch (const InvalidInput& error) {

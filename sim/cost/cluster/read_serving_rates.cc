@@ -36,8 +36,8 @@ void add_errors(const std::string& field, const AllReduceRate& rate, std::vector
   if (rate.kernel.empty()) fail("has no kernel; add, for example, kernel: \"trtllm\"");
   if (rate.gpus < 2) fail(str("gpus ", rate.gpus, ": one GPU reduces nothing; use 2 or more"));
   if (rate.bytes.empty() || rate.bytes.size() != rate.us.size()) {
-    return fail(str("has ", rate.us.size(), " times of ", rate.bytes.size(),
-                    " sizes; give as many of both, at least one"));
+    return fail(str("has ", rate.us.size(), " times but ", rate.bytes.size(),
+                    " sizes; give one time for each size, and at least one"));
   }
   for (std::size_t i = 0; i < rate.bytes.size(); ++i) {
     const double bytes = rate.bytes[i], us = rate.us[i];

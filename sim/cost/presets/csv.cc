@@ -46,7 +46,8 @@ std::vector<std::string> take_row(std::string_view text, std::size_t& begin, int
       cells.back() += c;
     }
   }
-  if (quoted) throw InvalidInput(str(where, ": the quote of cell ", cells.size(), " does not end"));
+  if (quoted)
+    throw InvalidInput(str(where, ": the quote of cell ", cells.size(), " does not end; close it with \""));
   ++begin;
   ++line;
   return cells;
@@ -55,7 +56,8 @@ std::vector<std::string> take_row(std::string_view text, std::size_t& begin, int
 void check_columns(const std::vector<std::string>& columns, const std::string& where) {
   std::set<std::string> seen;
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    if (columns[i].empty()) throw InvalidInput(str(where, ": column ", i + 1, " has no name"));
+    if (columns[i].empty())
+      throw InvalidInput(str(where, ": column ", i + 1, " has no name; name each column in the first line"));
     if (!seen.insert(columns[i]).second) {
       throw InvalidInput(str(where, ": two columns are called '", columns[i], "'; rename one"));
     }

@@ -20,15 +20,19 @@ class Schedule {
       : ranks_(ranks), micro_batches_(micro_batches) {
     if (ranks < 1 || stages == 0 || stages % idx(ranks) != 0) {
       throw InvalidInput(str(stages, " stages on ", ranks,
-                             " ranks; every rank holds the same number of them, at least one"));
+                             " ranks do not go together: every rank holds the same number of stages, at "
+                             "least one; use a multiple of ",
+                             std::max(ranks, 1), " stages"));
     }
     virtual_stages_ = static_cast<int>(stages / idx(ranks));
-    if (micro_batches < 1) throw InvalidInput(str(micro_batches, " micro-batches; use at least 1"));
+    if (micro_batches < 1)
+      throw InvalidInput(str(micro_batches, " micro-batches are out of range; use at least 1"));
     if (virtual_stages_ > 1 && micro_batches % ranks != 0) {
       const std::int64_t below = micro_batches / ranks * ranks;
-      throw InvalidInput(str(micro_batches, " micro-batches on ", ranks,
-                             " ranks with several stages each; the interleaved schedule needs a multiple of ",
-                             ranks, ": use ", below > 0 ? str(below, " or ") : "", below + ranks));
+      throw InvalidInput(str(
+          micro_batches, " micro-batches on ", ranks,
+          " ranks with several stages each do not go together: the interleaved schedule needs a multiple of ",
+          ranks, "; use ", below > 0 ? str(below, " or ") : "", below + ranks));
     }
   }
 

@@ -207,8 +207,8 @@ class AttentionSubject final : public Subject {
 std::unique_ptr<Subject> make_attention_subject(const proto::Attention& job) {
   const AttentionJob made = make_attention_job(job);
   if (made.strategies.size() != 1) {
-    throw InvalidInput(str("--strategies ", job.strategies(), " are ", made.strategies.size(),
-                           "; mutants are of the plans of one strategy: use --strategy"));
+    throw InvalidInput(str("--strategies ", job.strategies(), " name ", made.strategies.size(),
+                           " strategies, but mutants damage the plans of one; use --strategy"));
   }
   return std::make_unique<AttentionSubject>(made, job.strategy().empty() ? "ring" : job.strategy());
 }

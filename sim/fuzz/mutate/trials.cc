@@ -50,12 +50,12 @@ std::unique_ptr<Subject> make_subject(const proto::FuzzCase& job) {
 std::string apply_mutation(std::vector<Plan>& plans, const proto::PlanMutation& mutation) {
   const MutationKind kind = parse_mutation_kind(mutation.kind());
   if (mutation.place() < 0)
-    throw InvalidInput(
-        str("mutation ", mutation.kind(), " at place ", mutation.place(), "; places count from 0"));
+    throw InvalidInput(str("mutation ", mutation.kind(), " at place ", mutation.place(),
+                           " is out of range; places count from 0"));
   const std::optional<Mutation> done = mutate(plans, kind, mutation.place(), mutation.seed());
   if (!done) {
     throw InvalidInput(str("the plans have no place for the mutation ", mutation.kind(),
-                           "; use another kind, such as drop_step"));
+                           "; use another kind, for example drop_step"));
   }
   return done->text;
 }

@@ -85,8 +85,9 @@ Emitted emit(Framework framework, const Transformer& model, const Workload& work
   }
   const std::int64_t gpus = std::int64_t{context.nodes} * context.gpus_per_node;
   if (layout.world() != gpus) {
-    throw InvalidInput(str("the layout ", to_string(layout), " is of ", layout.world(), " GPUs, not of the ",
-                           gpus, " on ", context.nodes, " nodes of ", context.gpus_per_node));
+    throw InvalidInput(str("the layout ", to_string(layout), " uses ", layout.world(),
+                           " GPUs, but there are ", gpus, " on ", context.nodes, " nodes of ",
+                           context.gpus_per_node, "; use a layout of ", gpus, " GPUs"));
   }
   const EmitRequest request{model, workload, layout, context};
   EmittedBody body = body_of(framework, request);

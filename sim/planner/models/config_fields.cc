@@ -70,7 +70,7 @@ std::optional<std::int64_t> ConfigFields::at_least(const char* key, std::int64_t
   if (value == nullptr) return std::nullopt;
   const std::optional<std::int64_t> number = whole_number(*value);
   if (!number) {
-    fail(str(key, " is ", described(*value), "; it must be a whole number such as ", low == 0 ? 0 : 8));
+    fail(str(key, " is ", described(*value), "; it must be a whole number, for example ", low == 0 ? 0 : 8));
   } else if (*number < low || *number > kMaxSize) {
     fail(str(key, "=", shortened(*value), " must be at least ", low, " and at most ", kMaxSize));
   } else {
@@ -113,7 +113,7 @@ std::vector<std::string> ConfigFields::words(const char* key) {
 }
 
 std::int64_t ConfigFields::required_size(const char* key, const char* meaning) {
-  if (!has(key)) fail(str(key, " is missing: ", meaning));
+  if (!has(key)) fail(str(key, ", ", meaning, ", is missing; add it"));
   return size(key).value_or(1);
 }
 

@@ -53,15 +53,15 @@ const std::vector<OtherKind>& other_kinds() {
         "falcon_h1", "nemotron_h", "recurrent_gemma"},
        {"ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "linear_num_value_heads", "lru_width"},
        "layers with a recurrent state instead of attention are not described; the nearest thing is a "
-       "decoder whose layers all attend, such as llama-3.1-8b"},
+       "decoder whose layers all attend, for example llama-3.1-8b"},
       {{"deepseek_v2", "deepseek_v3", "deepseek_v32", "minicpm3", "kimi", "kimi_k2", "longcat_flash"},
        {"kv_lora_rank", "q_lora_rank"},
        "latent attention (MLA), which keeps a low-rank projection in place of keys and values, is not "
-       "described; the nearest thing is grouped attention with experts, such as mixtral-8x7b"},
+       "described; the nearest thing is grouped attention with experts, for example mixtral-8x7b"},
       {{"t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper", "m2m_100", "encoder-decoder"},
        {"is_encoder_decoder", "num_decoder_layers", "decoder_layers"},
        "an encoder with a decoder that attends to it is not described; the nearest thing is a decoder "
-       "alone, such as llama-2-7b"},
+       "alone, for example llama-2-7b"},
       {{"bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "deberta", "deberta-v2", "electra",
         "vit", "clip", "siglip"},
        {"type_vocab_size"},

@@ -40,7 +40,8 @@ class ModelReader {
     const std::string said = family_.model_type.empty()
                                  ? std::string("model_type is missing")
                                  : str("model_type \"", family_.model_type, "\" is not known");
-    fields_.assume(str(said, ": taken as llama's layers, with two norms and an MLP of three matrices"));
+    fields_.assume(
+        str(said, ", so its layers are taken as llama's, with two norms and an MLP of three matrices"));
   }
 
   void take_sizes() {
@@ -50,7 +51,7 @@ class ModelReader {
     model.vocab = fields_.required_size("vocab_size", "how many tokens there are");
     model.max_seq_len = fields_.whole("max_position_embeddings").value_or(0);
     if (!fields_.has("max_position_embeddings")) {
-      fields_.assume("max_position_embeddings is missing: the sequence may be as long as you like");
+      fields_.assume("max_position_embeddings is missing, so a sequence may have any length");
     }
     read_.rope_scaling = fields_.text_of("rope_scaling", 1000);
   }
@@ -67,8 +68,8 @@ class ModelReader {
         fields_.fail(str(other, " is not read; did you mean num_key_value_heads?"));
         return;
       }
-      fields_.assume(
-          str("num_key_value_heads is missing: ", model.q_heads, ", as num_attention_heads (no grouping)"));
+      fields_.assume(str("num_key_value_heads is missing, so ", model.q_heads,
+                         " is taken, as num_attention_heads (no grouping)"));
     }
     if (model.q_heads % model.kv_heads != 0) {
       std::int64_t nearest = model.kv_heads;
@@ -86,14 +87,16 @@ class ModelReader {
       model.head_dim = given.value_or(1);
     } else if (family_.head_dim) {
       model.head_dim = *family_.head_dim;
-      fields_.assume(str("head_dim is missing: ", model.head_dim, ", the default of ", family_.model_type));
+      fields_.assume(
+          str("head_dim is missing, so ", model.head_dim, " is taken, the default of ", family_.model_type));
     } else if (model.hidden % model.q_heads != 0) {
       fields_.fail(str("head_dim is missing, and hidden_size=", model.hidden,
                        " is not divisible by num_attention_heads=", model.q_heads,
                        ", which would give it; add head_dim"));
     } else {
       model.head_dim = model.hidden / model.q_heads;
-      fields_.assume(str("head_dim is missing: ", model.head_dim, ", hidden_size / num_attention_heads"));
+      fields_.assume(
+          str("head_dim is missing, so ", model.head_dim, " is taken, hidden_size / num_attention_heads"));
     }
   }
 
@@ -129,8 +132,8 @@ class ModelReader {
 
   std::int64_t take_top_k(std::int64_t experts) {
     if (!fields_.has("num_experts_per_tok") && family_.experts_per_token) {
-      fields_.assume(str("num_experts_per_tok is missing: ", *family_.experts_per_token, ", the default of ",
-                         family_.model_type));
+      fields_.assume(str("num_experts_per_tok is missing, so ", *family_.experts_per_token,
+                         " is taken, the default of ", family_.model_type));
       return *family_.experts_per_token;
     }
     const std::int64_t top_k =
@@ -153,8 +156,8 @@ class ModelReader {
       read_.model.window = window;
     } else if (!fields_.mentions("sliding_window") && family_.window) {
       read_.model.window = family_.window;
-      fields_.assume(
-          str("sliding_window is missing: ", *family_.window, ", the default of ", family_.model_type));
+      fields_.assume(str("sliding_window is missing, so ", *family_.window, " is taken, the default of ",
+                         family_.model_type));
     }
   }
 
@@ -204,8 +207,9 @@ class ModelReader {
     const std::optional<bool> tied = fields_.flag("tie_word_embeddings");
     read_.model.tied_embeddings = tied.value_or(family_.tied_embeddings);
     if (!fields_.has("tie_word_embeddings")) {
-      fields_.assume(str("tie_word_embeddings is missing: ", family_.tied_embeddings ? "true" : "false",
-                         ", as usual in ", family_.model_type.empty() ? "llama" : family_.model_type));
+      fields_.assume(str("tie_word_embeddings is missing, so ", family_.tied_embeddings ? "true" : "false",
+                         " is taken, as usual in ",
+                         family_.model_type.empty() ? "llama" : family_.model_type));
     }
   }
 
@@ -217,7 +221,7 @@ class ModelReader {
       if (dtype == theirs) read_.dtype = ours;
     }
     if (!dtype.empty() && !read_.dtype) {
-      fields_.assume(str(key, " \"", dtype, "\" is not one of float32, float16, bfloat16: ignored"));
+      fields_.assume(str(key, " \"", dtype, "\" is not one of float32, float16, bfloat16, so it is ignored"));
     }
     if (fields_.has("quantization_config")) {
       fields_.assume("quantization_config is ignored: weights are taken as unquantized");

@@ -48,9 +48,11 @@ json parse(std::string_view text, const std::string& filename) {
   try {
     json config = json::parse(text);
     if (config.is_object()) return config;
-    throw InvalidInput(str(filename, ": is no object, {...}, but a JSON ", config.type_name()));
+    throw InvalidInput(str(filename, ": the file holds a JSON ", config.type_name(),
+                           ", not an object {...}; use the config.json of a model"));
   } catch (const json::parse_error& error) {
-    throw InvalidInput(str(filename, ":", place_of(text, error.byte), ": not JSON: ", complaint_of(error)));
+    throw InvalidInput(
+        str(filename, ":", place_of(text, error.byte), ": the text is not JSON: ", complaint_of(error)));
   } catch (const json::exception& error) {  // a number that no double holds
     throw InvalidInput(str(filename, ": ", complaint_of(error)));
   }
@@ -117,7 +119,8 @@ ReadModel load_model(const std::string& path_or_name) {
   if (!(folder && path) && is_preset(preset_name(path_or_name))) return find_model(path_or_name);
   if (!folder) return find_model(path_or_name);
   if (!fs::exists(fs::path(path_or_name) / "config.json", none)) {
-    throw InvalidInput(str("the folder ", path_or_name, " holds no config.json"));
+    throw InvalidInput(str("the folder ", path_or_name,
+                           " holds no config.json; name a config.json, or a folder that holds one"));
   }
   return read_file(fs::path(path_or_name) / "config.json");
 }

@@ -22,7 +22,9 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
   std::ofstream out(path, std::ios::binary);
   if (out) write(out);
   out.close();
-  if (!out) throw InvalidInput(str("cannot write ", path, ": ", std::strerror(errno)));
+  if (!out)
+    throw InvalidInput(str("--trace: the file ", path, " cannot be written: ", std::strerror(errno),
+                           "; use a path in an existing folder"));
 }
 
 }  // namespace
@@ -43,7 +45,9 @@ void write_trace_files(const std::string& path, const TraceSlices& slices, const
   } else {
     std::error_code error;
     std::filesystem::create_directories(path, error);
-    if (error) throw InvalidInput(str("cannot make the folder ", path, ": ", error.message()));
+    if (error)
+      throw InvalidInput(str("--trace: the folder ", path, " cannot be made: ", error.message(),
+                             "; use a path that you may write to"));
     for (std::size_t rank = 0; rank < slices.ranks.size(); ++rank) {
       write_file(str(path, "rank_", slices.ranks[rank].rank, ".json"),
                  [&](std::ostream& out) { write_chrome_trace(out, slices, cluster, rank); });
