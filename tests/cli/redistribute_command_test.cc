@@ -52,7 +52,7 @@ TEST(RedistributeCommand, TheExampleIsPlannedExplainedAndVerified) {
   EXPECT_THAT(
       finished.out,
       AllOf(HasSubstr("32x32x16 f32, 64 KiB in all"), HasSubstr("on dp=2,cp=2,tp=2"),
-            HasSubstr("8 KiB a rank"),
+            HasSubstr("8 KiB per rank"),
             ContainsRegex(
                 "1  all_to_all +dp,cp,tp +S\\(0\\),S\\(0\\),S\\(0\\) +S\\(1\\),S\\(1\\),S\\(1\\) +7 KiB"),
             ContainsRegex("total +7 KiB +56 KiB"), HasSubstr("peak memory"), HasSubstr("bound 32 KiB"),

@@ -54,8 +54,8 @@ std::string passes_text(const sim::AttentionJob& job) {
 std::string table_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   std::vector<Column> columns = {{"strategy"}, {"steps", Align::right}, {"received", Align::right}};
   if (job.backward) columns.push_back({"backward", Align::right});
-  columns.push_back({"of it unneeded k, v", Align::right});
-  columns.push_back({"peak a rank", Align::right});
+  columns.push_back({"unneeded k, v", Align::right});
+  columns.push_back({"peak per rank", Align::right});
   columns.push_back({"bound", Align::right});
   for (const std::string& tensor : tensors(job)) columns.push_back({str("error ", tensor), Align::right});
   columns.push_back({"ledgers"});

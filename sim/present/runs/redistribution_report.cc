@@ -38,7 +38,7 @@ std::string shard_text(const Layout& layout) {
   const auto& ranks = layout.mesh.ranks();
   const bool even =
       std::all_of(ranks.begin(), ranks.end(), [&](Rank rank) { return local_bytes(layout, rank) == most; });
-  return fmt::format("{}{} a rank", even ? "" : "up to ", human_bytes(most));
+  return fmt::format("{}{} per rank", even ? "" : "up to ", human_bytes(most));
 }
 
 std::string header_text(const Explanation& e) {
@@ -84,7 +84,7 @@ std::string steps_text(const Explanation& e) {
                                  {"mesh axes"},
                                  {"from"},
                                  {"to"},
-                                 {"received a rank", Align::right},
+                                 {"received per rank", Align::right},
                                  {"received in all", Align::right}};
   if (padded) columns.push_back({"with padding", Align::right});
   columns.push_back({"time", Align::right});
@@ -112,7 +112,7 @@ std::string steps_text(const Explanation& e) {
 }
 
 std::string memory_text(const Explanation& e) {
-  return fmt::format("peak memory {} a rank; bound {} (source + target + {:g} x 2 x the largest shard)\n",
+  return fmt::format("peak memory {} per rank; bound {} (source + target + {:g} x 2 x the largest shard)\n",
                      human_bytes(e.chosen.peak_bytes), human_bytes(e.chosen.bound_bytes),
                      e.max_memory_factor);
 }
@@ -132,7 +132,7 @@ std::string alternatives_text(const Explanation& e) {
   }
   const auto add = [&](std::string_view question, double time, std::int64_t peak_bytes,
                        const std::string& note) {
-    text += fmt::format("{} {}{}, peak {} a rank{}\n", question, human_us(time),
+    text += fmt::format("{} {}{}, peak {} per rank{}\n", question, human_us(time),
                         ratio_text(time, total_us(e, e.chosen)), human_bytes(peak_bytes), note);
   };
   if (e.direct) {
@@ -159,8 +159,8 @@ bool same_chain(const Redistribution& a, const Redistribution& b) {
 std::string pareto_text(const Explanation& e) {
   Table table({{""},
                {"time", Align::right},
-               {"received a rank", Align::right},
-               {"peak a rank", Align::right},
+               {"received per rank", Align::right},
+               {"peak per rank", Align::right},
                {"chain"}});
   const auto add = [&](const Redistribution& r, bool chosen) {
     table.add_row({chosen ? "*" : "", human_us(total_us(e, r)), human_bytes(r.bytes_received_max),
@@ -271,7 +271,7 @@ ordered_json report_json(const Explanation& e) {
 
 std::string run_text(const sim::RedistributeRun& run) {
   return fmt::format(
-      "verified: {} ranks, {} compared, all {} elements right; peak {} a rank, {} in all; {} to check the "
+      "verified: {} ranks, {} compared, all {} elements right; peak {} per rank, {} in all; {} to check the "
       "plans, {} to make "
       "data, {} to run, {} to compare\n",
       run.num_ranks, human_bytes(run.bytes_compared), human_count(run.elements_compared),
