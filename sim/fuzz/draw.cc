@@ -99,7 +99,9 @@ FuzzTarget parse_fuzz_target(std::string_view text) {
     known.emplace_back(word);
   }
   const std::string near = nearest(text, known);
-  throw InvalidInput(str("target ", text, " is unknown; use ", near.empty() ? join(known, ", ") : near));
+  throw InvalidInput(str("--target ", text, " is unknown; ",
+                         near.empty() ? "" : str("the nearest one is ", near, "; "), "use one of ",
+                         join(known, ", ")));
 }
 
 proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t number) {

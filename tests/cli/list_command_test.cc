@@ -29,7 +29,12 @@ TEST(ListCommand, OneKindIsANameALine) {
 TEST(ListCommand, SaysWhatThereIs) {
   const Finished none = cpsim({"list", "model"});
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_THAT(none.err, HasSubstr("there is no list of 'model'; did you mean models? The lists are: clusters, models"));
+  EXPECT_THAT(
+      none.err,
+      HasSubstr("there is no list of 'model'; the nearest one is models; use one of: clusters, models"));
+  EXPECT_THAT(cpsim({"list", "foo"}).err,
+              HasSubstr("there is no list of 'foo'; use one of: clusters, models"))
+      << "none is near";
 }
 
 }  // namespace

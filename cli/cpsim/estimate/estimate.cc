@@ -227,7 +227,10 @@ int estimate_attention(const Flags& flags) {
   const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
   const sim::Cluster cluster = cluster_for(flags, last + 1), used = sim::used_part(cluster, last + 1);
   sim::SoftwareProfile software = sim::find_software(flags.software);
-  if (!flags.kernels.empty()) software = sim::with_attention_kernel(software, cluster, flags.kernels);
+  if (!flags.kernels.empty()) {
+    software = value_of("--kernels", flags.kernels,
+                        [&] { return sim::with_attention_kernel(software, cluster, flags.kernels); });
+  }
   ordered_json json = {{"problem", to_string(job.problem)},
                        {"mesh", job.where},
                        {"strategy", to_string(job.strategies.front(), cp)},

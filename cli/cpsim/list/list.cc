@@ -36,10 +36,10 @@ const std::array<Kind, 4>& kinds() {
 }
 
 int run(const std::string& wanted) {
-  std::vector<std::string_view> known;
+  std::vector<std::string> known;
   bool found = false;
   for (const Kind& kind : kinds()) {
-    known.push_back(kind.name);
+    known.emplace_back(kind.name);
     if (!wanted.empty() && wanted != kind.name) continue;
     found = true;
     // One kind alone is for scripts: a name a line.
@@ -47,8 +47,10 @@ int run(const std::string& wanted) {
     for (const std::string& name : kind.names()) fmt::print("{}{}\n", wanted.empty() ? "  " : "", name);
   }
   if (found) return kSuccess;
-  throw InvalidInput(str("there is no list of '", wanted, "'; did you mean ", nearest_name(wanted, known),
-                         "? The lists are: ", join(known, ", ")));
+  const std::string near = nearest(wanted, known);
+  throw InvalidInput(str("there is no list of '", wanted, "'; ",
+                         near.empty() ? "" : str("the nearest one is ", near, "; "),
+                         "use one of: ", join(known, ", ")));
 }
 
 }  // namespace

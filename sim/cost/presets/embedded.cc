@@ -13,13 +13,15 @@ std::vector<std::string> names_of(std::span<const EmbeddedText> texts) {
 
 const EmbeddedText& find_embedded(std::span<const EmbeddedText> texts, std::string_view name,
                                   std::string_view kind, std::string_view otherwise) {
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   for (const EmbeddedText& text : texts) {
     if (text.name == name) return text;
-    names.push_back(text.name);
+    names.emplace_back(text.name);
   }
-  throw InvalidInput(str("unknown ", kind, " '", name, "'; the nearest one is '", nearest_name(name, names),
-                         "'; use one of ", join(names, ", "), otherwise));
+  const std::string near = nearest(name, names);
+  throw InvalidInput(str("unknown ", kind, " '", name, "'; ",
+                         near.empty() ? "" : str("the nearest one is '", near, "'; "), "use one of ",
+                         join(names, ", "), otherwise));
 }
 
 }  // namespace cp::sim
