@@ -1,10 +1,51 @@
 #include "cli/common/flags.h"
 
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <string_view>
+
 #include <CLI/CLI.hpp>
 
+#include "cli/common/exit_codes.h"
 #include "shared/base/error.h"
 
 namespace cp::cli {
+namespace {
+
+// CLI11 indents the lines of a text, but makes none.
+std::string in_lines(std::string_view text, std::size_t columns) {
+  std::string out;
+  std::size_t line = 0;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    if (!out.empty()) {
+      const bool fits = line + 1 + word.size() <= columns;
+      out += fits ? ' ' : '\n';
+      line = fits ? line + 1 : 0;
+    }
+    out += word;
+    line += word.size();
+  }
+  return out;
+}
+
+class WrappedHelp : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return in_lines(option->get_description(), kHelpColumns - get_column_width());
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::ostringstream out;
+    CLI::detail::format_help(out, command->get_name(),
+                             in_lines(command->get_description(), kHelpColumns - get_column_width()),
+                             get_column_width());
+    return out.str();
+  }
+};
+
+}  // namespace
 
 Flag Flag::type_name(const std::string& text) const { return Flag(option_->type_name(text)); }
 Flag Flag::group(const std::string& text) const { return Flag(option_->group(text)); }
@@ -59,6 +100,8 @@ FlagSet FlagSet::add_subcommand(const std::string& name, const std::string& help
 void FlagSet::require_subcommand() const { app_->require_subcommand(1); }
 void FlagSet::footer(const std::string& text) const { app_->footer(text); }
 bool FlagSet::parsed() const { return app_->parsed(); }
+
+void wrap_help(CLI::App& app) { app.formatter(std::make_shared<WrappedHelp>()); }
 
 void require_output(const std::string& path, const std::string& example) {
   if (path.empty())

@@ -95,6 +95,10 @@ inline Flag add_count(FlagSet app, const std::string& flag, int& value, const st
   });
 }
 
+// Lets --help of the program, and of the commands that are added to it afterwards, break what it says of flags
+// and commands into lines of at most kHelpColumns (exit_codes.h).
+void wrap_help(CLI::App& app);
+
 // Throws InvalidInput when neither -o nor an older spelling of it was given; `example`: a file that it could be.
 void require_output(const std::string& path, const std::string& example);
 

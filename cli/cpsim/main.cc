@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "cli/common/exit_codes.h"
+#include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/common/standard_output.h"
@@ -171,9 +172,10 @@ int run(const CLI::App& cpsim, const std::vector<Command>& commands) {
 int main(int argc, char** argv) {
   handle_interrupts("cpsim");
   CLI::App cpsim(
-      "cpsim plans parallel layouts and context-parallel attention, checks them on a simulated cluster, and "
-      "predicts their time and memory.",
+      "cpsim plans parallel layouts and context-parallel attention, checks them on a simulated cluster,\n"
+      "and predicts their time and memory.",
       "cpsim");
+  wrap_help(cpsim);
   cpsim.set_version_flag("--version", "cpsim " CP_VERSION);
   cpsim.require_subcommand(1);
   cpsim.footer(

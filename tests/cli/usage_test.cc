@@ -1,6 +1,8 @@
 // What cpsim says to bad input, and about itself.
 #include <algorithm>
+#include <cstddef>
 #include <ostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -148,6 +150,31 @@ TEST(Usage, EveryCommandHasHelpWithAnExample) {
     Words help = {"help"};
     help.insert(help.end(), command.begin(), command.end());
     EXPECT_EQ(cpsim(help).out, finished.out);
+  }
+}
+
+// Up to the examples, which are to be copied whole.
+TEST(Usage, HelpFitsATerminal) {
+  constexpr std::size_t kMost = 110;
+  for (const char* command : {"", "plan", "run", "redistribute", "estimate", "validate", "calibrate",
+                              "verify", "fuzz", "replay", "mutate", "trace", "list", "help"}) {
+    const std::string help = cpsim(*command == 0 ? Words{"--help"} : Words{command, "--help"}).out;
+    std::istringstream lines(help.substr(0, help.find("Example")));
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(line.size(), kMost) << command << ": " << line;
+  }
+}
+
+// What a flag is, is said by more than its default.
+TEST(Usage, EveryFlagSaysWhatItIs) {
+  for (const char* command :
+       {"plan", "run", "redistribute", "estimate", "calibrate", "fuzz", "mutate", "validate"}) {
+    std::istringstream lines(cpsim({command, "--help"}).out);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("  --") || line.size() < 30) continue;
+      const std::string text = line.substr(30);
+      EXPECT_FALSE(text.starts_with("[") || text.starts_with("Of ") || text.starts_with("The same")) << line;
+    }
   }
 }
 
