@@ -34,8 +34,8 @@ TEST(CalibrateCommand, WritesAClusterThatEstimatesDifferently) {
   const TemporaryFolder folder;
   const std::string in = folder.file("ag.txt"), out = folder.file("mine.txtpb");
   write(in, kAllGather);
-  const Finished finished = cpsim(
-      {"calibrate", "--cluster", "h800", "--nccl-tests", "all_gather=" + in, "--gpus", "8", "-o", out});
+  const Finished finished =
+      cpsim({"calibrate", "--cluster", "h800", "--nccl-tests", "all_gather=" + in, "--gpus", "8", "-o", out});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.err, IsEmpty());
   EXPECT_THAT(finished.out, HasSubstr("all_gather, 8 GPUs of 1 node"));
@@ -102,7 +102,8 @@ TEST(CalibrateCommand, BadUsageSaysWhatWorks) {
               HasSubstr("--cluster is missing; use one of a100-pcie"));
   EXPECT_THAT(error({"--cluster", "h800"}),
               HasSubstr("there is nothing to calibrate from; add --nccl-tests"));
-  EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", in}), HasSubstr("does not have the form NAME=VALUE"));
+  EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", in}),
+              HasSubstr("does not have the form NAME=VALUE"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_gather=" + in}),
               HasSubstr("add, for example, --gpus 8"));
   EXPECT_THAT(error({"--cluster", "h800", "--nccl-tests", "all_reduce=" + in, "--gpus", "8"}),

@@ -180,7 +180,9 @@ TEST(ValidateCommand, JsonHasIntervalsChoicesAndExclusions) {
 TEST(ValidateCommand, ThePageIsOfAllTables) {
   const Finished finished = cpsim({"validate", "usp", "--markdown", "page.md"});
   EXPECT_EQ(finished.exit_code, 2);
-  EXPECT_THAT(finished.err, HasSubstr("--markdown writes a page of all tables, so it takes no names of tables; leave out usp"));
+  EXPECT_THAT(
+      finished.err,
+      HasSubstr("--markdown writes a page of all tables, so it takes no names of tables; leave out usp"));
   const Finished nowhere = cpsim({"validate", "--markdown", "/no/such/folder/page.md"});
   EXPECT_EQ(nowhere.exit_code, 2);
   EXPECT_THAT(nowhere.err, HasSubstr("cannot be written"));

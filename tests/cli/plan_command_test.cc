@@ -327,7 +327,8 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
               HasSubstr("--emit does not go with --compare"));
   EXPECT_THAT(changed({"--compare", "tp=8", "tp=3"}), HasSubstr("--compare tp=3"));
   EXPECT_THAT(changed({"--fix", "loss_chunks=4", "--emit", "torchtitan"}), HasSubstr("the loss in 4 chunks"));
-  EXPECT_THAT(changed({"--report", folder.file("none/plan.html")}), AllOf(HasSubstr("the folder "), HasSubstr("none does not exist")));
+  EXPECT_THAT(changed({"--report", folder.file("none/plan.html")}),
+              AllOf(HasSubstr("the folder "), HasSubstr("none does not exist")));
   const Words whole = {"plan", "--model", "llama-3.1-8b", "--seq-len", "32K", "--global-batch", "8"};
   EXPECT_THAT(error(with(whole, {"--nodes", "268435456"})),
               HasSubstr("268435456 nodes of 8 GPUs are 2147483648 GPUs, and at most 16777216 can be "

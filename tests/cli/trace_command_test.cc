@@ -468,7 +468,8 @@ TEST(TraceExport, WhatCannotBeDrawnIsRefused) {
   EXPECT_THAT(old.err, HasSubstr("without_times.cptrace has no times"));
   const Finished format = cpsim({"trace", "export", files.path("a"), "-o", files.folder.file("a.txt")});
   EXPECT_EQ(format.exit_code, 2);
-  EXPECT_THAT(format.err, HasSubstr("does not say the format of the file; add --format chrome or --format perfetto"));
+  EXPECT_THAT(format.err,
+              HasSubstr("does not say the format of the file; add --format chrome or --format perfetto"));
   EXPECT_EQ(cpsim({"trace", "export", files.path("a"), "--format", "svg", "-o", out}).exit_code, 2);
   for (const char* name : {"x.json", "x.pftrace"}) {
     std::ofstream(files.folder.file("x")) << "[{\"pid\": 1}]";

@@ -119,8 +119,9 @@ TEST(Frameworks, WhatIsFixedAndCannotBeSaidIsNamed) {
   PlanQuestion question = small_question(8);
   question.frameworks = {Framework::torchtitan};
   question.fixed.loss_chunks = 4;
-  EXPECT_THAT(message_of([&] { search_layouts(question); }),
-              AllOf(HasSubstr("can be expressed for torchtitan: the loss in 4 chunks"), HasSubstr("fix fewer")));
+  EXPECT_THAT(
+      message_of([&] { search_layouts(question); }),
+      AllOf(HasSubstr("can be expressed for torchtitan: the loss in 4 chunks"), HasSubstr("fix fewer")));
 }
 
 // ---- what is written and does not fit ----
