@@ -260,9 +260,9 @@ TEST(EmitVllm, FormatsOfWeightsAndCacheAreFlags) {
   EmitContext context{c.model, 1, 8, true};
   context.fp8_cache = true;
   EXPECT_THAT(text(context), AllOf(HasSubstr("--quantization fp8"), HasSubstr("--kv-cache-dtype fp8"),
-                                   HasSubstr("products in fp8, KV cache fp8")));
+                                   HasSubstr("matmuls in fp8, KV cache fp8")));
   context.nvfp4_products = true;
-  EXPECT_THAT(text(context), AllOf(HasSubstr("--quantization modelopt_fp4"), HasSubstr("products in nvfp4")));
+  EXPECT_THAT(text(context), AllOf(HasSubstr("--quantization modelopt_fp4"), HasSubstr("matmuls in nvfp4")));
 }
 
 TEST(EmitMegatron, StrategiesAreItsTypesOfCommunication) {

@@ -146,7 +146,7 @@ TEST(Emitted, NeedsTheMemoryOfWhatIsRunInstead) {
   EXPECT_TRUE(lost.fits);
   const Emitted large = emitted(Framework::torchtitan, chunked, 8);
   EXPECT_FALSE(large.fits);
-  EXPECT_THAT(large.text, HasSubstr(" of 8 GiB a GPU: IT DOES NOT FIT"));
+  EXPECT_THAT(large.text, HasSubstr(" of 8 GiB per GPU: IT DOES NOT FIT"));
 }
 
 TEST(Emitted, SaysItsNumbersAndItsVersion) {
@@ -157,8 +157,8 @@ TEST(Emitted, SaysItsNumbersAndItsVersion) {
                   {"llama-3.1-8b", 1, 8, fp8})
           .text;
     };
-    const char* numbers = fp8 ? "numbers: bf16, products in fp8, gradients f32, adamw"
-                              : "numbers: bf16, products in bf16, gradients f32, adamw";
+    const char* numbers = fp8 ? "numbers: bf16, matmuls in fp8, gradients f32, adamw"
+                              : "numbers: bf16, matmuls in bf16, gradients f32, adamw";
     for (const Framework framework : kTraining) {
       EXPECT_THAT(text(framework),
                   AllOf(HasSubstr(numbers), HasSubstr(std::string(facts(framework).version))));

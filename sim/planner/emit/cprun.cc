@@ -50,7 +50,7 @@ EmittedBody emit_cprun(const EmitRequest& request) {
   const ParallelLayout& layout = request.layout;
   EmittedBody out;
   const auto note = [&](std::string what) { out.notes.push_back(std::move(what)); };
-  note("everything around attention: products, norms, MLP, embedding, loss and optimizer");
+  note("everything around attention is left out: matmuls, norms, MLP, embedding, loss and optimizer");
   if (layout.tp > 1) note(str("tp=", layout.tp, ": one rank's heads are run, the others do the same"));
   if (layout.dp() > 1) note(str("the ", layout.dp(), " replicas: one is run, the others do the same"));
   if (layout.pp > 1) note(str("pp=", layout.pp, ": stages are planned, not run"));

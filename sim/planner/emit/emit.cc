@@ -38,7 +38,7 @@ std::string headline(const EmitRequest& request) {
 
 std::string numbers(const EmitRequest& request) {
   const Workload& w = request.workload;
-  const std::string text = str("numbers: ", name(w.dtype), ", products in ",
+  const std::string text = str("numbers: ", name(w.dtype), ", matmuls in ",
                                request.context.nvfp4_products ? "nvfp4"
                                : request.context.fp8_products ? "fp8"
                                                               : name(w.dtype));
@@ -53,10 +53,11 @@ std::vector<std::string> comments(Framework framework, const EmitRequest& reques
   std::vector<std::string> lines = {str(of.title, version, ": ", headline(request)), numbers(request)};
   if (emitted.needed_bytes) {
     lines.push_back(str("memory: ", human_bytes(*emitted.needed_bytes), " of ",
-                        human_bytes(request.context.usable_bytes), " a GPU",
+                        human_bytes(request.context.usable_bytes), " per GPU",
                         emitted.fits ? "" : ": IT DOES NOT FIT"));
   }
-  if (!emitted.cannot.empty()) lines.emplace_back("not said here, or otherwise than planned:");
+  if (!emitted.cannot.empty())
+    lines.emplace_back("of the plan, this file does not say, or says differently:");
   for (const std::string& cannot : emitted.cannot) lines.push_back(str("  ", cannot));
   return lines;
 }
