@@ -176,8 +176,7 @@ TEST(PlanCommand, WhatIsHandedOverFits) {
   for (const char* framework : {"torchtitan", "megatron", "deepspeed"}) {
     const Finished finished = cpsim(with(question, {"--emit", framework}));
     EXPECT_EQ(finished.exit_code, 0) << framework << finished.err;
-    EXPECT_THAT(finished.out, HasSubstr("numbers: bf16, matmuls in bf16, gradients f32, adamw"))
-        << framework;
+    EXPECT_THAT(finished.out, HasSubstr("numbers: bf16, matmuls in bf16, gradients f32, adamw")) << framework;
     EXPECT_THAT(finished.err, Not(HasSubstr("does not fit"))) << framework;
     for (const char* lost : {"logits of all rows", "balance ", "ulysses_degree=", "strategy "})
       EXPECT_THAT(finished.err, Not(HasSubstr(lost))) << framework;
