@@ -347,7 +347,7 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
       HasSubstr("not JSON"));
   std::ofstream(folder.file("run.txtpb")) << "run { mesh: \"cp=2\" seq_len: 64 }";
   EXPECT_THAT(error({"plan", "--scenario", folder.file("run.txtpb")}),
-              HasSubstr("it holds run { ... }; use cpsim run"));
+              HasSubstr("the file holds a job of another command, run { ... }; use cpsim run --scenario "));
 }
 
 // The search of a large model stops, and says what it found so far.

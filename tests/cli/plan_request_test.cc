@@ -351,12 +351,13 @@ TEST(PlanRequest, BadInputNamesTheFlagAndWhatWorks) {
             "--seq-len is missing; add, for example, --seq-len 128K");
   EXPECT_THAT(error([](Job& job) { job.clear_global_batch(); }),
               HasSubstr("--global-batch is missing; add, for example, --global-batch 16"));
-  EXPECT_EQ(error([](Job& job) {
-              job.clear_global_batch();
-              job.set_global_batch_tokens(1000000);
-            }),
-            "--global-batch-tokens 1000000 is no whole number of sequences of 131072 tokens; use 917504 or "
-            "1048576");
+  EXPECT_EQ(
+      error([](Job& job) {
+        job.clear_global_batch();
+        job.set_global_batch_tokens(1000000);
+      }),
+      "--global-batch-tokens 1000000 tokens are no whole number of sequences of 131072 tokens; use 917504 or "
+      "1048576");
   EXPECT_THAT(error([](Job& job) { job.set_global_batch_tokens(131072); }), HasSubstr("disagree"));
   EXPECT_THAT(error([](Job& job) { job.set_gpus(24); }),
               AllOf(HasSubstr("--gpus 24 and --nodes 2 disagree"), HasSubstr("has 8 GPUs")));
