@@ -166,7 +166,7 @@ AttentionJob make_attention_job(const proto::Attention& job, const Target& devic
 void require_backward(const proto::Attention& job) {
   if (job.gradients().empty() || job.backward()) return;
   throw InvalidInput(str("--gradients ", job.gradients(),
-                         " are of the backward pass, which is not run; add --backward, or leave them out"));
+                         " needs the backward pass, which is not run; add --backward, or leave it out"));
 }
 
 }  // namespace cp::sim
