@@ -6,9 +6,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -71,6 +75,59 @@ TEST(ReportHtml, LoadsNothing) {
   EXPECT_EQ(occurrences(page, "http://"), occurrences(page, "\"http://www.w3.org/2000/svg\""));
   const std::string data = between(page, "<script type=\"application/json\" id=\"answer\">", "</script>");
   EXPECT_EQ(occurrences(page, "https://"), occurrences(data, "https://")) << "outside of the data";
+}
+
+// ---- colours ----
+
+// Names of style.css's colours that a table of the page's script gives away.
+std::set<std::string> colours_in(const std::string& table) {
+  const std::regex value(R"re(:\s*"([a-z0-9-]+)")re");
+  std::set<std::string> names;
+  for (std::sregex_iterator it(table.begin(), table.end(), value), end; it != end; ++it)
+    names.insert((*it)[1]);
+  return names;
+}
+
+std::set<std::string> chart_colours(const std::string& page) {
+  std::set<std::string> names;
+  for (const char* table : {"const partColours = ", "const memoryColours = ", "const classColours = "})
+    names.merge(colours_in(between(page, table, ";\n")));
+  return names;
+}
+
+// Values by name, of one theme.
+std::map<std::string, std::string> palette(const std::string& css) {
+  const std::regex value("--([a-z0-9-]+): (#[0-9a-f]{6});");
+  std::map<std::string, std::string> colours;
+  for (std::sregex_iterator it(css.begin(), css.end(), value), end; it != end; ++it)
+    colours[(*it)[1]] = (*it)[2];
+  return colours;
+}
+
+TEST(ReportHtml, AColourMeansOneThingInAllCharts) {
+  const std::string page = report_html(testing::example_answer());
+  const std::set<std::string> names = chart_colours(page);
+  for (const char* name : {"attention", "cp", "forward", "gathered", "unsharded", "cache", "tp-cp"})
+    EXPECT_EQ(names.count(name), 1u) << name;
+  const std::string dark = "@media (prefers-color-scheme: dark) {";
+  for (const std::string& css : {between(page, "<style>", dark), between(page, dark, "</style>")}) {
+    const std::map<std::string, std::string> colours = palette(css);
+    std::map<std::string, std::string> name_of;
+    for (const std::string& name : names) {
+      ASSERT_EQ(colours.count(name), 1u) << name;
+      const auto [same, is_new] = name_of.emplace(colours.at(name), name);
+      EXPECT_TRUE(is_new) << name << " looks like " << same->second;
+    }
+  }
+}
+
+TEST(ReportHtml, EveryTermOfMemoryHasAColour) {
+  const std::string page = report_html(testing::example_answer());
+  const std::string table = between(page, "const memoryColours = {", ";\n");
+  for (const auto& [name, bytes] : terms(Memory{})) {
+    const bool one_word = name.find(' ') == std::string_view::npos;
+    EXPECT_EQ(occurrences(table, one_word ? str(" ", name, ": \"") : str("\"", name, "\": \"")), 1) << name;
+  }
 }
 
 // ---- in a browser ----
@@ -241,6 +298,64 @@ TEST_F(ReportInBrowser, IsUsedByKeyboardAndSaysWhatItDraws) {
   EXPECT_EQ(seen["focusStays"], true);
   EXPECT_EQ(seen["tablesWithoutCaption"], 0);
   EXPECT_NE(seen["scatterSays"].get<std::string>().find("The Pareto front: "), std::string::npos);
+}
+
+// A value stands where the chart's scale says, and the interval where no bar hides it.
+TEST_F(ReportInBrowser, ChartsHaveScales) {
+  PlanAnswer answer = testing::example_answer();
+  answer.all[0].memory.master = answer.best[0].memory.master = std::int64_t{1} << 30;
+  answer.all[0].memory.kv_cache = answer.best[0].memory.kv_cache = std::int64_t{2} << 30;
+  const json seen = use(report_html(answer));
+  ASSERT_TRUE(seen.contains("canvasColours")) << seen.dump(1);
+  EXPECT_EQ(seen["troubles"], json::array());
+  // The longest interval ends at 4.37 s * 1.08; the limit is 78 GiB; a link is used for 71 %.
+  EXPECT_EQ(seen["axes"][0], json({"0 s", "1 s", "2 s", "3 s", "4 s"}));
+  EXPECT_EQ(seen["axes"][1], json({"0 GiB", "20 GiB", "40 GiB", "60 GiB"}));
+  EXPECT_EQ(seen["axes"][2], json({"0 %", "20 %", "40 %", "60 %", "80 %", "100 %"}));
+  const auto marks = seen["axisMarks"].get<std::vector<double>>();
+  ASSERT_EQ(marks.size(), 5u);
+  const double second = (marks[4] - marks[0]) / 4;
+  const Candidate& best = answer.best[0];
+  EXPECT_GT(second, 50);
+  EXPECT_NEAR(seen["barEnd"].get<double>(), best.step_us * 1e-6 * second, 1.5);
+  EXPECT_NEAR(seen["intervalEnds"][0].get<double>(), best.low_us * 1e-6 * second, 1.5);
+  EXPECT_NEAR(seen["intervalEnds"][1].get<double>(), best.high_us * 1e-6 * second, 1.5);
+  EXPECT_GE(seen["intervalBelowBar"].get<double>(), 1);
+  EXPECT_NEAR(seen["axisShare"].get<double>(), 1, 1e-3);
+  EXPECT_EQ(seen["barSays"].get<std::string>().find("3.21 s: attention 1.64 s, 51.0 %; "), 0u)
+      << seen["barSays"];
+  EXPECT_NE(seen["linkNote"].get<std::string>().find("the busiest is used 71.0 % of the time."),
+            std::string::npos)
+      << seen["linkNote"];
+  const auto names = seen["memoryNames"].get<std::vector<std::string>>();
+  for (const char* name : {"parameters", "master copies", "kv cache", "activations"})
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+}
+
+TEST_F(ReportInBrowser, SaysWhatWouldChangeTheAnswer) {
+  PlanAnswer answer = testing::example_answer();
+  answer.worth_trying = {answer.all[0].layout, answer.all[3].layout, answer.all[13].layout};
+  answer.worths = {{Rate::network, 30e3}, {Rate::products, 1}};
+  answer.strategies_worth_us = 90e3;
+  const json seen = use(report_html(answer));
+  ASSERT_TRUE(seen.contains("canvasColours")) << seen.dump(1);
+  const std::string said = seen["doubts"];
+  EXPECT_NE(said.find("40.0 % that the best layout"), std::string::npos) << said;
+  for (const ParallelLayout& layout : {answer.all[3].layout, answer.all[13].layout})
+    EXPECT_NE(said.find(to_string(layout)), std::string::npos) << to_string(layout);
+  EXPECT_EQ(said.find(to_string(answer.all[0].layout) + "3.21"), std::string::npos)
+      << "the best is no other layout";
+  const auto strategies = said.find("attention of a layer, by each strategy90.0 ms"),
+             network = said.find("network30.0 ms");
+  EXPECT_NE(network, std::string::npos) << said;
+  EXPECT_LT(strategies, network) << "what saves most comes first";
+  EXPECT_EQ(said.find("products1.00"), std::string::npos) << "1 us is not worth a measurement";
+  EXPECT_NE(said.find(to_string(answer.all[7].layout)), std::string::npos) << "38.7 GiB, on the front";
+
+  ASSERT_EQ(seen["memoryLeft"].size(), 7u);
+  EXPECT_EQ(seen["memoryLeft"][0], json({"62.4", "57.4 – 66.1", "15.6", "likely"}));
+  EXPECT_EQ(seen["frontRows"].get<int>(), occurrences(seen["front"], "H") + 1);
+  EXPECT_EQ(seen["busyRows"], 8) << "four streams of two ranks";
 }
 
 TEST_F(ReportInBrowser, ShowsAnAnswerWithoutALayout) {

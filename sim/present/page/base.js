@@ -55,9 +55,9 @@ function ticks(low, high, wanted) {
 }
 
 // ---- colours: names of custom properties of style.css; report_html.cc writes partColours and kindColours ----
-const memoryColours = {
-  parameters: "state-1", master: "state-2", gradients: "state-3", optimizer: "state-4", gathered: "gathered", unsharded: "unsharded",
-  activations: "act-3", working: "act-2", attention: "attention", logits: "act-4", kv_cache: "cache",
+const memoryColours = {  // by the terms' names in the answer
+  parameters: "state-1", "master copies": "state-2", gradients: "state-3", optimizer: "state-4", gathered: "gathered",
+  unsharded: "unsharded", activations: "act-3", working: "act-2", attention: "attention", logits: "act-4", "kv cache": "cache",
   communicators: "rest-1", context: "rest-2", slack: "rest-3",
 };
 const colour = (table, name) => `var(--${table[name] || "other"})`;
@@ -98,10 +98,10 @@ function layoutClass(candidate) {
   if (tp > 1 && cp > 1) return "TP + CP";
   return cp > 1 ? "pure CP" : tp > 1 ? "TP alone" : "DP alone";
 }
-const classColours = { "pure CP": "attention", "TP + CP": "cp", "with PP": "pp", "TP alone": "tp", "DP alone": "fsdp" };
+const classColours = { "pure CP": "cp", "TP + CP": "tp-cp", "with PP": "pp", "TP alone": "tp", "DP alone": "dp" };
 const candidateRows = (c) => [
   [timeName, `${time(c.step_us)} (${interval(c.low_us, c.high_us)})`], ["Rank", c.rank],
-  ["Likely the fastest", percent(c.chance, 0)], ["Expected beyond the fastest", time(c.regret_us)],
+  ["Its kind the fastest", percent(c.chance, 0)], ["Expected beyond the fastest", time(c.regret_us)],
   ["Tokens/s/GPU", count(Math.round(c.tokens_per_s_per_gpu))], ["MFU", percent(c.mfu)],
   ["Memory", `${gib(c.memory_bytes.counted)} of ${gib(c.usable_bytes)} GiB, ${c.fits} to fit`], ["Exposed communication", time(c.exposed_us)],
   ["Bound by", c.bound],
@@ -115,7 +115,7 @@ function shownCandidates() {
     if (row) row.titles.push(title);
     else shown.set(candidate.layout, { titles: [title], candidate });
   };
-  answer.best.slice(0, Math.max(1, question.top)).forEach((c, i) => add(`No. ${i + 1}`, c));
+  answer.best.slice(0, Math.max(1, question.top)).forEach((c) => add(`No. ${c.rank}`, c));
   for (const best of answer.classes) if (best.candidate) add(best.name, best.candidate);
   const chosen = answer.all.find((c) => c.layout === chosenLayout);
   if (chosen && !shown.has(chosen.layout)) add("chosen", chosen);

@@ -85,36 +85,18 @@ std::string_view colour_of(TimePart part) {
     case TimePart::exposed_pp:
       return name(*axis_of(part));
     case TimePart::exposed_offload:
-      return "rest-1";
+      return "offload";
     case TimePart::host:
     case TimePart::host_between_steps:
+      return "host";
     case TimePart::prompts_of_others:
       return "other";
   }
   return "other";
 }
 
-std::string_view colour_of(SpanKind kind) {
-  switch (kind) {
-    case SpanKind::attention:
-    case SpanKind::backward:
-      return "attention";
-    case SpanKind::product:
-    case SpanKind::forward:
-      return "product";
-    case SpanKind::offload:
-      return "rest-1";
-    case SpanKind::kernel:
-    case SpanKind::tp:
-    case SpanKind::cp:
-    case SpanKind::fsdp:
-    case SpanKind::dp:
-    case SpanKind::ep:
-    case SpanKind::pp:
-      return name(kind);
-  }
-  return "other";
-}
+// Each kind has the colour of its name.
+std::string_view colour_of(SpanKind kind) { return name(kind); }
 
 template <class Enums>
 nlohmann::ordered_json colours_of(const Enums& all) {

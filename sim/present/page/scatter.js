@@ -27,7 +27,7 @@ function scatterText() {
 function scale(low, high, from, to, log) {
   const f = log ? Math.log : (value) => value;
   const map = (value) => from + ((f(value) - f(low)) / (f(high) - f(low) || 1)) * (to - from);
-  map.ticks = !log ? ticks(low, high, 6)
+  map.ticks = !log ? ticks(low, high, Math.min(6, Math.abs(to - from) / 60))
     : [...Array(40).keys()].flatMap((i) => [1, 2, 5].map((d) => d * 10 ** (i - 20))).filter((v) => v >= low && v <= high);
   return map;
 }
@@ -35,7 +35,7 @@ function scale(low, high, from, to, log) {
 function drawScatter() {
   const box = byId("scatter");
   if (!answer.all.length) return box.replaceChildren(h("p", { class: "muted" }, "No layout was replayed."));
-  const width = Math.max(560, box.clientWidth), height = 412, left = 74, right = 24, top = 28, bottom = 46;
+  const width = Math.max(280, box.clientWidth), height = 412, left = 74, right = 24, top = 28, bottom = 46;
   const limit = answer.all[0].usable_bytes / 2 ** 30;
   const xs = answer.all.map(gibOf), ys = answer.all.map((c) => c.step_us);
   const lowest = (values) => values.reduce((a, b) => Math.min(a, b)), highest = (values) => values.reduce((a, b) => Math.max(a, b));
@@ -110,7 +110,14 @@ function drawScatter() {
     h("span", {}, svg("svg", { width: 22, height: 12 }, svg("path", { class: "front", d: "M0,3H11V9H22" })), "Pareto front"));
 }
 
+function drawFront() {
+  if (!answer.all.length) return byId("front").remove();
+  byId("front").append(tableOf("The Pareto front, from little memory to little time", ["Layout", "Class", { title: "Memory, GiB", number: true }, { title: timeName, number: true }],
+    paretoFront(answer.all).map((c) => [layoutText(c.layout), layoutClass(c), gib(c.memory_bytes.counted), time(c.step_us)])));
+}
+
 function startScatter() {
   onChoice.push(drawScatter);
+  drawFront();
   keepDrawn(byId("scatter"), drawScatter);
 }

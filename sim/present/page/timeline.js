@@ -206,11 +206,22 @@ function listenToTimeline(canvas) {
   });
 }
 
+// What the picture says, for who does not see it. Spans of a stream do not overlap.
+function drawBusy() {
+  const whole = chart.whole[1] - chart.whole[0];
+  byId("busy").append(tableOf(`Of ${time(whole)}`, [{ title: "Rank", number: true }, "Stream", { title: "Operations", number: true }, { title: "Busy", number: true }, { title: "Share", number: true }],
+    chart.tracks.map(({ rank, stream, spans }) => {
+      const busy = spans.reduce((sum, [begin, end]) => sum + end - begin, 0);
+      return [String(rank), stream, count(spans.length), time(busy), percent(busy / whole)];
+    })));
+}
+
 function startTimeline() {
   const compute = (track) => (track.stream === "compute" ? 0 : 1);
   chart.tracks = answer.timeline.tracks.sort((a, b) => a.rank - b.rank || compute(a) - compute(b));
   if (!chart.tracks.length) {
     byId("timeline").querySelector(".timeline-box").replaceChildren(h("p", { class: "muted" }, "No layout was replayed."));
+    byId("busy").remove();
     return;
   }
   let first = Infinity, last = -Infinity;
@@ -221,6 +232,7 @@ function startTimeline() {
   chart.whole = [Math.min(0, first), last > first ? last : first + 1];
   chart.view = [...chart.whole];
   legend("timeline-legend", kindColours, answer.timeline.kinds);
+  drawBusy();
   byId("zoom-in").addEventListener("click", () => zoom(0.5));
   byId("zoom-out").addEventListener("click", () => zoom(2));
   byId("zoom-all").addEventListener("click", () => setView(...chart.whole));
