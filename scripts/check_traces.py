@@ -35,7 +35,9 @@ def expect(holds, what):
 
 
 def kernels_of(file):
-    return [event for event in json.loads(file.read_text())["traceEvents"] if event.get("cat") == "kernel"]
+    """Slices of streams: kernels in a folder's files, compute and communication in the file of all ranks."""
+    categories = ("kernel", "compute", "communication")
+    return [event for event in json.loads(file.read_text())["traceEvents"] if event.get("cat") in categories]
 
 
 def check_holistic_trace_analysis(folder):

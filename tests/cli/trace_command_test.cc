@@ -301,10 +301,13 @@ Finished predict(const std::string& path) {
                 "--q-heads", "8", "--head-dim", "128", "--dtype", "bf16", "--causal", "--trace", path});
 }
 
+// By name, without the place: "predicted rank 0".
 std::map<std::string, std::int64_t> processes_of(const json& trace) {
   std::map<std::string, std::int64_t> pids;
   for (const json& event : trace["traceEvents"]) {
-    if (event["name"] == "process_name") pids[event["args"]["name"]] = event["pid"];
+    if (event["name"] != "process_name") continue;
+    const std::string name = event["args"]["name"];
+    pids[name.substr(0, name.find(" ("))] = event["pid"];
   }
   return pids;
 }
@@ -312,7 +315,9 @@ std::map<std::string, std::int64_t> processes_of(const json& trace) {
 std::vector<json> kernels_of(const json& trace, std::int64_t pid) {
   std::vector<json> kernels;
   for (const json& event : trace["traceEvents"]) {
-    if (event.value("cat", "") == "kernel" && event["pid"] == pid) kernels.push_back(event);
+    const std::string category = event.value("cat", "");
+    if ((category == "compute" || category == "communication" || category == "kernel") && event["pid"] == pid)
+      kernels.push_back(event);
   }
   return kernels;
 }
@@ -323,26 +328,45 @@ TEST(TraceExport, ChromesFileShowsWhatWasMeasured) {
   const Finished finished = cpsim({"trace", "export", files.path("a"), "-o", out});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   const json trace = read_json(out);
-  EXPECT_EQ(trace["distributedInfo"], (json{{"backend", "gloo"}, {"rank", 0}, {"world_size", 3}}));
-  EXPECT_EQ(trace["deviceProperties"].size(), 3U) << "as many as ranks share a host";
+  EXPECT_EQ(trace["otherData"], (json{{"backend", "gloo"}, {"world_size", 3}}));
+  EXPECT_FALSE(trace.contains("deviceProperties")) << "of what ran is known no GPU";
   const std::vector<json> kernels = kernels_of(trace, 2);
   ASSERT_EQ(kernels.size(), 4U);
-  EXPECT_EQ(kernels[0]["name"], "copy");
+  EXPECT_EQ(kernels[0]["args"]["operation"], "copy");
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     EXPECT_DOUBLE_EQ(kernels[i]["ts"].get<double>(), static_cast<double>(i) + 0.1)
         << "the rank started 100 ns late";
     EXPECT_DOUBLE_EQ(kernels[i]["dur"].get<double>(), 1);
   }
   const json& reduce = kernels[2]["args"];
-  EXPECT_EQ(reduce["Collective name"], "allreduce");
-  EXPECT_EQ(reduce["Process Group Name"], "world");
+  EXPECT_EQ(reduce["operation"], "all_reduce");
+  EXPECT_EQ(reduce["group"], "world");
   EXPECT_EQ(reduce["bytes sent"], 128);
-  EXPECT_EQ(reduce["Seq"], 1);
+  EXPECT_EQ(reduce["sequence"], 1);
   EXPECT_EQ(kernels[1]["args"]["label"], "gather k");
   EXPECT_EQ(kernels[3]["args"]["bytes received"], 64);
   std::int64_t arrows = 0;
   for (const json& event : trace["traceEvents"]) arrows += event["ph"] == "s" ? 1 : 0;
   EXPECT_EQ(arrows, 2) << "from rank 0 to the others";
+}
+
+TEST(TraceExport, AFolderIsForToolsThatReadThePyTorchProfiler) {
+  const Files files;
+  const std::string out = files.folder.file("ranks/");
+  const Finished finished = cpsim({"trace", "export", files.path("a"), "-o", out});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  for (int rank = 0; rank < 3; ++rank) {
+    const json trace = read_json(out + "rank_" + std::to_string(rank) + ".json");
+    EXPECT_EQ(trace["distributedInfo"], (json{{"backend", "gloo"}, {"rank", rank}, {"world_size", 3}}));
+    EXPECT_EQ(trace["deviceProperties"].size(), 3U) << "as many as ranks share a host";
+    const std::vector<json> kernels = kernels_of(trace, rank);
+    ASSERT_EQ(kernels.size(), 4U);
+    EXPECT_EQ(kernels[2]["args"]["Collective name"], "allreduce");
+    EXPECT_EQ(kernels[2]["args"]["Seq"], 1);
+  }
+  const Finished format = cpsim({"trace", "export", files.path("a"), "--format", "chrome", "-o", out});
+  EXPECT_EQ(format.exit_code, 2);
+  EXPECT_THAT(format.err, AllOf(HasSubstr("--format is for one file of all ranks"), HasSubstr("NAME.json")));
 }
 
 TEST(TraceExport, PerfettosFileHasTheSameSlices) {
@@ -368,7 +392,7 @@ TEST(TraceExport, PredictionAndMeasurementStandSideBySideInChrome) {
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   const json both = read_json(out), before = read_json(predicted);
   const auto pids = processes_of(both);
-  ASSERT_EQ(pids.size(), 12U);
+  ASSERT_EQ(pids.size(), 6U);
   for (const char* rank : {"0", "1", "2"}) {
     const std::int64_t first = pids.at(std::string("predicted rank ") + rank),
                        second = pids.at(std::string("measured rank ") + rank);
@@ -385,7 +409,7 @@ TEST(TraceExport, PredictionAndMeasurementStandSideBySideInChrome) {
     if (event["name"] == "process_sort_index") places[event["args"]["sort_index"]] = event["pid"];
   }
   for (const auto& [id, ends] : arrows) EXPECT_EQ(ends, 2) << id;
-  ASSERT_EQ(places.size(), 12U);
+  ASSERT_EQ(places.size(), 6U);
   EXPECT_EQ(places.at(2), pids.at("predicted rank 1"));
   EXPECT_EQ(places.at(3), pids.at("measured rank 1"));
 }
@@ -422,8 +446,9 @@ TEST(TraceExport, PredictionAndMeasurementStandSideBySideInPerfetto) {
       EXPECT_TRUE(tracks.contains(packet.track_event().track_uuid()));
     }
   }
-  EXPECT_THAT(processes, ElementsAre("predicted rank 0", "measured rank 0", "predicted rank 1",
-                                     "measured rank 1", "predicted rank 2", "measured rank 2"));
+  EXPECT_THAT(processes, ElementsAre("predicted rank 0 (node 0, GPU 0)", "measured rank 0 (host node1)",
+                                     "predicted rank 1 (node 0, GPU 1)", "measured rank 1 (host node1)",
+                                     "predicted rank 2 (node 0, GPU 2)", "measured rank 2 (host node1)"));
   EXPECT_THAT(first_flags, ElementsAre(::testing::Pair(1, 1), ::testing::Pair(2, 1)));
   EXPECT_GT(both.packet_size(), before.packet_size() + 24);
 }

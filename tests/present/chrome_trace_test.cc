@@ -2,6 +2,7 @@
 #include "sim/present/traces/chrome_trace.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <regex>
 #include <set>
@@ -16,6 +17,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "sim/present/traces/trace_arguments.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/cost/traced_replays.h"
@@ -38,28 +40,31 @@ using ::testing::ThrowsMessage;
 
 std::string text_of(const Replays& replays) {
   std::ostringstream out;
-  write_chrome_trace(out, replays.slices(), replays.cluster);
+  write_chrome_trace(out, replays.slices());
   return out.str();
 }
 
-std::string text_of(const Replays& replays, std::size_t rank) {
+std::string profiler_text_of(const Replays& replays, std::size_t rank) {
   std::ostringstream out;
-  write_chrome_trace(out, replays.slices(), replays.cluster, rank);
+  write_profiler_trace(out, replays.slices(), replays.cluster, rank);
   return out.str();
 }
 
 // Strict: escapes, UTF-8 and commas must be right.
 json events_of(const std::string& text) { return json::parse(text).at("traceEvents"); }
 
+// Slices of streams, in either form.
 std::vector<json> kernels_of(const json& events) {
   std::vector<json> kernels;
-  std::copy_if(events.begin(), events.end(), std::back_inserter(kernels),
-               [](const json& event) { return event.value("cat", "") == "kernel"; });
+  std::copy_if(events.begin(), events.end(), std::back_inserter(kernels), [](const json& event) {
+    const std::string category = event.value("cat", "");
+    return category == "kernel" || category == "compute" || category == "communication";
+  });
   return kernels;
 }
 
 bool is_communication(const json& kernel) {
-  return kernel["name"].get<std::string>().starts_with("ncclDevKernel_");
+  return kernel["cat"] == "communication" || kernel["name"].get<std::string>().starts_with("ncclDevKernel_");
 }
 
 // Times are whole ns, but in us and so not exact.
@@ -78,9 +83,10 @@ void expect_integers(const json& object, const std::vector<std::string>& keys) {
     EXPECT_TRUE(object.at(key).is_number_integer()) << key << " of " << object;
 }
 
-TEST(ChromeTrace, EveryEventHasWhatItsPhaseNeeds) {
+// What every event has; times ascend.
+void expect_events(const json& events) {
   double last = 0;
-  for (const json& event : events_of(text_of(traced_collectives()))) {
+  for (const json& event : events) {
     SCOPED_TRACE(event.dump());
     expect_integers(event, {"pid", "tid"});
     EXPECT_TRUE(event.at("name").is_string());
@@ -100,8 +106,29 @@ TEST(ChromeTrace, EveryEventHasWhatItsPhaseNeeds) {
       EXPECT_THAT(phase, ::testing::AnyOf("s", "f"));
       expect_integers(event, {"id"});
     }
-    if (event["cat"] == "cuda_runtime") expect_integers(event.at("args"), {"correlation"});
-    if (event["cat"] != "kernel") continue;
+  }
+}
+
+TEST(ChromeTrace, EveryEventHasWhatItsPhaseNeeds) {
+  const json events = events_of(text_of(traced_collectives()));
+  expect_events(events);
+  for (const json& slice : kernels_of(events)) {
+    SCOPED_TRACE(slice.dump());
+    expect_integers(slice.at("args"), {"step", "iteration"});
+    EXPECT_TRUE(slice["args"].at("operation").is_string());
+    if (!is_communication(slice)) continue;
+    expect_integers(slice["args"], {"sequence", "bytes", "bytes sent", "bytes received", "waited ns"});
+    for (const char* key : {"group", "ranks", "dtype"}) EXPECT_TRUE(slice["args"].at(key).is_string()) << key;
+  }
+}
+
+TEST(ChromeTrace, AFileOfOneRankHasWhatTheProfilersHas) {
+  const json events = events_of(profiler_text_of(traced_collectives(), 3));
+  expect_events(events);
+  for (const json& event : events) {
+    SCOPED_TRACE(event.dump());
+    if (event.value("cat", "") == "cuda_runtime") expect_integers(event.at("args"), {"correlation"});
+    if (event.value("cat", "") != "kernel") continue;
     expect_integers(event.at("args"), {"stream", "correlation", "device", "step", "iteration"});
     EXPECT_GT(event["args"]["stream"], 0) << "HolisticTraceAnalysis takes 0 for no GPU stream";
     EXPECT_EQ(event["args"]["stream"], event["tid"]);
@@ -111,6 +138,96 @@ TEST(ChromeTrace, EveryEventHasWhatItsPhaseNeeds) {
     for (const char* key : {"Collective name", "dtype", "Process Group Name", "Process Group Ranks"})
       EXPECT_TRUE(event["args"].at(key).is_string()) << key;
   }
+}
+
+// Nothing is called by what did not run: no kernel of NCCL, no launch of CUDA, no profiler.
+TEST(ChromeTrace, NothingIsClaimedThatDidNotRun) {
+  std::string text = text_of(traced_collectives());
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const char* claim : {"nccl", "cuda", "profiler", "deviceproperties"})
+    EXPECT_EQ(text.find(claim), std::string::npos) << claim;
+  EXPECT_EQ(json::parse(text)["otherdata"], (json{{"backend", "simulated"}, {"world_size", 4}}));
+}
+
+TEST(ChromeTrace, SlicesAreNamedInWords) {
+  std::set<std::string> names;
+  json gather, swap;
+  for (const json& slice : kernels_of(events_of(text_of(traced_collectives())))) {
+    if (slice["pid"] != 2) continue;
+    names.insert(slice["name"].get<std::string>());
+    if (slice["args"]["operation"] == "all_gather") gather = slice;
+    if (slice["args"]["operation"] == "exchange") swap = slice;
+  }
+  EXPECT_EQ(names,
+            (std::set<std::string>{
+                str("copy: ", testing::kOddLabel), "copy: step 1", "all_gather: gather, group world, 2 KiB",
+                "reduce_scatter: step 3, group world, 2 KiB", "all_reduce: step 4, group world, 256 B",
+                "all_to_all: step 5, group world, 2 KiB", "broadcast: step 6, group world, 512 B",
+                "copy: step 7", "exchange: step 8, group pair, 15.62 KiB"}));
+  EXPECT_EQ(gather["args"]["dtype"], "bf16");
+  EXPECT_EQ(gather["args"]["ranks"], "[0, 1, 2, 3]");
+  EXPECT_EQ(gather["args"]["bytes"], 2048);
+  EXPECT_EQ(gather["args"]["bytes received"], 3 * 512);
+  EXPECT_EQ(swap["args"]["ranks"], "[2, 3]");
+  EXPECT_EQ(swap["args"]["bytes"], 16000);
+}
+
+// By rank, then by thread.
+std::map<int, std::map<int, std::string>> threads_of(const json& events) {
+  std::map<int, std::map<int, std::string>> names;
+  for (const json& event : events) {
+    if (event["name"] == "thread_name") names[event["pid"]][event["tid"]] = event["args"]["name"];
+  }
+  return names;
+}
+
+TEST(ChromeTrace, TracksSayWhatTheyAre) {
+  Replays replays = traced_collectives();
+  replays.add("backward", ring(AttentionPass::backward));
+  TraceSlices slices = replays.slices();
+  name_places(slices, replays.cluster);
+  std::ostringstream out;
+  write_chrome_trace(out, slices);
+  const json events = events_of(out.str());
+  const auto threads = threads_of(events);
+  EXPECT_EQ(threads.at(0),
+            (std::map<int, std::string>{{1, "passes"},
+                                        {7, "compute stream"},
+                                        {8, "copy and communication stream of groups world, ring (comm)"},
+                                        {9, "copy and communication stream of group pair (swaps)"}}));
+  EXPECT_EQ(threads.at(1).at(7), threads.at(0).at(9)) << "odd ranks have their streams in another order";
+  std::set<std::string> processes;
+  for (const json& event : events) {
+    if (event["name"] == "process_name") processes.insert(event["args"]["name"].get<std::string>());
+  }
+  EXPECT_EQ(processes, (std::set<std::string>{"rank 0 (node 0, GPU 0)", "rank 1 (node 0, GPU 1)",
+                                              "rank 2 (node 1, GPU 0)", "rank 3 (node 1, GPU 1)"}));
+}
+
+// Streams that do one thing have no name in brackets where it says the same.
+TEST(ChromeTrace, AStreamsNameIsSaidOnce) {
+  const auto titles = [](const char* name, bool copies, bool communicates) {
+    std::vector<Plan> plans;
+    for (Rank self : {0, 1}) {
+      PlanBuilder b(self, host_target());
+      const View from = flat_view(b.input("from", DType::f32, 8), 0, 8);
+      const StreamId stream = b.stream(name);
+      if (copies) b.add(stream, Copy{from, flat_view(b.output("to", DType::f32, 8), 0, 8)});
+      if (communicates) {
+        const View sum = flat_view(b.output("sum", DType::f32, 8), 0, 8);
+        b.add(stream, AllReduce{b.group("tp", {0, 1}), ReduceOp::sum, from, sum});
+      }
+      plans.push_back(std::move(b).build({}));
+    }
+    Replays replays;
+    replays.add("forward", std::move(plans));
+    return replays.slices().ranks[0].titles;
+  };
+  EXPECT_THAT(titles("tp", false, true), ElementsAre("communication stream of group tp"));
+  EXPECT_THAT(titles("comm", false, true), ElementsAre("communication stream of group tp (comm)"));
+  EXPECT_THAT(titles("to_host", true, false), ElementsAre("copy stream (to_host)"));
+  EXPECT_THAT(titles("tp", true, true), ElementsAre("copy and communication stream of group tp (tp)"));
 }
 
 // Slices do not overlap, and are as long as the timeline says; times are rounded to whole ns, half a ns at
@@ -155,7 +272,7 @@ RC_GTEST_PROP(ChromeTrace, AnyAttentionIsDrawnAsTheTimelineSays, ()) {
 std::ptrdiff_t exchanges_around(const json& event, const std::vector<json>& kernels) {
   return std::count_if(kernels.begin(), kernels.end(), [&](const json& kernel) {
     return kernel["pid"] == event["pid"] && kernel["tid"] == event["tid"] &&
-           kernel["name"] == "ncclDevKernel_SendRecv" && begin_us(kernel) <= begin_us(event) &&
+           kernel["args"]["operation"] == "exchange" && begin_us(kernel) <= begin_us(event) &&
            begin_us(event) < end_us(kernel) - kHalfNs;
   });
 }
@@ -207,8 +324,8 @@ TEST(ChromeTrace, ArrowsCarryWhatIsReceived) {
 TEST(ChromeTrace, CommunicationIsNamedAsByNcclAndPytorch) {
   std::map<std::string, json> by_call;
   std::map<std::string, std::set<int>> sequences;
-  for (const json& kernel : kernels_of(events_of(text_of(traced_collectives())))) {
-    if (!is_communication(kernel) || kernel["pid"] != 2) continue;
+  for (const json& kernel : kernels_of(events_of(profiler_text_of(traced_collectives(), 2)))) {
+    if (!is_communication(kernel)) continue;
     by_call[kernel["args"]["Collective name"]] = kernel;
     sequences[kernel["args"]["Process Group Name"]].insert(kernel["args"]["Seq"].get<int>());
   }
@@ -252,7 +369,7 @@ TEST(ChromeTrace, ListsOfSizesEndAfterThirtyAsPytorchs) {
     const Plan plan = std::move(builder).build({});
     TraceSlice slice;
     slice.step = steps_of(plan).front().step;
-    for (const TraceArgument& argument : slice_arguments(slice, plan)) {
+    for (const TraceArgument& argument : profiler_arguments(slice, plan)) {
       if (argument.name != "In split size") continue;
       const auto& text = std::get<std::string>(argument.value);
       EXPECT_THAT(text, ::testing::EndsWith(ranks == 30 ? ", 0, 7]" : ", 0, 7, ...]"));
@@ -264,8 +381,8 @@ TEST(ChromeTrace, ListsOfSizesEndAfterThirtyAsPytorchs) {
 TEST(ChromeTrace, TheLastToArriveDoesNotWait) {
   std::map<int, std::map<int, std::int64_t>> waited;  // by Seq, rank
   for (const json& kernel : kernels_of(events_of(text_of(traced_collectives())))) {
-    if (kernel["args"].value("Process Group Name", "") != "world") continue;
-    waited[kernel["args"]["Seq"]][kernel["pid"]] = kernel["args"]["waited ns"];
+    if (kernel["args"].value("group", "") != "world") continue;
+    waited[kernel["args"]["sequence"]][kernel["pid"]] = kernel["args"]["waited ns"];
   }
   for (const auto& [sequence, by_rank] : waited) {
     ASSERT_THAT(by_rank, SizeIs(4));
@@ -284,7 +401,7 @@ TEST(ChromeTrace, LabelsMayHoldAnything) {
 
 TEST(ChromeTrace, AFileOfOneRankIsWhatHolisticTraceAnalysisReads) {
   const Replays replays = traced_collectives();
-  const std::string text = text_of(replays, 2);
+  const std::string text = profiler_text_of(replays, 2);
   std::istringstream lines(text);
   std::smatch rank;  // its own expression, line by line
   for (std::string line; rank.empty() && std::getline(lines, line);) {
@@ -295,7 +412,7 @@ TEST(ChromeTrace, AFileOfOneRankIsWhatHolisticTraceAnalysisReads) {
   }
   const json trace = json::parse(text);
   EXPECT_EQ(trace["schemaVersion"], 1);
-  EXPECT_EQ(trace["distributedInfo"], (json{{"backend", "nccl"}, {"rank", 2}, {"world_size", 4}}));
+  EXPECT_EQ(trace["distributedInfo"], (json{{"backend", "simulated"}, {"rank", 2}, {"world_size", 4}}));
   EXPECT_EQ(trace["deviceProperties"].size(), 2U);
   std::map<int, double> launched;
   json step;
@@ -324,14 +441,19 @@ TEST(ChromeTrace, PassesComeOneAfterAnother) {
   replays.add("backward", ring(AttentionPass::backward));
   std::map<std::string, double> ends, begins;
   std::set<int> correlations;
-  const json events = events_of(text_of(replays));
+  const json events = events_of(profiler_text_of(replays, 0));
   for (const json& event : events) {
-    if (event.value("cat", "") != "user_annotation" || event["pid"] != 1000000) continue;
+    if (event.value("cat", "") != "user_annotation") continue;
     begins[event["name"]] = begin_us(event), ends[event["name"]] = end_us(event);
   }
   EXPECT_EQ(begins["backward"], ends["forward"]);
   EXPECT_EQ(ends["backward"], ends["ProfilerStep#0"]);
   EXPECT_NEAR(ends["forward"] * 1e3, replays.timeline(0).time_ns, 1000) << "up to a whole us";
+  for (const json& event : events_of(text_of(replays))) {
+    if (event.value("cat", "") != "pass") continue;
+    EXPECT_EQ(begin_us(event), begins.at(event["name"])) << event;
+    EXPECT_EQ(end_us(event), ends.at(event["name"])) << event;
+  }
   for (const json& kernel : kernels_of(events)) {
     EXPECT_TRUE(correlations.insert(kernel["args"]["correlation"].get<int>()).second) << kernel;
     if (kernel["name"] == "attention_backward") {
@@ -358,7 +480,7 @@ TEST(ChromeTrace, RanksThatOthersStandForAreDrawnToo) {
   const auto written = [&](const Timeline& timeline) {
     const TracedPass pass{"forward", plans, &timeline};
     std::ostringstream out;
-    write_chrome_trace(out, trace_slices({{pass}}), cluster);
+    write_chrome_trace(out, trace_slices({{pass}}));
     return out.str();
   };
   EXPECT_EQ(written(half), written(whole));

@@ -93,7 +93,7 @@ TEST(PerfettoTrace, SlicesAreThoseOfTheTimelineAndNest) {
   for (std::size_t rank = 0; rank < slices.ranks.size(); ++rank) {
     for (const TraceSlice& slice : slices.ranks[rank].slices) {
       expected.emplace_back(
-          slices.ranks[rank].rank, trace_stream(slice.row), slice_name(*slice.step, slices.plan(rank, slice)),
+          slices.ranks[rank].rank, trace_stream(slice.row), slice_name(slice, slices.plan(rank, slice)),
           static_cast<std::uint64_t>(slice.begin_ns), static_cast<std::uint64_t>(slice.end_ns));
     }
   }
@@ -147,14 +147,33 @@ TEST(PerfettoTrace, SlicesCarryTheirArguments) {
   for (const pb::TracePacket& packet : trace.packet()) {
     for (const pb::DebugAnnotation& annotation : packet.track_event().debug_annotations()) {
       labelled = labelled || annotation.string_value() == testing::kOddLabel;
-      if (packet.track_event().name() == "ncclDevKernel_AllGather_RING_LL")
+      if (packet.track_event().name() == "all_gather: gather, group world, 2 KiB")
         of_gather[annotation.name()] = annotation;
     }
   }
   EXPECT_TRUE(labelled);
-  EXPECT_EQ(of_gather["Collective name"].string_value(), "_allgather_base");
-  EXPECT_EQ(of_gather["Out msg nelems"].int_value(), 1024);
+  EXPECT_EQ(of_gather["operation"].string_value(), "all_gather");
+  EXPECT_EQ(of_gather["bytes"].int_value(), 2048);
   EXPECT_EQ(of_gather["pass"].string_value(), "collectives");
+}
+
+TEST(PerfettoTrace, TracksSayWhatTheyAreAsInChromesFile) {
+  const Replays replays = traced();
+  TraceSlices slices = replays.slices();
+  slices.ranks[0].place = "host a";
+  std::vector<std::string> processes, threads, titles;
+  for (const TraceRank& rank : slices.ranks)
+    titles.insert(titles.end(), rank.titles.begin(), rank.titles.end());
+  const pb::Trace trace = decoded(slices);
+  for (const pb::TracePacket& packet : trace.packet()) {
+    if (!packet.has_track_descriptor()) continue;
+    const pb::TrackDescriptor& track = packet.track_descriptor();
+    if (track.has_process()) processes.push_back(track.process().process_name());
+    if (track.has_thread()) threads.push_back(track.thread().thread_name());
+  }
+  EXPECT_THAT(processes, ::testing::ElementsAre("rank 0 (host a)", "rank 1", "rank 2", "rank 3"));
+  EXPECT_EQ(threads, titles);
+  EXPECT_THAT(threads, ::testing::Contains("copy and communication stream of group pair (swaps)"));
 }
 
 // By these alone Perfetto knows a field (protos/perfetto/trace).

@@ -211,7 +211,9 @@ void write_trace(const std::string& path, const std::vector<Replayed>& replayed,
                  const sim::Cluster& cluster) {
   std::vector<sim::TracedPass> passes;
   for (const Replayed& pass : replayed) passes.push_back({pass.name, pass.plans, &pass.timeline});
-  sim::write_trace_files(path, sim::trace_slices(passes), cluster);
+  sim::TraceSlices slices = sim::trace_slices(passes);
+  sim::name_places(slices, cluster);
+  sim::write_trace_files(path, slices, cluster);
 }
 
 int estimate_attention(const Flags& flags) {
@@ -324,7 +326,8 @@ Command add_estimate(FlagSet cpsim) {
             });
   app.add_option(
          "--trace", flags->trace,
-         "Write the timeline: NAME.json for Chrome, NAME.pftrace for Perfetto, DIR/ for one file per rank")
+         "Write the timeline: NAME.json for Chrome, NAME.pftrace for Perfetto, DIR/ for a file of each rank "
+         "as PyTorch's profiler writes it (HolisticTraceAnalysis)")
       .type_name("FILE|DIR/");
   app.add_option("--nvls", flags->nvls,
                  "Whether switches that can add do the reductions (NVLS): on or off [on]")

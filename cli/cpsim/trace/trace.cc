@@ -105,10 +105,8 @@ struct ExportFlags {
   std::string path, format, out, merge;
 };
 
-int export_to_file(const ExportFlags& flags) {
-  require_output(flags.out, "run.json");
+void export_file(const ExportFlags& flags, std::string& truncation) {
   const ExportFormat format = parse_export_format(flags.format, flags.out);
-  std::string truncation;
   const std::string bytes = export_trace(
       flags.path, format, flags.merge.empty() ? std::nullopt : std::optional(flags.merge), truncation);
   finish([&] {
@@ -119,6 +117,21 @@ int export_to_file(const ExportFlags& flags) {
       throw InvalidInput(str("--output ", flags.out, " cannot be written: ", std::strerror(errno),
                              "; use a path in an existing folder"));
   });
+}
+
+int export_measured(const ExportFlags& flags) {
+  require_output(flags.out, "run.json");
+  std::string truncation;
+  if (!flags.out.ends_with('/')) {
+    export_file(flags, truncation);
+  } else if (flags.format.empty() && flags.merge.empty()) {
+    finish([&] { export_folder(flags.path, flags.out, truncation); });
+  } else {
+    throw InvalidInput(str("-o ", flags.out,
+                           " gets a file of each rank as PyTorch's profiler writes it, and ",
+                           flags.merge.empty() ? "--format" : "--merge",
+                           " is for one file of all ranks: leave it out, or use NAME.json or NAME.pftrace"));
+  }
   // Nothing goes to standard output, where show says so.
   if (!truncation.empty())
     fmt::print(stderr, "cpsim trace export: {}; {} holds what came before\n", printable(truncation),
@@ -136,7 +149,9 @@ Command add_export(FlagSet trace) {
   app.add_option("--format", flags->format,
                  "The format of the file: chrome or perfetto [by the name of the file]")
       .type_name("FORMAT");
-  app.add_output(flags->out, "FILE", "Write this file: NAME.json for Chrome, NAME.pftrace for Perfetto");
+  app.add_output(flags->out, "FILE|DIR/",
+                 "Write this: NAME.json for Chrome, NAME.pftrace for Perfetto, DIR/ for a file of each rank as "
+                 "PyTorch's profiler writes it (HolisticTraceAnalysis)");
   app.add_option("--merge", flags->merge,
                  "Put this trace beside it: a file of cpsim estimate --trace, or another .cptrace")
       .type_name("FILE");
@@ -145,7 +160,7 @@ Command add_export(FlagSet trace) {
       "  cpsim estimate --cluster a800 --mesh cp=4 --strategy ring --seq-len 8192 --q-heads 8 --trace "
       "p.pftrace\n"
       "  cpsim trace export measured.cptrace --merge p.pftrace -o both.pftrace");
-  return {app, [flags] { return export_to_file(*flags); }};
+  return {app, [flags] { return export_measured(*flags); }};
 }
 
 struct MergeFlags {

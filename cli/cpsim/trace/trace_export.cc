@@ -12,6 +12,7 @@
 #include "shared/base/error.h"
 #include "sim/present/traces/chrome_trace.h"
 #include "sim/present/traces/perfetto_trace.h"
+#include "sim/present/traces/trace_formats.h"
 #include "traces/trace_files.h"
 
 namespace cp::cli {
@@ -19,7 +20,7 @@ namespace {
 
 std::string measured_chrome(const MeasuredRun& run) {
   std::ostringstream out;
-  sim::write_chrome_trace(out, run.slices(), run.cluster);
+  sim::write_chrome_trace(out, run.slices());
   return out.str();
 }
 
@@ -29,10 +30,14 @@ std::string measured_perfetto(const MeasuredRun& run) {
   return out.str();
 }
 
-std::string measured(const std::string& path, ExportFormat format, std::string& truncation) {
+MeasuredRun read_run(const std::string& path, std::string& truncation) {
   const TraceFile file = read_trace_path(path);
   if (file.truncation) truncation += str(truncation.empty() ? "" : "; ", *file.truncation);
-  const MeasuredRun run = measured_run(file.ranks, path);
+  return measured_run(file.ranks, path);
+}
+
+std::string measured(const std::string& path, ExportFormat format, std::string& truncation) {
+  const MeasuredRun run = read_run(path, truncation);
   return format == ExportFormat::chrome ? measured_chrome(run) : measured_perfetto(run);
 }
 
@@ -59,8 +64,14 @@ ExportFormat parse_export_format(const std::string& text, const std::string& out
   if (!text.empty()) throw InvalidInput(str("--format ", text, " is unknown; use chrome or perfetto"));
   throw InvalidInput(
       str("-o ", out,
-          " does not say the format of the file; add --format chrome or --format perfetto, or use NAME.json ",
-          "or NAME.pftrace"));
+          " does not say the format of the file; add --format chrome or --format perfetto, or use NAME.json, ",
+          "NAME.pftrace or DIR/"));
+}
+
+void export_folder(const std::string& path, const std::string& folder, std::string& truncation) {
+  truncation.clear();
+  const MeasuredRun run = read_run(path, truncation);
+  sim::write_trace_files(folder, run.slices(), run.cluster);
 }
 
 std::string export_trace(const std::string& path, ExportFormat format,

@@ -168,6 +168,9 @@ sim::TraceSlices MeasuredRun::slices() const {
   const sim::TracedPass pass{"measured", plans, &timeline};
   sim::TraceSlices slices = sim::trace_slices({&pass, 1});
   slices.backend = backend.empty() ? "unknown" : backend;
+  for (std::size_t i = 0; i < slices.ranks.size(); ++i) {
+    if (!hosts[i].empty()) slices.ranks[i].place = "host " + hosts[i];
+  }
   return slices;
 }
 
@@ -212,6 +215,7 @@ MeasuredRun measured_run(std::vector<RankTrace> ranks, const std::string& name) 
     run.timeline.time_ns = std::max(run.timeline.time_ns, timeline.end_ns);
     run.timeline.ranks.push_back(std::move(timeline));
     run.plans.push_back(plan.take());
+    run.hosts.push_back(trace.environment ? trace.environment->host : std::string());
   }
   return run;
 }

@@ -16,9 +16,10 @@ namespace cp::cli {
 // ran. The plans say what the trace files show (operations, groups, types, bytes); they cannot be executed.
 struct MeasuredRun {
   std::vector<Plan> plans;
-  sim::Timeline timeline;  // begins with the first operation of all, by the ranks' clocks
-  sim::Cluster cluster;    // as many GPUs in a node as ranks share the first one's host
-  std::string backend;     // empty: unknown
+  sim::Timeline timeline;          // begins with the first operation of all, by the ranks' clocks
+  sim::Cluster cluster;            // as many GPUs in a node as ranks share the first one's host
+  std::string backend;             // empty: unknown
+  std::vector<std::string> hosts;  // of each rank; empty: unknown
 
   sim::TraceSlices slices() const;  // views this
 };

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "shared/base/text.h"
@@ -74,37 +77,12 @@ struct Event {
   std::size_t rank, item;  // of slices.ranks; pass, slice or flow
 };
 
-class ChromeWriter {
+// What both forms share: events one to a line, in order of time.
+class EventWriter {
  public:
-  ChromeWriter(std::ostream& out, const TraceSlices& slices, const Cluster& cluster, std::size_t begin,
-               std::size_t end)
-      : out_(out), slices_(slices), cluster_(cluster), begin_(begin), end_(end) {}
+  EventWriter(std::ostream& out, const TraceSlices& slices) : out_(out), slices_(slices) {}
 
-  void write() {
-    out_ << "{\n\"schemaVersion\": 1,\n\"deviceProperties\": [";
-    for (int device = 0; device < cluster_.node.gpus; ++device) {
-      out_ << (device == 0 ? "" : ", ");
-      Object(out_)
-          .number("id", device)
-          .text("name", cluster_.gpu.name)
-          .number("totalGlobalMem",
-                  static_cast<std::int64_t>(cluster_.gpu.memory_gib * static_cast<double>(kBytesPerGib)))
-          .end();
-    }
-    out_ << "],\n\"distributedInfo\": ";
-    Object info(out_);
-    info.text("backend", slices_.backend);
-    if (begin_ < end_) info.number("rank", slices_.ranks[begin_].rank);
-    info.number("world_size", slices_.world_size()).end();
-    out_ << ",\n\"displayTimeUnit\": \"ms\",\n\"baseTimeNanoseconds\": 0,\n\"traceEvents\": [";
-    for (std::size_t rank = begin_; rank < end_; ++rank) name_tracks(slices_.ranks[rank]);
-    for (const Event& event : events()) write(event);
-    out_ << "\n]\n}\n";
-  }
-
- private:
-  static std::int64_t host(const TraceRank& rank) { return kFirstHost + rank.rank; }
-
+ protected:
   Object event(const char* phase, const std::string& name, std::int64_t pid, std::int64_t tid) {
     out_ << (first_ ? "\n" : ",\n");
     first_ = false;
@@ -120,87 +98,95 @@ class ChromeWriter {
     object.end();
   }
 
-  void name_tracks(const TraceRank& rank) {
-    name_track("process_name", rank.rank, 0, str("rank ", rank.rank));
-    for (std::size_t row = 0; row < rank.streams.size(); ++row) {
-      const std::int64_t stream = trace_stream(static_cast<int>(row));
-      name_track("thread_name", rank.rank, stream, str("stream ", stream, " ", rank.streams[row]));
+  void span(const std::string& name, const char* category, std::int64_t pid, std::int64_t tid,
+            std::int64_t begin_ns, std::int64_t end_ns) {
+    Object object = event("X", name, pid, tid);
+    object.text("cat", category).us("ts", begin_ns).us("dur", end_ns - begin_ns).end();
+  }
+
+  void slice(const std::string& name, const char* category, const TraceRank& rank, const TraceSlice& slice,
+             const std::vector<TraceArgument>& arguments) {
+    Object object = event("X", name, rank.rank, trace_stream(slice.row));
+    object.text("cat", category)
+        .us("ts", slice.begin_ns)
+        .us("dur", slice.end_ns - slice.begin_ns)
+        .key("args");
+    Object members(out_);
+    for (const TraceArgument& argument : arguments) {
+      if (const auto* number = std::get_if<std::int64_t>(&argument.value)) {
+        members.number(argument.name, *number);
+      } else {
+        members.text(argument.name, std::get<std::string>(argument.value));
+      }
     }
-    name_track("process_name", host(rank), 0, str("host of rank ", rank.rank));
-    name_track("thread_name", host(rank), host(rank), "launches");
+    members.end();
+    object.end();
+  }
+
+  static void sort(std::vector<Event>& events) {
+    std::stable_sort(events.begin(), events.end(),
+                     [](const Event& a, const Event& b) { return a.at_ns < b.at_ns; });
+  }
+
+  std::ostream& out_;
+  const TraceSlices& slices_;
+
+ private:
+  bool first_ = true;
+};
+
+class ChromeWriter : public EventWriter {
+ public:
+  using EventWriter::EventWriter;
+
+  void write() {
+    out_ << "{\n\"displayTimeUnit\": \"ms\",\n\"otherData\": ";
+    Object(out_).text("backend", slices_.backend).number("world_size", slices_.world_size()).end();
+    out_ << ",\n\"traceEvents\": [";
+    for (const TraceRank& rank : slices_.ranks) name_tracks(rank);
+    for (const Event& event : events()) write(event);
+    out_ << "\n]\n}\n";
+  }
+
+ private:
+  static constexpr std::int64_t kPasses = 1;  // the thread of the passes, above those of the streams
+
+  void name_tracks(const TraceRank& rank) {
+    name_track("process_name", rank.rank, 0, process_name(rank));
+    name_track("thread_name", rank.rank, kPasses, "passes");
+    for (std::size_t row = 0; row < rank.titles.size(); ++row)
+      name_track("thread_name", rank.rank, trace_stream(static_cast<int>(row)), rank.titles[row]);
   }
 
   std::vector<Event> events() const {
     std::vector<Event> events;
-    for (std::size_t r = begin_; r < end_; ++r) {
-      events.push_back({Event::Kind::step, 0, r, 0});
+    for (std::size_t r = 0; r < slices_.ranks.size(); ++r) {
       for (std::size_t pass = 0; pass < slices_.passes.size(); ++pass)
         events.push_back({Event::Kind::pass, slices_.begin_ns[pass], r, pass});
       const std::vector<TraceSlice>& slices = slices_.ranks[r].slices;
-      for (std::size_t i = 0; i < slices.size(); ++i) {
-        events.push_back({Event::Kind::launch, slices_.begin_ns[slices[i].pass], r, i});
+      for (std::size_t i = 0; i < slices.size(); ++i)
         events.push_back({Event::Kind::slice, slices[i].begin_ns, r, i});
-      }
     }
-    for (std::size_t flow = 0; end_ - begin_ == slices_.ranks.size() && flow < slices_.flows.size(); ++flow) {
+    for (std::size_t flow = 0; flow < slices_.flows.size(); ++flow) {
       events.push_back({Event::Kind::send, slices_.flows[flow].at_ns, slices_.flows[flow].from_rank, flow});
       events.push_back({Event::Kind::receive, slices_.flows[flow].at_ns, slices_.flows[flow].to_rank, flow});
     }
-    std::stable_sort(events.begin(), events.end(),
-                     [](const Event& a, const Event& b) { return a.at_ns < b.at_ns; });
+    sort(events);
     return events;
   }
 
-  void write(const Event& event) {
-    switch (event.kind) {
-      case Event::Kind::step:
-        return annotation("ProfilerStep#0", event, slices_.begin_ns.back());
-      case Event::Kind::pass:
-        return annotation(slices_.passes[event.item].name, event, slices_.begin_ns[event.item + 1]);
-      case Event::Kind::launch:
-        return launch(event);
-      case Event::Kind::slice:
-        return slice(event);
-      case Event::Kind::send:
-      case Event::Kind::receive:
-        return flow(event);
-    }
-  }
-
-  void annotation(const std::string& name, const Event& at, std::int64_t end_ns) {
-    const std::int64_t pid = host(slices_.ranks[at.rank]);
-    Object object = event("X", name, pid, pid);
-    object.text("cat", "user_annotation").us("ts", at.at_ns).us("dur", end_ns - at.at_ns).end();
-  }
-
-  void launch(const Event& at) {
+  void write(const Event& at) {
     const TraceRank& rank = slices_.ranks[at.rank];
-    Object object = event("X", "cudaLaunchKernel", host(rank), host(rank));
-    object.text("cat", "cuda_runtime").us("ts", at.at_ns).us("dur", 0).key("args");
-    Object(out_).number("correlation", rank.slices[at.item].correlation).end();
-    object.end();
-  }
-
-  void slice(const Event& at) {
-    const TraceRank& rank = slices_.ranks[at.rank];
-    const TraceSlice& slice = rank.slices[at.item];
-    const Plan& plan = slices_.plan(at.rank, slice);
-    Object object = event("X", slice_name(*slice.step, plan), rank.rank, trace_stream(slice.row));
-    object.text("cat", "kernel")
-        .us("ts", slice.begin_ns)
-        .us("dur", slice.end_ns - slice.begin_ns)
-        .key("args");
-    Object arguments(out_);
-    arguments.number("device", rank.rank % cluster_.node.gpus);
-    for (const TraceArgument& argument : slice_arguments(slice, plan)) {
-      if (const auto* number = std::get_if<std::int64_t>(&argument.value)) {
-        arguments.number(argument.name, *number);
-      } else {
-        arguments.text(argument.name, std::get<std::string>(argument.value));
-      }
+    if (at.kind == Event::Kind::pass) {
+      span(slices_.passes[at.item].name, "pass", rank.rank, kPasses, at.at_ns, slices_.begin_ns[at.item + 1]);
+    } else if (at.kind == Event::Kind::slice) {
+      const TraceSlice& it = rank.slices[at.item];
+      const Plan& plan = slices_.plan(at.rank, it);
+      slice(slice_name(it, plan), is_collective(*it.step) ? "communication" : "compute", rank, it,
+            slice_arguments(it, plan));
+    } else {
+      flow(at);
     }
-    arguments.end();
-    object.end();
   }
 
   void flow(const Event& at) {
@@ -214,23 +200,105 @@ class ChromeWriter {
     Object(out_).number("bytes", flow.bytes).end();
     object.end();
   }
+};
 
-  std::ostream& out_;
-  const TraceSlices& slices_;
+// The file of one rank.
+class ProfilerWriter : public EventWriter {
+ public:
+  ProfilerWriter(std::ostream& out, const TraceSlices& slices, const Cluster& cluster, std::size_t rank)
+      : EventWriter(out, slices), cluster_(cluster), index_(rank), rank_(slices.ranks[rank]) {}
+
+  void write() {
+    out_ << "{\n\"schemaVersion\": 1,\n\"deviceProperties\": [";
+    for (int device = 0; device < cluster_.node.gpus; ++device) {
+      out_ << (device == 0 ? "" : ", ");
+      Object(out_)
+          .number("id", device)
+          .text("name", cluster_.gpu.name)
+          .number("totalGlobalMem",
+                  static_cast<std::int64_t>(cluster_.gpu.memory_gib * static_cast<double>(kBytesPerGib)))
+          .end();
+    }
+    out_ << "],\n\"distributedInfo\": ";
+    Object(out_)
+        .text("backend", slices_.backend)
+        .number("rank", rank_.rank)
+        .number("world_size", slices_.world_size())
+        .end();
+    out_ << ",\n\"displayTimeUnit\": \"ms\",\n\"baseTimeNanoseconds\": 0,\n\"traceEvents\": [";
+    name_tracks();
+    for (const Event& event : events()) write(event);
+    out_ << "\n]\n}\n";
+  }
+
+ private:
+  std::int64_t host() const { return kFirstHost + rank_.rank; }
+
+  void name_tracks() {
+    name_track("process_name", rank_.rank, 0, str("rank ", rank_.rank));
+    for (std::size_t row = 0; row < rank_.streams.size(); ++row) {
+      const std::int64_t stream = trace_stream(static_cast<int>(row));
+      name_track("thread_name", rank_.rank, stream, str("stream ", stream, " ", rank_.streams[row]));
+    }
+    name_track("process_name", host(), 0, str("host of rank ", rank_.rank));
+    name_track("thread_name", host(), host(), "launches");
+  }
+
+  std::vector<Event> events() const {
+    std::vector<Event> events = {{Event::Kind::step, 0, index_, 0}};
+    for (std::size_t pass = 0; pass < slices_.passes.size(); ++pass)
+      events.push_back({Event::Kind::pass, slices_.begin_ns[pass], index_, pass});
+    for (std::size_t i = 0; i < rank_.slices.size(); ++i) {
+      events.push_back({Event::Kind::launch, slices_.begin_ns[rank_.slices[i].pass], index_, i});
+      events.push_back({Event::Kind::slice, rank_.slices[i].begin_ns, index_, i});
+    }
+    sort(events);
+    return events;
+  }
+
+  void write(const Event& at) {
+    switch (at.kind) {
+      case Event::Kind::step:
+        return span("ProfilerStep#0", "user_annotation", host(), host(), at.at_ns, slices_.begin_ns.back());
+      case Event::Kind::pass:
+        return span(slices_.passes[at.item].name, "user_annotation", host(), host(), at.at_ns,
+                    slices_.begin_ns[at.item + 1]);
+      case Event::Kind::launch:
+        return launch(at);
+      case Event::Kind::slice:
+        return kernel(rank_.slices[at.item]);
+      case Event::Kind::send:
+      case Event::Kind::receive:
+        return;  // their other ends are in other files
+    }
+  }
+
+  void launch(const Event& at) {
+    Object object = event("X", "cudaLaunchKernel", host(), host());
+    object.text("cat", "cuda_runtime").us("ts", at.at_ns).us("dur", 0).key("args");
+    Object(out_).number("correlation", rank_.slices[at.item].correlation).end();
+    object.end();
+  }
+
+  void kernel(const TraceSlice& it) {
+    const Plan& plan = slices_.plan(index_, it);
+    std::vector<TraceArgument> arguments = {{"device", std::int64_t{rank_.rank % cluster_.node.gpus}}};
+    for (TraceArgument& argument : profiler_arguments(it, plan)) arguments.push_back(std::move(argument));
+    slice(profiler_name(*it.step, plan), "kernel", rank_, it, arguments);
+  }
+
   const Cluster& cluster_;
-  const std::size_t begin_, end_;  // of slices_.ranks
-  bool first_ = true;
+  const std::size_t index_;  // of slices_.ranks
+  const TraceRank& rank_;
 };
 
 }  // namespace
 
-void write_chrome_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster) {
-  ChromeWriter(out, slices, cluster, 0, slices.ranks.size()).write();
-}
+void write_chrome_trace(std::ostream& out, const TraceSlices& slices) { ChromeWriter(out, slices).write(); }
 
-void write_chrome_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster,
-                        std::size_t rank) {
-  ChromeWriter(out, slices, cluster, rank, rank + 1).write();
+void write_profiler_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster,
+                          std::size_t rank) {
+  ProfilerWriter(out, slices, cluster, rank).write();
 }
 
 }  // namespace cp::sim

@@ -1,10 +1,14 @@
-// Chrome's trace format (JSON), as PyTorch's profiler writes it, for chrome://tracing, Perfetto and
-// HolisticTraceAnalysis.
+// Chrome's trace format (JSON): all ranks in words for people (chrome://tracing, Perfetto), or one rank as
+// PyTorch's profiler writes it (HolisticTraceAnalysis). Times are in us with three decimals, in ascending
+// order.
 //
-// A process for each rank (pid: the rank) with a thread for each stream, and one for its host, which launches
+// For people: a process for each rank (pid: the rank) with a thread for each stream, which says what runs
+// there, and one for the passes. An arrow goes from each send of an Exchange to its receive. Nothing is called
+// by the name of something that did not run, be it a simulated run's, Gloo's or NCCL's.
+//
+// As the profiler: communication has the names of NCCL's kernels, and a process for the rank's host launches
 // every step when the pass begins and so never holds a kernel back: the timeline has no model of the host.
-// ProfilerStep#0 spans all passes. Times are in us with three decimals, in ascending order. In the file of
-// all ranks an arrow goes from each send of an Exchange to its receive.
+// ProfilerStep#0 spans all passes.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +19,10 @@
 
 namespace cp::sim {
 
-// All ranks; distributedInfo has the rank of the first.
-void write_chrome_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster);
-// That one of slices.ranks, without arrows: what HolisticTraceAnalysis wants in a file.
-void write_chrome_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster,
-                        std::size_t rank);
+// All ranks, for people.
+void write_chrome_trace(std::ostream& out, const TraceSlices& slices);
+// That one of slices.ranks as PyTorch's profiler writes it: what HolisticTraceAnalysis wants in a file.
+void write_profiler_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster,
+                          std::size_t rank);
 
 }  // namespace cp::sim

@@ -48,7 +48,7 @@ class PerfettoWriter {
     pb::TracePacket process;
     process.mutable_track_descriptor()->set_uuid(++tracks_);
     process.mutable_track_descriptor()->mutable_process()->set_pid(it.rank);
-    process.mutable_track_descriptor()->mutable_process()->set_process_name(str("rank ", it.rank));
+    process.mutable_track_descriptor()->mutable_process()->set_process_name(utf8(process_name(it)));
     const std::uint64_t parent = tracks_;
     put(std::move(process));
     for (std::size_t row = 0; row < it.streams.size(); ++row) {
@@ -58,7 +58,7 @@ class PerfettoWriter {
       track.set_parent_uuid(parent);
       track.mutable_thread()->set_pid(it.rank);
       track.mutable_thread()->set_tid(static_cast<std::int32_t>(trace_stream(static_cast<int>(row))));
-      track.mutable_thread()->set_thread_name(utf8(it.streams[row]));
+      track.mutable_thread()->set_thread_name(utf8(it.titles[row]));
       put(std::move(packet));
     }
   }
@@ -76,8 +76,8 @@ class PerfettoWriter {
     const Plan& plan = slices_.plan(rank, slice);
     pb::TracePacket begin = event(rank, slice, slice.begin_ns, pb::TrackEvent::TYPE_SLICE_BEGIN);
     pb::TrackEvent& it = *begin.mutable_track_event();
-    it.set_name(slice_name(*slice.step, plan));
-    it.add_categories(is_collective(*slice.step) ? "communication" : "kernel");
+    it.set_name(utf8(slice_name(slice, plan)));
+    it.add_categories(is_collective(*slice.step) ? "communication" : "compute");
     annotate(it, "pass", slices_.passes[slice.pass].name);
     for (const TraceArgument& argument : slice_arguments(slice, plan))
       annotate(it, argument.name, argument.value);

@@ -95,14 +95,29 @@ std::string list_text(const List& list) {
   return str("[", join(list, ", "), "]");
 }
 
-void add_collective_arguments(std::vector<TraceArgument>& arguments, const Collective& collective,
-                              const Plan& plan, const TraceSlice& slice) {
+std::int64_t sum(const std::vector<std::int64_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+// Of the larger buffer; transfers of an exchange may differ in their types.
+std::int64_t message_bytes(const Collective& collective, const Plan& plan) {
+  if (std::holds_alternative<Exchange>(collective)) {
+    const Volume moved = volume(collective, plan);
+    return std::max(sum(moved.sent), sum(moved.received));
+  }
   const PytorchCall call = pytorch_call(collective, plan);
-  const Group& group = plan.groups[idx(group_of(collective))];
+  return std::max(call.in_elements, call.out_elements) * size_bytes(call.dtype);
+}
+
+const Group& group_in(const Plan& plan, const Collective& collective) {
+  return plan.groups[idx(group_of(collective))];
+}
+
+void add_profiler_arguments(std::vector<TraceArgument>& arguments, const Collective& collective,
+                            const Plan& plan, const TraceSlice& slice) {
+  const PytorchCall call = pytorch_call(collective, plan);
+  const Group& group = group_in(plan, collective);
   const Volume moved = volume(collective, plan);
-  const auto sum = [](const std::vector<std::int64_t>& bytes) {
-    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
-  };
   arguments.push_back({"Collective name", call.name});
   arguments.push_back({"In msg nelems", call.in_elements});
   arguments.push_back({"Out msg nelems", call.out_elements});
@@ -120,7 +135,39 @@ void add_collective_arguments(std::vector<TraceArgument>& arguments, const Colle
 
 }  // namespace
 
-std::string slice_name(const Step& step, const Plan& plan) {
+std::string slice_name(const TraceSlice& slice, const Plan& plan) {
+  const Step& step = *slice.step;
+  std::string text =
+      str(operation_name(step.work), ": ", step.label.empty() ? str("step ", slice.id) : step.label);
+  if (const auto* collective = std::get_if<Collective>(&step.work)) {
+    text += str(", group ", group_in(plan, *collective).name, ", ",
+                human_bytes(message_bytes(*collective, plan)));
+  }
+  return text;
+}
+
+std::vector<TraceArgument> slice_arguments(const TraceSlice& slice, const Plan& plan) {
+  const Step& step = *slice.step;
+  std::vector<TraceArgument> arguments = {{"operation", std::string(operation_name(step.work))},
+                                          {"step", std::int64_t{slice.id}},
+                                          {"iteration", slice.iteration}};
+  if (!step.label.empty()) arguments.push_back({"label", step.label});
+  const auto* collective = std::get_if<Collective>(&step.work);
+  if (collective == nullptr) return arguments;
+  const Group& group = group_in(plan, *collective);
+  const Volume moved = volume(*collective, plan);
+  arguments.push_back({"group", group.name});
+  arguments.push_back({"ranks", list_text(group.ranks)});
+  arguments.push_back({"sequence", slice.sequence});
+  arguments.push_back({"dtype", std::string(name(pytorch_call(*collective, plan).dtype))});
+  arguments.push_back({"bytes", message_bytes(*collective, plan)});
+  arguments.push_back({"bytes sent", sum(moved.sent)});
+  arguments.push_back({"bytes received", sum(moved.received)});
+  arguments.push_back({"waited ns", slice.waited_ns});
+  return arguments;
+}
+
+std::string profiler_name(const Step& step, const Plan& plan) {
   const auto* collective = std::get_if<Collective>(&step.work);
   if (collective == nullptr) return std::string(operation_name(step.work));
   return std::visit(
@@ -134,7 +181,7 @@ std::string slice_name(const Step& step, const Plan& plan) {
       *collective);
 }
 
-std::vector<TraceArgument> slice_arguments(const TraceSlice& slice, const Plan& plan) {
+std::vector<TraceArgument> profiler_arguments(const TraceSlice& slice, const Plan& plan) {
   const Step& step = *slice.step;
   std::vector<TraceArgument> arguments = {{"stream", trace_stream(slice.row)},
                                           {"correlation", slice.correlation},
@@ -142,7 +189,7 @@ std::vector<TraceArgument> slice_arguments(const TraceSlice& slice, const Plan& 
                                           {"iteration", slice.iteration}};
   if (!step.label.empty()) arguments.push_back({"label", step.label});
   if (const auto* collective = std::get_if<Collective>(&step.work))
-    add_collective_arguments(arguments, *collective, plan, slice);
+    add_profiler_arguments(arguments, *collective, plan, slice);
   return arguments;
 }
 

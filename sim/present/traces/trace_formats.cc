@@ -33,7 +33,7 @@ void require_trace_name(const std::string& path) {
   if (ends_with(path, ".json") || ends_with(path, ".pftrace") || path.ends_with('/')) return;
   throw InvalidInput(str("--trace ", path,
                          " does not say its format; use NAME.json for Chrome's, NAME.pftrace for",
-                         " Perfetto's, or DIR/ for a file of each rank"));
+                         " Perfetto's, or DIR/ for a file of each rank as PyTorch's profiler writes it"));
 }
 
 void write_trace_files(const std::string& path, const TraceSlices& slices, const Cluster& cluster) {
@@ -41,7 +41,7 @@ void write_trace_files(const std::string& path, const TraceSlices& slices, const
   if (ends_with(path, ".pftrace")) {
     write_file(path, [&](std::ostream& out) { write_perfetto_trace(out, slices); });
   } else if (ends_with(path, ".json")) {
-    write_file(path, [&](std::ostream& out) { write_chrome_trace(out, slices, cluster); });
+    write_file(path, [&](std::ostream& out) { write_chrome_trace(out, slices); });
   } else {
     std::error_code error;
     std::filesystem::create_directories(path, error);
@@ -50,7 +50,7 @@ void write_trace_files(const std::string& path, const TraceSlices& slices, const
                              "; use a path that you may write to"));
     for (std::size_t rank = 0; rank < slices.ranks.size(); ++rank) {
       write_file(str(path, "rank_", slices.ranks[rank].rank, ".json"),
-                 [&](std::ostream& out) { write_chrome_trace(out, slices, cluster, rank); });
+                 [&](std::ostream& out) { write_profiler_trace(out, slices, cluster, rank); });
     }
   }
 }

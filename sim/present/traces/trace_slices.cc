@@ -139,6 +139,45 @@ void add_flows(TraceSlices& all, std::size_t pass) {
   }
 }
 
+// What runs on a stream.
+struct StreamUse {
+  std::vector<std::string> groups;  // of its collectives, in order of appearance
+  bool copies = false, computes = false;
+};
+
+std::string stream_title(const std::string& name, const StreamUse& use) {
+  std::vector<std::string> uses;
+  if (use.computes || use.copies) uses.emplace_back(use.computes ? "compute" : "copy");
+  if (!use.groups.empty()) uses.emplace_back("communication");
+  std::string title = uses.empty() ? "unused stream" : join(uses, " and ") + " stream";
+  if (!use.groups.empty())
+    title += str(use.groups.size() == 1 ? " of group " : " of groups ", join(use.groups, ", "));
+  const bool is_said =
+      uses.size() == 1 && (use.groups.empty() ? name == uses[0] : use.groups == std::vector{name});
+  return is_said || name.empty() ? title : str(title, " (", name, ")");
+}
+
+void title_streams(TraceSlices& all) {
+  for (std::size_t r = 0; r < all.ranks.size(); ++r) {
+    TraceRank& rank = all.ranks[r];
+    std::vector<StreamUse> uses(rank.streams.size());
+    for (const TraceSlice& slice : rank.slices) {
+      StreamUse& use = uses[idx(slice.row)];
+      if (const auto* collective = std::get_if<Collective>(&slice.step->work)) {
+        const std::string& group = all.plan(r, slice).groups[idx(group_of(*collective))].name;
+        if (std::find(use.groups.begin(), use.groups.end(), group) == use.groups.end())
+          use.groups.push_back(group);
+      } else {
+        const auto* kernel = std::get_if<Kernel>(&slice.step->work);
+        (kernel != nullptr && std::holds_alternative<Copy>(*kernel) ? use.copies : use.computes) = true;
+      }
+    }
+    rank.titles.clear();
+    for (std::size_t row = 0; row < uses.size(); ++row)
+      rank.titles.push_back(stream_title(rank.streams[row], uses[row]));
+  }
+}
+
 void require_same_ranks(const TracedPass& pass, const TracedPass& first) {
   const std::size_t replayed = pass.timeline->ranks.size();
   bool same = pass.plans.size() == first.plans.size() && replayed > 0 && pass.plans.size() % replayed == 0;
@@ -160,12 +199,22 @@ Rank TraceSlices::world_size() const {
   return highest + 1;
 }
 
+std::string process_name(const TraceRank& rank) {
+  return rank.place.empty() ? str("rank ", rank.rank) : str("rank ", rank.rank, " (", rank.place, ")");
+}
+
+void name_places(TraceSlices& slices, const Cluster& cluster) {
+  for (TraceRank& rank : slices.ranks) {
+    rank.place = str("node ", cluster.node_of(rank.rank), ", GPU ", rank.rank % cluster.node.gpus);
+  }
+}
+
 TraceSlices trace_slices(std::span<const TracedPass> passes) {
   TraceSlices all;
   all.passes.assign(passes.begin(), passes.end());
   all.begin_ns.push_back(0);
   if (passes.empty()) return all;
-  for (const Plan& plan : passes.front().plans) all.ranks.push_back({plan.self, {}, {}});
+  for (const Plan& plan : passes.front().plans) all.ranks.push_back({plan.self, {}, {}, {}, {}});
   std::int64_t correlation = 0;
   for (std::size_t pass = 0; pass < passes.size(); ++pass) {
     const auto& [name, plans, timeline] = passes[pass];
@@ -183,6 +232,7 @@ TraceSlices trace_slices(std::span<const TracedPass> passes) {
     all.begin_ns.push_back(align_up(all.begin_ns.back() + whole_ns(timeline->time_ns), kAlignNs));
     add_flows(all, pass);
   }
+  title_streams(all);
   return all;
 }
 

@@ -3,8 +3,7 @@
 //
 // Times are whole nanoseconds, rounded, so that slices which follow each other on a stream never overlap. A
 // kernel's slice is its run. A collective's slice begins when the rank arrives, as NCCL's kernel does, and so
-// holds the wait for the others. Communication has the names of NCCL's kernels, and its arguments those of
-// PyTorch's profiler, where tools look for them.
+// holds the wait for the others.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "shared/plan/plan.h"
+#include "sim/cost/cluster/cluster.h"
 #include "sim/cost/timeline/timeline.h"
 
 namespace cp::sim {
@@ -39,7 +39,9 @@ struct TraceSlice {
 
 struct TraceRank {
   Rank rank = 0;
+  std::string place;                 // "node 1, GPU 3", "host a"; empty: unknown
   std::vector<std::string> streams;  // of all passes, in order of appearance
+  std::vector<std::string> titles;   // what each stream is: "communication stream of group cp (comm)"
   std::vector<TraceSlice> slices;    // in issue order, which is a stream's order in time
 };
 
@@ -57,11 +59,16 @@ struct TraceSlices {
   std::vector<std::int64_t> begin_ns;
   std::vector<TraceRank> ranks;
   std::vector<TraceFlow> flows;
-  std::string backend = "nccl";  // predictions are of GPUs
+  std::string backend = "simulated";
 
   Rank world_size() const;  // one more than the highest rank
   const Plan& plan(std::size_t rank, const TraceSlice& slice) const { return passes[slice.pass].plans[rank]; }
 };
+
+// "rank 3 (node 0, GPU 3)"
+std::string process_name(const TraceRank& rank);
+// Says of each rank where the cluster has it.
+void name_places(TraceSlices& slices, const Cluster& cluster);
 
 // A timeline may have the first ranks alone where they stand for all (its world is folded): those are drawn
 // again and again. Throws InvalidInput when the passes differ in their ranks, or a timeline has no spans.
