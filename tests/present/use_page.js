@@ -62,15 +62,17 @@ async function usePage() {
   // Where a chart's scale and its bars say that a value stands, in pixels from the track's left edge.
   const track = byId("time-bars").querySelector(".track"), axis = byId("time-bars").querySelector(".axis");
   const from = (element, side) => element.getBoundingClientRect()[side] - track.getBoundingClientRect().left;
-  seen.axes = ["time-bars", "memory-bars", "link-bars"].map((id) => [...byId(id).querySelectorAll(".axis span")].map((mark) => mark.textContent));
+  const texts = (elements) => [...elements].map((element) => element.textContent);
+  seen.axes = ["time-bars", "memory-bars", "link-bars"].map((id) => texts(byId(id).querySelectorAll(".axis span")));
   seen.axisMarks = [...track.querySelectorAll(".mark")].map((mark) => from(mark, "left"));
   seen.barEnd = from(track.querySelector(".stack"), "right");
   seen.intervalEnds = ["left", "right"].map((side) => from(track.querySelector(".interval"), side));
-  seen.intervalBelowBar = track.querySelector(".interval").getBoundingClientRect().top - track.querySelector(".stack").getBoundingClientRect().bottom;
+  seen.intervalBelowBar = track.querySelector(".interval").getBoundingClientRect().top
+    - track.querySelector(".stack").getBoundingClientRect().bottom;
   seen.axisShare = axis.getBoundingClientRect().width / track.getBoundingClientRect().width;
   seen.barSays = track.querySelector(".stack").getAttribute("aria-label");
   seen.memoryNames = [...byId("memory-bars").querySelector(".stack").children].map((bar) => bar.dataset.name);
-  seen.memoryLeft = [...byId("memory-left").querySelectorAll("tbody tr")].map((row) => [...row.cells].slice(1).map((cell) => cell.textContent));
+  seen.memoryLeft = [...byId("memory-left").querySelectorAll("tbody tr")].map((row) => texts(row.cells).slice(1));
   seen.doubts = byId("doubts").textContent;
   seen.frontRows = byId("front").querySelectorAll("tbody tr").length;
   seen.busyRows = byId("busy").querySelectorAll("tbody tr").length;

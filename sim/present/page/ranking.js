@@ -18,7 +18,7 @@ const columns = [
   { title: "NVLink", value: (c) => c.nvlink_utilisation, cell: (c) => percent(c.nvlink_utilisation, 0), number: true, down: true },
   { title: "NIC", value: (c) => c.nic_utilisation, cell: (c) => percent(c.nic_utilisation, 0), number: true, down: true },
 ];
-const ranking = { column: 0, ascending: true, limit: 15, rows: [] };
+const ranking = { column: 0, ascending: true, limit: 10, rows: [] };
 
 // "tp=2", "cp>=4", "micro_batch<2" ask for a field; any other word must stand in the layout, its class or what bounds it.
 function filterTests(text) {

@@ -112,7 +112,8 @@ function drawScatter() {
 
 function drawFront() {
   if (!answer.all.length) return byId("front").remove();
-  byId("front").append(tableOf("The Pareto front, from little memory to little time", ["Layout", "Class", { title: "Memory, GiB", number: true }, { title: timeName, number: true }],
+  byId("front").append(tableOf("The Pareto front, from little memory to little time",
+    ["Layout", "Class", numeric("Memory, GiB"), numeric(timeName)],
     paretoFront(answer.all).map((c) => [layoutText(c.layout), layoutClass(c), gib(c.memory_bytes.counted), time(c.step_us)])));
 }
 

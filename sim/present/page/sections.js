@@ -56,6 +56,7 @@ function drawClasses() {
     tableOf("Each class by its best layout", ["Class", "Layout", { title: timeName, number: true }, "Difference"], rows));
 }
 
+const numeric = (title) => ({ title, number: true });
 const candidateOf = (layout) => answer.all.find((candidate) => candidate.layout === layout);
 const slower = (candidate, best) => signed(candidate.step_us / best.step_us - 1);
 
@@ -64,8 +65,8 @@ function drawMemoryLeft(shown) {
   const rows = shown.map(({ titles, candidate: c }) => [titles.join(", "), gib(c.memory_bytes.counted),
     `${gib(c.memory_low_bytes)} – ${gib(c.memory_high_bytes)}`, gib(c.left_bytes), c.fits]);
   byId("memory-left").replaceChildren(h("h3", {}, "Memory left"),
-    tableOf(`GiB of the fullest GPU, of ${gib(shown[0].candidate.usable_bytes)} that it may use`, ["Layout", { title: "Predicted", number: true },
-      { title: "May be needed", number: true }, { title: "Left", number: true }, "To fit"], rows));
+    tableOf(`GiB of the fullest GPU, of ${gib(shown[0].candidate.usable_bytes)} that it may use`,
+      ["Layout", numeric("Predicted"), numeric("May be needed"), numeric("Left"), "To fit"], rows));
 }
 
 // The next layouts on the front that need less memory than the best: what remains when the best does not fit after all.
@@ -76,32 +77,36 @@ function smallerLayouts(best) {
 function drawDoubts() {
   const best = answer.best[0], box = byId("doubts-text");
   if (!best) return box.append(h("p", { class: "muted" }, "Nothing fits."));
-  box.append(h("p", {}, `${percent(best.chance)} that the best layout, or one of its degrees and strategy, is the fastest of all; it is expected to take ${time(best.regret_us)} `
-    + `(${percent(best.regret_us / best.step_us)}) longer than whichever is. Intervals share most of their errors, so that layouts are told `
-    + "apart better than their widths suggest."));
+  box.append(h("p", {}, `${percent(best.chance)} that the best layout, or one of its degrees and strategy, is the fastest of all; it is `
+    + `expected to take ${time(best.regret_us)} (${percent(best.regret_us / best.step_us)}) longer than whichever is. Intervals share most `
+    + "of their errors, so that layouts are told apart better than their widths suggest."));
 
   const trying = answer.worth_trying.map(candidateOf).filter((c) => c && c.layout !== best.layout);
-  box.append(h("h3", {}, "If another layout is faster"));
-  box.append(trying.length ? tableOf("Worth trying beside the best: with it, nine times in ten, the fastest or one of its kind is among them",
-    ["Layout", { title: timeName, number: true }, { title: "Than the best", number: true }, { title: "Its kind the fastest", number: true },
-      { title: "Memory, GiB", number: true }, "To fit"],
-    trying.slice(0, 8).map((c) => [layoutText(c.layout), time(c.step_us), slower(c, best), percent(c.chance), gib(c.memory_bytes.counted), c.fits]))
+  box.append(h("h3", {}, "If another layout is faster"), trying.length
+    ? tableOf("Worth trying beside the best: with it, nine times in ten, the fastest or one of its kind is among them",
+      ["Layout", numeric(timeName), numeric("Than the best"), numeric("Its kind the fastest"), numeric("Memory, GiB"), "To fit"],
+      trying.slice(0, 8).map((c) => [layoutText(c.layout), time(c.step_us), slower(c, best), percent(c.chance),
+        gib(c.memory_bytes.counted), c.fits]))
     : h("p", { class: "muted" }, "Nothing else is worth trying."));
-  if (trying.length > 8) box.append(h("p", { class: "muted" }, `${count(trying.length - 8)} more are in the field worth_trying of the JSON answer.`));
+  if (trying.length > 8) {
+    box.append(h("p", { class: "muted" }, `${count(trying.length - 8)} more are in the field worth_trying of the JSON answer.`));
+  }
 
-  const worths = [["attention of a layer, by each strategy", answer.strategies_worth_us], ...answer.worths.map(({ rate, us }) => [rate, us])]
+  const worths = [["attention of a layer, by each strategy", answer.strategies_worth_us],
+    ...answer.worths.map(({ rate, us }) => [rate, us])]
     .filter(([, us]) => us > 1e-4 * best.step_us).sort((a, b) => b[1] - a[1]).slice(0, 6);
   box.append(h("h3", {}, "If a measurement says otherwise"), worths.length
-    ? tableOf("What each measurement is expected to save", ["Measured", { title: `Saved, of ${timeName.toLowerCase()}`, number: true }, { title: "Share", number: true }],
+    ? tableOf("What each measurement is expected to save", ["Measured", numeric(`Saved, of ${timeName.toLowerCase()}`), numeric("Share")],
       worths.map(([what, us]) => [what, time(us), percent(us / best.step_us, 2)]))
     : h("p", { class: "muted" }, "No measurement is expected to save more than 0.01 % of the time."));
 
   const smaller = smallerLayouts(best);
   box.append(h("h3", {}, "If memory runs short"),
-    h("p", {}, `${gib(best.left_bytes)} GiB are left, and ${best.fits === "likely" ? "the best layout likely fits" : "the best layout is unlikely to fit"}: `
+    h("p", {}, `${gib(best.left_bytes)} GiB are left, and the best layout ${best.fits === "likely" ? "likely fits" : "is unlikely to fit"}: `
       + `runs that were measured point to ${gib(best.memory_low_bytes)} to ${gib(best.memory_high_bytes)} GiB.`),
-    smaller.length ? tableOf("The fastest with less memory", ["Layout", { title: "Memory, GiB", number: true }, { title: timeName, number: true }, { title: "Than the best", number: true }],
-      smaller.map((c) => [layoutText(c.layout), gib(c.memory_bytes.counted), time(c.step_us), slower(c, best)]))
+    smaller.length
+      ? tableOf("The fastest with less memory", ["Layout", numeric("Memory, GiB"), numeric(timeName), numeric("Than the best")],
+        smaller.map((c) => [layoutText(c.layout), gib(c.memory_bytes.counted), time(c.step_us), slower(c, best)]))
       : h("p", { class: "muted" }, "No layout that was replayed needs less."));
 }
 

@@ -209,7 +209,8 @@ function listenToTimeline(canvas) {
 // What the picture says, for who does not see it. Spans of a stream do not overlap.
 function drawBusy() {
   const whole = chart.whole[1] - chart.whole[0];
-  byId("busy").append(tableOf(`Of ${time(whole)}`, [{ title: "Rank", number: true }, "Stream", { title: "Operations", number: true }, { title: "Busy", number: true }, { title: "Share", number: true }],
+  byId("busy").append(tableOf(`Of ${time(whole)}`,
+    [numeric("Rank"), "Stream", numeric("Operations"), numeric("Busy"), numeric("Share")],
     chart.tracks.map(({ rank, stream, spans }) => {
       const busy = spans.reduce((sum, [begin, end]) => sum + end - begin, 0);
       return [String(rank), stream, count(spans.length), time(busy), percent(busy / whole)];
