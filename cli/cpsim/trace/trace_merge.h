@@ -13,7 +13,7 @@ struct LabelledTrace {
 
 // Files of Chrome's format, and of Perfetto's, as this project writes them: processes of both in turn, by
 // rank; numbers of processes, tracks and arrows of the second are moved away from those of the first. What is
-// said of the whole (Chrome's distributedInfo) is the second's. Throw InvalidInput for what is no such file.
+// said of the whole (Chrome's otherData) is the second's. Throw InvalidInput for what is no such file.
 std::string merge_chrome(const LabelledTrace& first, const LabelledTrace& second);
 std::string merge_perfetto(const LabelledTrace& first, const LabelledTrace& second);
 
