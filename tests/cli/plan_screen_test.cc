@@ -55,6 +55,7 @@ sim::PlanAnswer served_answer(Phase phase) {
     for (sim::PartTime& part : candidate.parts) part.us *= scale;
     candidate.tokens_per_s_per_gpu =
         phase == Phase::decode ? 4e6 / candidate.step_us / 16 : 32768e6 / candidate.step_us;
+    if (phase == Phase::decode) candidate.ttft_us = 2000 * candidate.step_us;
     Memory& memory = candidate.memory;
     memory.gradients = memory.optimizer = memory.logits = 0;
     memory.activations = 0;

@@ -41,6 +41,42 @@ TEST(Units, AreReadable) {
   EXPECT_EQ(sim::human_count(-123), "-123");
 }
 
+// The rule that sim/present/units.h states.
+TEST(Units, ADurationHasOneForm) {
+  const struct {
+    double us;
+    const char* text;
+  } durations[] = {
+      {0.4567, "0.457 us"},       {812, "812 us"},       {999.4, "999 us"},         {999.6, "1 ms"},
+      {45'100, "45.1 ms"},        {1e6, "1 s"},          {3.214e6, "3.21 s"},       {59.9e6, "59.9 s"},
+      {119.4e6, "119 s"},         {120e6, "2 min 0 s"},  {156e6, "2 min 36 s"},     {3040e6, "50 min 40 s"},
+      {7199.4e6, "119 min 59 s"}, {7200e6, "2 h 0 min"}, {217'539e6, "60 h 26 min"}};
+  for (const auto& [us, text] : durations) {
+    EXPECT_EQ(sim::human_us(us), text);
+    EXPECT_EQ(sim::human_seconds(us / 1e6), text);
+  }
+}
+
+TEST(Units, BothEndsOfAnIntervalHaveTheFormOfTheLonger) {
+  EXPECT_EQ(sim::human_interval(13'900, 17'600), "13.9 ms to 17.6 ms");
+  EXPECT_EQ(sim::human_interval(100e6, 119e6), "100 s to 119 s");
+  EXPECT_EQ(sim::human_interval(109e6, 202e6), "1 min 49 s to 3 min 22 s");
+  EXPECT_EQ(sim::human_interval(45e6, 202e6), "45 s to 3 min 22 s") << "no minute in it";
+  EXPECT_EQ(sim::human_interval(6000e6, 9000e6), "100 min 0 s to 2 h 30 min");
+}
+
+TEST(Units, AColumnHasOneUnit) {
+  const sim::TimeColumn ms(45'140);
+  EXPECT_EQ(ms.head("TTFT"), "TTFT, ms");
+  EXPECT_EQ(ms.of(45'140), "45.1");
+  EXPECT_EQ(ms.of(12.1e6), "12100.0");
+  EXPECT_EQ(sim::TimeColumn(812).head("step"), "step, us");
+  EXPECT_EQ(sim::TimeColumn(156e6).head("step"), "step, s");
+  EXPECT_EQ(sim::TimeColumn(156e6).of(3040e6), "3040");
+  EXPECT_EQ(sim::TimeColumn(217'539e6).head("step"), "step, h");
+  EXPECT_EQ(sim::TimeColumn(217'539e6).of(217'539e6), "60.4");
+}
+
 TEST(Table, AlignsItsColumns) {
   sim::Table table({{"step", sim::Align::right}, {"kind"}, {"time", sim::Align::right}});
   table.add_row({"1", "all_gather", "2 us"});

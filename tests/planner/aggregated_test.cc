@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "shared/base/error.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/planner/models/read_model.h"
@@ -59,6 +60,20 @@ TEST(Aggregated, TokensWaitForTheHostAndForPromptsOfOthers) {
   for (const PartTime& each : served.parts) sum += each.us;
   EXPECT_NEAR(sum, served.step_us, 1e-6 * served.step_us);
   EXPECT_NEAR(served.chains.front().sum(), served.step_us, 1e-6 * served.step_us);
+}
+
+// The column and the limit are of the same time.
+TEST(Aggregated, TheLimitIsOfTheFirstTokenThatIsShown) {
+  PlanQuestion question = serving_question("vllm", 64);
+  question.aggregated = Arrivals::spread;
+  const PlanAnswer all = search_layouts(question);
+  const double best_us = all.best.front().ttft_us.value();
+  question.max_ttft_ms = best_us / 1e3 * (1 - 1e-9);
+  const PlanAnswer limited = search_layouts(question);
+  EXPECT_NE(to_string(limited.best.front().layout), to_string(all.best.front().layout));
+  for (const Candidate& candidate : limited.all) EXPECT_LT(candidate.ttft_us.value(), best_us);
+  question.max_ttft_ms = 1e-3;
+  EXPECT_THROW(search_layouts(question), Infeasible);
 }
 
 // While it is written an answer is half as long as in the end.

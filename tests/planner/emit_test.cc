@@ -261,6 +261,9 @@ TEST(EmitVllm, FormatsOfWeightsAndCacheAreFlags) {
   context.fp8_cache = true;
   EXPECT_THAT(text(context), AllOf(HasSubstr("--quantization fp8"), HasSubstr("--kv-cache-dtype fp8"),
                                    HasSubstr("matmuls in fp8, KV cache fp8")));
+  context.predicted = "15.5 ms between tokens (13.9 ms to 17.6 ms), 12.1 s to the first";
+  EXPECT_THAT(text(context),
+              HasSubstr("\n# predicted: 15.5 ms between tokens (13.9 ms to 17.6 ms), 12.1 s to the first\n"));
   context.nvfp4_products = true;
   EXPECT_THAT(text(context), AllOf(HasSubstr("--quantization modelopt_fp4"), HasSubstr("matmuls in nvfp4")));
 }

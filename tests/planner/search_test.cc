@@ -1,5 +1,7 @@
 #include "sim/planner/search/search.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -276,7 +278,21 @@ TEST(Search, DecodingKeepsTheLimitOfItsPrompt) {
   question.workload.phase = Phase::decode, question.workload.cached = 32767, question.workload.new_tokens = 1;
   const auto all = search_layouts(question);
   question.max_ttft_ms = 1e9;
-  EXPECT_EQ(best_of(search_layouts(question)), best_of(all));
+  const auto limited = search_layouts(question);
+  EXPECT_EQ(best_of(limited), best_of(all));
+  // What is limited is what is shown, with a limit or without.
+  for (std::size_t i = 0; i < all.best.size(); ++i) {
+    ASSERT_TRUE(all.best[i].ttft_us.has_value()) << i;
+    EXPECT_EQ(all.best[i].ttft_us, limited.best[i].ttft_us) << i;
+  }
+  for (const ClassBest& of_class : all.classes) {
+    EXPECT_TRUE(!of_class.candidate || of_class.candidate->ttft_us) << of_class.name;
+  }
+  for (const Candidate& candidate : limited.all) EXPECT_TRUE(candidate.ttft_us.has_value());
+  question.max_ttft_ms = *all.best.front().ttft_us / 1e3 * (1 - 1e-9);
+  const auto stricter = search_layouts(question);
+  for (const Candidate& candidate : stricter.all) EXPECT_LE(*candidate.ttft_us, *question.max_ttft_ms * 1e3);
+  EXPECT_NE(best_of(stricter), best_of(all));
   question.max_ttft_ms = 1;
   try {
     search_layouts(question);
@@ -284,6 +300,29 @@ TEST(Search, DecodingKeepsTheLimitOfItsPrompt) {
   } catch (const Infeasible& error) {
     EXPECT_THAT(error.what(), HasSubstr("reads the prompt of 32767 tokens in 1 ms; the fastest, "));
     EXPECT_THAT(error.what(), HasSubstr("use --ttft-max "));
+  }
+}
+
+// The prompt alone, at the same degrees; one of fewer tokens than ranks stays without.
+TEST(Search, TheFirstTokenIsTheTimeOfThePrompt) {
+  PlanQuestion question = training_question("llama-3.1-8b", 1, 32768, 8);
+  question.workload.phase = Phase::decode, question.workload.cached = 32000,
+  question.workload.new_tokens = 768;
+  const PlanAnswer decode = search_layouts(question);
+  const Candidate& best = decode.best.front();
+  PlanQuestion prefill = question;
+  prefill.workload.phase = Phase::prefill, prefill.workload.seq_len = 32000;
+  prefill.workload.cached = prefill.workload.new_tokens = 0;
+  EXPECT_EQ(best.ttft_us, Evaluator(prefill).evaluate(best.layout).step_us);
+  const auto same = std::find_if(decode.all.begin(), decode.all.end(),
+                                 [&](const Candidate& other) { return other.layout == best.layout; });
+  ASSERT_NE(same, decode.all.end());
+  EXPECT_EQ(same->ttft_us, best.ttft_us);
+  EXPECT_FALSE(search_layouts(prefill).best.front().ttft_us) << "it is the step";
+  question.fixed.cp = 8, question.workload.cached = 3, question.workload.new_tokens = 32765;
+  for (const double limit_ms : {0.0, 1e6}) {
+    if (limit_ms > 0) question.max_ttft_ms = limit_ms;
+    EXPECT_FALSE(search_layouts(question).best.front().ttft_us) << limit_ms;
   }
 }
 

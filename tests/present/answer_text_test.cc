@@ -157,6 +157,7 @@ TEST(AnswerJson, SurvivesAnEmptyAnswerAndBrokenText) {
 
 TEST(AnswerCsv, HasALineForEachCandidate) {
   PlanAnswer answer = testing::example_answer();
+  answer.all[2].ttft_us = 12345.5;
   answer.all[3].bound = TimePart::host;                      // its text has a comma
   const auto rows = read_csv(to_csv(answer), "answer.csv");  // throws where a line has more or fewer cells
   ASSERT_EQ(rows.size(), answer.all.size());
@@ -168,6 +169,7 @@ TEST(AnswerCsv, HasALineForEachCandidate) {
     EXPECT_EQ(rows[i].number("memory_optimizer_bytes"), static_cast<double>(candidate.memory.optimizer));
     EXPECT_EQ(rows[i].number("part_bubble_us") > 0, candidate.layout.pp > 1);
     EXPECT_EQ(rows[i].number("memory_high_bytes"), static_cast<double>(candidate.memory_high_bytes));
+    EXPECT_EQ(rows[i].text("ttft_us"), i == 2 ? "12345.5" : "");
   }
 }
 

@@ -31,6 +31,7 @@
 #include "sim/present/page/report_html.h"
 #include "sim/present/plan/answer_csv.h"
 #include "sim/present/plan/answer_json.h"
+#include "sim/present/plan/headline.h"
 #include "sim/present/plan/plan_explain.h"
 #include "sim/present/plan/plan_screen.h"
 
@@ -117,7 +118,7 @@ sim::PlanAnswer search(const sim::PlanQuestion& question, int threads, Progress&
 // What a framework has no word for goes to standard error, so that the text alone is piped. The exit code:
 // that of what does not fit where what the text says does not.
 int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
-         const ParallelLayout& layout) {
+         const sim::Candidate& candidate) {
   const sim::Cluster& cluster = question.cluster;
   const sim::EmitContext context{job.model(),
                                  cluster.nodes,
@@ -127,9 +128,11 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
                                  sim::memory_rules(question),
                                  sim::usable_bytes(question),
                                  question.software.linear_precision == sim::LinearPrecision::nvfp4,
-                                 question.software.fp8_cache};
+                                 question.software.fp8_cache,
+                                 sim::prediction(question.workload.phase, candidate)};
   const sim::Emitted emitted = value_of("--emit", flags.emit, [&] {
-    return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, layout, context);
+    return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, candidate.layout,
+                     context);
   });
   if (flags.prints_emitted()) {
     fmt::print("{}", emitted.text);
@@ -207,7 +210,7 @@ int explain(const Flags& flags, const Job& job, const sim::PlanQuestion& questio
   }
   if (flags.emit.empty()) return 0;
   if (!candidate) throw InvalidInput(sim::explanation_text(question, verdict));
-  return emit(flags, job, question, candidate->layout);
+  return emit(flags, job, question, *candidate);
 }
 
 int compare(const Flags& flags, const sim::PlanQuestion& question) {
@@ -266,8 +269,7 @@ int answer(const Flags& flags, const Job& job, const sim::PlanQuestion& question
   if (!flags.report.empty()) write_text_file("--report", flags.report, sim::report_html(answer));
   print(flags, answer);
   int code = 0;
-  if (!flags.emit.empty() && !answer.best.empty())
-    code = emit(flags, job, question, answer.best.front().layout);
+  if (!flags.emit.empty() && !answer.best.empty()) code = emit(flags, job, question, answer.best.front());
   std::fflush(stdout);
   return interrupted ? kInterruptedExitCode : code;
 }

@@ -56,6 +56,9 @@ std::vector<std::string> comments(Framework framework, const EmitRequest& reques
                         human_bytes(request.context.usable_bytes), " per GPU",
                         emitted.fits ? "" : ": IT DOES NOT FIT"));
   }
+  // cprun runs one layer's attention, of which that is not the time.
+  if (!request.context.predicted.empty() && framework != Framework::cprun)
+    lines.push_back(str("predicted: ", request.context.predicted));
   if (!emitted.cannot.empty())
     lines.emplace_back("of the plan, this file does not say, or says differently:");
   for (const std::string& cannot : emitted.cannot) lines.push_back(str("  ", cannot));

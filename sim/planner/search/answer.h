@@ -39,8 +39,11 @@ struct Candidate {
   // The chance, in [0, 1], that a layout of its kind (kind_of() of ranking.h) is the fastest of all that were
   // replayed.
   double chance = 0;
-  double regret_us = 0;           // how much longer than the fastest it is expected to take
-  std::optional<double> ttft_us;  // aggregated serving: from a request's arrival to its first token
+  double regret_us = 0;  // how much longer than the fastest it is expected to take
+  // Decode: the time to the first token. Where the same GPUs read prompts between tokens, from a request's
+  // arrival on; else how long the prompts of all requests take that are read at once (first_token.h), of the
+  // layouts that are shown, and of all under a limit of it.
+  std::optional<double> ttft_us;
   double tokens_per_s_per_gpu = 0;
   // Flops of the model over the peak of all GPUs, in [0, 1]. What is recomputed does not count, and of
   // attention only allowed pairs do.

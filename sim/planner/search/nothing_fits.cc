@@ -7,18 +7,23 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "shared/mesh/mesh.h"
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/inverse.h"
+#include "sim/present/units.h"
 
 namespace cp::sim {
 namespace {
 
 [[noreturn]] void throw_too_slow(const PlanQuestion& question, const NearestMisses& misses) {
-  const double enough_ms = std::ceil(misses.fastest_prompt_us / 1e3);
-  throw Infeasible(str("no layout that fits reads the prompt of ", question.workload.cached, " tokens in ",
-                       *question.max_ttft_ms, " ms; the fastest, ", to_string(*misses.fastest_prompt),
-                       ", takes ", enough_ms, " ms; use --ttft-max ", enough_ms));
+  const auto enough_ms = static_cast<std::int64_t>(std::ceil(misses.fastest_prompt_us / kUsPerMs));
+  throw Infeasible(
+      str("no layout that fits ",
+          question.aggregated ? "has the first token after a prompt of " : "reads the prompt of ",
+          question.workload.cached, " tokens in ", human_us(*question.max_ttft_ms * kUsPerMs),
+          "; the fastest, ", to_string(*misses.fastest_prompt), ", takes ",
+          human_us(misses.fastest_prompt_us), "; use --ttft-max ", enough_ms));
 }
 
 [[noreturn]] void throw_none_legal(const PlanQuestion& question, const SearchCounts& counts,

@@ -16,6 +16,7 @@
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/doubt.h"
 #include "sim/planner/search/evaluate.h"
+#include "sim/planner/search/first_token.h"
 #include "sim/planner/search/layout_space.h"
 #include "sim/planner/search/nothing_fits.h"
 #include "sim/planner/search/ranking.h"
@@ -44,10 +45,8 @@ class Search {
     }
     if (question.workload.phase != Phase::decode || !question.max_ttft_ms) return;
     most_prompt_us_ = *question.max_ttft_ms * 1e3;
-    prompt_ = question;
-    prompt_->workload.phase = Phase::prefill;
-    prompt_->workload.seq_len = std::max<std::int64_t>(1, question.workload.cached);
-    prompt_->workload.cached = prompt_->workload.new_tokens = 0;
+    prompt_ = prompt_question(question);
+    if (!prompt_) return;
     for (int thread = 0; thread < threads_; ++thread) prompts_.emplace_back(*prompt_);
   }
 
@@ -304,9 +303,14 @@ class Search {
       const bool sharper =
           layout.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
       if (sharper && !needed(bound_.ns(layout, attention_.of(layout)), layout)) return;
-      if (!prompts_.empty()) prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
+      // Fewer tokens than ranks are read in no time that a limit could be meant for.
+      if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
+        prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
       if (prompt_us[i] > most_prompt_us_) return;
       found[i] = evaluators_[thread].evaluate(layout, limit_ns(layout));
+      if (!found[i]) return;
+      if (prompt_us[i] > 0) found[i]->ttft_us = prompt_us[i];
+      prompt_us[i] = found[i]->ttft_us.value_or(0);
     };
     // Layouts with the same attention go to one thread.
     std::vector<std::size_t> groups{0};
@@ -381,6 +385,7 @@ class Search {
     if (question_.baseline) {
       unless_stopped([&] { answer.classes.push_back(baseline(*question_.baseline, answer.all)); });
     }
+    unless_stopped([&] { add_first_tokens(answer, threads_); });
     if (stopped()) answer.warnings.push_back("interrupted: the best of what was replayed so far, not of all");
     return answer;
   }
@@ -405,7 +410,7 @@ class Search {
   const MemoryRules rules_;
   const std::int64_t usable_;
   std::vector<Evaluator> evaluators_;   // by thread
-  std::optional<PlanQuestion> prompt_;  // decode under a limit: reading the prompt
+  std::optional<PlanQuestion> prompt_;  // decode under a limit: reading the prompts
   std::vector<Evaluator> prompts_;      // by thread
   double most_prompt_us_ = kNever;
 

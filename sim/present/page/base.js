@@ -26,15 +26,24 @@ function digits3(value) {
   if (size >= 999.5) return Math.round(value).toLocaleString("en-US");
   return value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
 }
+// Durations as the rule of sim/present/units.h has them: "812 µs", "3.21 s", "2 min 36 s", "60 h 26 min".
+function wholeUnits(seconds) {
+  const whole = Math.round(seconds), minutes = Math.floor((whole + 30) / 60);
+  return whole >= 7200 ? `${count(Math.floor(minutes / 60))} h ${minutes % 60} min` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
+}
 function time(us) {
   if (!known(us)) return "–";
   if (us === 0) return "0 s";
   const size = Math.abs(us);
-  if (size >= 1e6) return digits3(us / 1e6) + " s";
-  return size >= 1e3 ? digits3(us / 1e3) + " ms" : digits3(us) + " µs";
+  if (size >= 120e6) return (us < 0 ? "-" : "") + wholeUnits(size / 1e6);
+  if (size >= 999.5e3) return digits3(us / 1e6) + " s";
+  return size >= 999.5 ? digits3(us / 1e3) + " ms" : digits3(us) + " µs";
 }
-// "3.02 – 3.47 s"
+// Of an axis, which has one unit, as a column has.
+const axisTime = (us) => (us >= 7200e6 ? digits3(us / 3600e6) + " h" : us >= 120e6 ? digits3(us / 1e6) + " s" : time(us));
+// "3.02 – 3.47 s", "1 min 49 s – 3 min 22 s"
 function interval(low, high) {
+  if (high >= 120e6) return (low === 0 ? "0" : low >= 60e6 ? wholeUnits(low / 1e6) : time(low)) + " – " + time(high);
   const [a, b] = [time(low), time(high)], unit = b.slice(b.indexOf(" "));
   return (low === 0 ? "0" : a.endsWith(unit) ? a.slice(0, -unit.length) : a) + " – " + b;
 }
@@ -100,7 +109,7 @@ function layoutClass(candidate) {
 }
 const classColours = { "pure CP": "cp", "TP + CP": "tp-cp", "with PP": "pp", "TP alone": "tp", "DP alone": "dp" };
 const candidateRows = (c) => [
-  [timeName, `${time(c.step_us)} (${interval(c.low_us, c.high_us)})`], ["Rank", c.rank],
+  [timeName, `${time(c.step_us)} (${interval(c.low_us, c.high_us)})`], ...(known(c.ttft_us) ? [["First token", time(c.ttft_us)]] : []), ["Rank", c.rank],
   ["Its kind the fastest", percent(c.chance, 0)], ["Expected beyond the fastest", time(c.regret_us)],
   ["Tokens/s/GPU", count(Math.round(c.tokens_per_s_per_gpu))], ["MFU", percent(c.mfu)],
   ["Memory", `${gib(c.memory_bytes.counted)} of ${gib(c.usable_bytes)} GiB, ${c.fits} to fit`], ["Exposed communication", time(c.exposed_us)],

@@ -7,6 +7,8 @@ const columns = [
       layoutText(c.layout)) },
   { title: timeName, value: (c) => c.step_us, number: true,
     cell: (c) => [time(c.step_us), h("span", { class: "sub" }, interval(c.low_us, c.high_us))] },
+  ...(question.workload.phase === "decode" && answer.all.some((c) => known(c.ttft_us)) // of all, or of those that are shown first
+    ? [{ title: "First token", value: (c) => c.ttft_us, number: true, cell: (c) => time(c.ttft_us) }] : []),
   { title: "Tokens/s/GPU", value: (c) => c.tokens_per_s_per_gpu, number: true, down: true,
     cell: (c) => count(Math.round(c.tokens_per_s_per_gpu)) },
   { title: "MFU", value: (c) => c.mfu, cell: (c) => percent(c.mfu), number: true, down: true },

@@ -52,7 +52,7 @@ function drawScatter() {
   }
   for (const tick of y.ticks) {
     picture.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }),
-      svg("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, time(tick)));
+      svg("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, axisTime(tick)));
   }
   picture.append(
     svg("text", { x: width - right, y: height - 8, "text-anchor": "end" }, "memory of the fullest GPU, GiB" + (log ? "; time is logarithmic" : "")),

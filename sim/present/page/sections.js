@@ -15,6 +15,8 @@ function drawFigures() {
     h("div", { class: /^\d/.test(value) ? "value" : "value words" }, value), h("div", { class: "detail" }, detail));
   byId("figures").replaceChildren(
     figure(timeName, time(best.step_us), interval(best.low_us, best.high_us)),
+    ...(known(best.ttft_us) ? [figure("First token", time(best.ttft_us),
+      workload.aggregated ? `of requests that come ${workload.aggregated}` : "the prompts of all requests read at once")] : []),
     figure("Tokens/s/GPU", count(Math.round(best.tokens_per_s_per_gpu)), `${count(best.layout_fields.gpus)} of ${count(cluster.gpus)} GPUs`),
     figure("MFU", percent(best.mfu), "of the peak of all GPUs"),
     figure("Memory", `${gib(best.memory_bytes.counted)} GiB`, `of ${gib(best.usable_bytes)} GiB usable`),

@@ -107,7 +107,7 @@ void add_header(std::string& out, const std::vector<TimePart>& parts) {
   for (const TimePart part : parts) line.add(column("part_", name(part), "_us"));
   for (const auto& [term, bytes] : terms(Memory{})) line.add(column("memory_", term, "_bytes"));
   for (const char* name : {"counted_bytes", "usable_bytes", "memory_low_bytes", "memory_high_bytes",
-                           "nvlink_utilisation", "nic_utilisation"}) {
+                           "nvlink_utilisation", "nic_utilisation", "ttft_us"}) {
     line.add(name);
   }
   line.end();
@@ -144,6 +144,11 @@ void add_candidate(std::string& out, const Candidate& c, const std::vector<TimeP
       .add(c.memory_high_bytes)
       .add(c.nvlink_utilisation)
       .add(c.nic_utilisation);
+  if (c.ttft_us) {
+    line.add(*c.ttft_us);
+  } else {
+    line.add("");
+  }
   line.end();
 }
 

@@ -1,13 +1,12 @@
 #include "sim/present/plan/headline.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <string_view>
 
 #include "shared/base/text.h"
 #include "shared/context_parallel/strategy.h"
+#include "sim/present/units.h"
 
 namespace cp::sim {
 namespace {
@@ -20,16 +19,6 @@ std::string with_commas(std::int64_t number) {
   return digits;
 }
 
-// Three digits: "3.21 s", "45.1 ms", "812 us".
-std::string short_time(double us) {
-  const char* unit = us >= 1e6 ? "s" : us >= 1e3 ? "ms" : "us";
-  const double value = us >= 1e6 ? us / 1e6 : us >= 1e3 ? us / 1e3 : us;
-  const int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %s", decimals, value, unit);
-  return text.data();
-}
-
 std::string_view per_what(Phase phase) {
   switch (phase) {
     case Phase::training:
@@ -40,6 +29,13 @@ std::string_view per_what(Phase phase) {
       return "between tokens";
   }
   return "";
+}
+
+// ", 12.1 s to the first": of decode, after the time between tokens.
+std::string to_the_first(Phase phase, const Candidate& candidate) {
+  return phase == Phase::decode && candidate.ttft_us
+             ? str(", ", human_us(*candidate.ttft_us), " to the first")
+             : "";
 }
 
 // What is above 1, in the order in which people name it.
@@ -68,8 +64,14 @@ std::string headline(const PlanAnswer& answer) {
           gpus == 1 ? " GPU of " : " GPUs of ", question.cluster.name);
   if (answer.best.empty()) return str(asked, ": nothing fits");
   const Candidate& best = answer.best.front();
-  return str(asked, ": ", short_layout(best.layout), ", ", short_time(best.step_us), " ",
-             per_what(question.workload.phase));
+  const Phase phase = question.workload.phase;
+  return str(asked, ": ", short_layout(best.layout), ", ", human_us(best.step_us), " ", per_what(phase),
+             to_the_first(phase, best));
+}
+
+std::string prediction(Phase phase, const Candidate& candidate) {
+  return str(human_us(candidate.step_us), " ", per_what(phase), " (",
+             human_interval(candidate.low_us, candidate.high_us), ")", to_the_first(phase, candidate));
 }
 
 }  // namespace cp::sim

@@ -11,4 +11,8 @@ namespace cp::sim {
 // are left out. Without a candidate: "...: nothing fits".
 std::string headline(const PlanAnswer& answer);
 
+// What is predicted of a layout, with its interval: "2 min 36 s a step (1 min 49 s to 3 min 22 s)", "15.5 ms
+// between tokens (13.9 ms to 17.6 ms), 12.1 s to the first".
+std::string prediction(Phase phase, const Candidate& candidate);
+
 }  // namespace cp::sim

@@ -100,8 +100,9 @@ std::string memory_beside(const Candidate& a, const Candidate& b) {
 }
 
 std::string interval(const Candidate& candidate) {
-  return fmt::format("{} ({} to {})", human_us(candidate.step_us), human_us(candidate.low_us),
-                     human_us(candidate.high_us));
+  return fmt::format("{} ({}){}", human_us(candidate.step_us),
+                     human_interval(candidate.low_us, candidate.high_us),
+                     candidate.ttft_us ? str(", ", human_us(*candidate.ttft_us), " to the first token") : "");
 }
 
 // "3.2 % slower than".
@@ -169,10 +170,12 @@ std::string head(const LayoutVerdict& verdict) {
 }
 
 ordered_json timed(const Candidate& candidate) {
-  return ordered_json{{"layout", to_string(candidate.layout)},
-                      {"step_us", candidate.step_us},
-                      {"low_us", candidate.low_us},
-                      {"high_us", candidate.high_us}};
+  ordered_json json{{"layout", to_string(candidate.layout)},
+                    {"step_us", candidate.step_us},
+                    {"low_us", candidate.low_us},
+                    {"high_us", candidate.high_us}};
+  if (candidate.ttft_us) json["ttft_us"] = *candidate.ttft_us;
+  return json;
 }
 
 ordered_json json_of(const LayoutVerdict& verdict) {

@@ -6,8 +6,8 @@
 // JSON, --explain: schema "cpsim.plan.explain/1", asked, layout, verdict ("rejected", "too large", "slower",
 // "equal", "best"), reason,
 //   works (a layout that is legal and fits, or ""), found, as_written {layout, step_us, fits, why} or null,
-//   lost [text], and unless rejected: memory_bytes, usable_bytes, left_bytes, fits, step_us, low_us, high_us;
-//   best {layout, step_us, low_us, high_us} and parts [{name, us, best_us}] where there is a best one
+//   lost [text], and unless rejected: memory_bytes, usable_bytes, left_bytes, fits, step_us, low_us, high_us, in
+//   decode ttft_us; best {layout, step_us, low_us, high_us, ttft_us} and parts [{name, us, best_us}] where there is a best one
 // JSON, --compare: schema "cpsim.plan.compare/1", layouts [what --explain has of each, with `fits` "no" where
 // it is too large], and
 //   where neither is rejected: parts [{name, us of each}], memory [{name, bytes of each}]

@@ -26,26 +26,6 @@ using sim::Rate;
 
 // ---- numbers ----
 
-// One unit for a whole column, in which `us` has three digits.
-struct TimeUnit {
-  const char* name;
-  double us;
-  int decimals;
-
-  explicit TimeUnit(double smallest_us) {
-    if (smallest_us >= 1e6) {
-      name = "s", us = 1e6;
-    } else if (smallest_us >= 1e3) {
-      name = "ms", us = 1e3;
-    } else {
-      name = "us", us = 1;
-    }
-    const double value = smallest_us / us;
-    decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-  }
-  std::string of(double time_us) const { return fmt::format("{:.{}f}", time_us / us, decimals); }
-};
-
 std::string gib(std::int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / kGiB); }
 
 // ---- layouts ----
@@ -94,16 +74,28 @@ std::string own_text(const Items& items, const Items& common, Phase phase) {
   return join(own);
 }
 
+// The column of the time to the first token, beside that between tokens: none where no layout that is shown has
+// it.
+std::optional<TimeColumn> first_token_column(const PlanAnswer& answer) {
+  if (answer.question.workload.phase != Phase::decode) return std::nullopt;
+  std::optional<double> smallest_us;
+  for (std::size_t i = 0; i < num_shown(answer); ++i) {
+    if (const auto us = answer.best[i].ttft_us) smallest_us = std::min(smallest_us.value_or(*us), *us);
+  }
+  return smallest_us ? std::optional(TimeColumn(*smallest_us)) : std::nullopt;
+}
+
 // Layouts come last: they differ in length, and what stands before them stays aligned in a narrow window.
-std::vector<Column> columns_of(const PlanAnswer& answer, const TimeUnit& unit) {
+std::vector<Column> columns_of(const PlanAnswer& answer, const TimeColumn& step,
+                               const std::optional<TimeColumn>& first_token) {
   const Phase phase = answer.question.workload.phase;
   std::vector<Column> columns = {
       {"fastest", Align::right},
-      {str(time_title(phase, answer.question.aggregated.has_value()), ", ", unit.name), Align::right},
-      {"interval", Align::right},
-      {"tokens/s/GPU", Align::right}};
+      {step.head(time_title(phase, answer.question.aggregated.has_value())), Align::right},
+      {"interval", Align::right}};
+  if (first_token) columns.push_back({first_token->head("TTFT"), Align::right});
+  columns.push_back({"tokens/s/GPU", Align::right});
   if (phase != Phase::decode) columns.push_back({"MFU", Align::right});
-  if (answer.question.aggregated) columns.push_back({"TTFT", Align::right});
   columns.push_back({str("GiB of ", gib(answer.best.front().usable_bytes)), Align::right});
   columns.push_back({"exposed", Align::right});
   columns.push_back({"bound by"});
@@ -114,20 +106,21 @@ std::vector<Column> columns_of(const PlanAnswer& answer, const TimeUnit& unit) {
 std::string best_table(const PlanAnswer& answer) {
   const std::size_t shown = num_shown(answer);
   const Phase phase = answer.question.workload.phase;
-  const TimeUnit unit(answer.best.front().step_us);
+  const TimeColumn step(answer.best.front().step_us);
+  const std::optional<TimeColumn> first_token = first_token_column(answer);
   std::vector<Items> layouts;
   for (std::size_t i = 0; i < shown; ++i) layouts.push_back(items_of(answer.best[i].layout));
   const Items common = common_items(layouts);
-  Table table(columns_of(answer, unit));
+  Table table(columns_of(answer, step, first_token));
   bool doubtful = false, reordered = false;
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& candidate = answer.best[i];
     if (i > 0) reordered = reordered || candidate.step_us < answer.best[i - 1].step_us;
-    std::vector<std::string> cells = {human_percent(candidate.chance), unit.of(candidate.step_us),
-                                      str(unit.of(candidate.low_us), "-", unit.of(candidate.high_us)),
-                                      human_rate(candidate.tokens_per_s_per_gpu)};
+    std::vector<std::string> cells = {human_percent(candidate.chance), step.of(candidate.step_us),
+                                      str(step.of(candidate.low_us), "-", step.of(candidate.high_us))};
+    if (first_token) cells.push_back(candidate.ttft_us ? first_token->of(*candidate.ttft_us) : "-");
+    cells.push_back(human_rate(candidate.tokens_per_s_per_gpu));
     if (phase != Phase::decode) cells.push_back(human_percent(candidate.mfu));
-    if (answer.question.aggregated) cells.push_back(human_us(candidate.ttft_us.value_or(0)));
     doubtful = doubtful || !candidate.likely_fits();
     cells.push_back(str(gib(sim::counted_bytes(candidate.memory)), candidate.likely_fits() ? "" : "?"));
     cells.push_back(human_percent(candidate.exposed_us / candidate.step_us));
@@ -137,6 +130,9 @@ std::string best_table(const PlanAnswer& answer) {
   }
   std::string text = table.text();
   text += "      fastest: how likely it is, or one of its degrees and strategy\n";
+  if (first_token && !answer.question.aggregated)
+    text +=
+        "      TTFT: the prompts of all requests read at once, in the same layout; --ttft-max limits it\n";
   if (reordered) text += "      times within 0.5 % are ties: what takes less memory comes first\n";
   if (doubtful)
     text += "      ? unlikely to fit: measured runs took more than predicted by more than is left\n";
@@ -149,7 +145,7 @@ std::string best_table(const PlanAnswer& answer) {
 std::string classes_text(const PlanAnswer& answer) {
   if (answer.classes.empty() || answer.best.empty()) return "";
   const Candidate& best = answer.best.front();
-  const TimeUnit unit(best.step_us);
+  const TimeColumn step(best.step_us);
   std::size_t width = 0;
   for (const sim::ClassBest& of_class : answer.classes) width = std::max(width, of_class.name.size());
   std::string text = "the best of each class, and what sets it apart from the best:\n";
@@ -162,7 +158,7 @@ std::string classes_text(const PlanAnswer& answer) {
     const Candidate& candidate = *of_class.candidate;
     const bool is_best = to_string(candidate.layout) == to_string(best.layout);
     const double more = 100 * (candidate.step_us / best.step_us - 1);
-    text += fmt::format("{}{} {}  {}  {}\n", title, unit.of(candidate.step_us), unit.name,
+    text += fmt::format("{}{} {}  {}  {}\n", title, step.of(candidate.step_us), step.unit(),
                         is_best ? "the best" : fmt::format("{:+.1f} %", more), to_string(candidate.layout));
     const std::string margin(title.size(), ' ');
     if (!is_best && !of_class.why.empty())
