@@ -291,6 +291,42 @@ TEST(PlanCommand, AScenarioSaysTheSame) {
   EXPECT_EQ(changed["question"]["fixed"]["pp"], 1);
 }
 
+// A model that is likely not the one that was meant: every form of the answer begins with it.
+TEST(PlanCommand, AMisspeltConfigIsWarnedOfFirst) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("config.json"))
+      << R"({"model_type": "olmo2", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+             "num_key_value_head": 2, "intermediate_size": 1024, "vocab_size": 8000, "torch_dtype": "bfloat16",
+             "max_position_embeddings": 8192, "tie_word_embeddings": false, "bos_token_id": 1, "clip_qkv": 8})";
+  const Words plan = {"plan",      "--model", folder.file("config.json"), "--gpus", "2",
+                      "--seq-len", "1K",      "--global-batch",           "2"};
+  const char *slip =
+                 "num_key_value_head is not read; did you mean num_key_value_heads? num_key_value_heads is "
+                 "missing: 8, as num_attention_heads",
+             *type = "model_type \"olmo2\" is not known";
+  const json answer = answer_of(cpsim(with(plan, {"--json"})));
+  ASSERT_EQ(answer["warnings"].size(), 2U);
+  EXPECT_THAT(answer["warnings"][0].get<std::string>(), HasSubstr(type));
+  EXPECT_THAT(answer["warnings"][1].get<std::string>(), StartsWith(slip));
+  EXPECT_THAT(answer["question"]["assumptions"].dump(),
+              AllOf(HasSubstr("1 key of the config is not read: clip_qkv"), Not(HasSubstr("bos_token_id"))));
+  for (const Words& brief : {Words{}, Words{"--quiet"}}) {
+    const Finished screen = cpsim(with(plan, brief));
+    const auto warning = screen.out.find("\n\nwarning     model_type ");
+    EXPECT_LT(warning, screen.out.find("fastest")) << screen.out;
+    EXPECT_EQ(screen.out.find("\nwarning ", screen.out.find("fastest")), std::string::npos);
+  }
+  EXPECT_THAT(cpsim(with(plan, {"--explain", "tp=2"})).out, StartsWith("warning     model_type "));
+  EXPECT_EQ(answer_of_two(cpsim(with(plan, {"--compare", "tp=2", "dp_shard=2", "--json"})))["warnings"],
+            answer["warnings"]);
+  EXPECT_THAT(cpsim(with(plan, {"--csv", "-"})).err, HasSubstr("cpsim plan: warning: model_type "));
+  EXPECT_THAT(cpsim(with(plan, {"--emit", "megatron"})).err,
+              HasSubstr("cpsim plan: warning: num_key_value_head "));
+  const Finished nothing = cpsim(with(plan, {"--max-memory", "0.01"}));
+  EXPECT_EQ(nothing.exit_code, 20);
+  EXPECT_THAT(nothing.err, StartsWith("cpsim plan: warning: model_type "));
+}
+
 TEST(PlanCommand, NothingFitsIsACodeOfItsOwn) {
   const Finished finished = cpsim(
       {"plan", "--model", "llama-3.1-405b", "--nodes", "1", "--seq-len", "128K", "--global-batch", "8"});

@@ -66,6 +66,7 @@ TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
     const ReadModel read = find_model(name);
     EXPECT_EQ(read.model.name, name);
     EXPECT_THAT(read.assumptions, IsEmpty()) << name;
+    EXPECT_THAT(read.warnings, IsEmpty()) << name;
     EXPECT_THAT(read.source, HasSubstr("huggingface.co")) << name;
     EXPECT_THAT(read.source, HasSubstr(read.repository)) << name;
     EXPECT_THAT(read.repository, HasSubstr("/")) << name;
@@ -97,7 +98,8 @@ TEST(ReadModel, TakesEveryField) {
   const ReadModel read = sim::read_model(
       config({{"torch_dtype", "\"float16\""}, {"tie_word_embeddings", "true"}, {"unknown_key", "[1, {}]"}}),
       "f", "n");
-  EXPECT_THAT(read.assumptions, IsEmpty());
+  EXPECT_THAT(read.assumptions, ElementsAre("1 key of the config is not read: unknown_key"));
+  EXPECT_THAT(read.warnings, IsEmpty());
   Transformer wanted;
   wanted.name = "n";
   wanted.hidden = 64, wanted.layers = 4, wanted.q_heads = 8, wanted.kv_heads = 2, wanted.head_dim = 8;
@@ -142,10 +144,61 @@ TEST(ReadModel, FamiliesDifferInWhatTheyDoNotSay) {
   EXPECT_FALSE(read({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).model.window.has_value());
   EXPECT_EQ(read({{"model_type", "\"mixtral\""}, {"num_local_experts", "8"}}).model.experts,
             (Experts{8, 2, 128}));
+  EXPECT_THAT(read({{"model_type", "\"olmo2\""}}).warnings,
+              ElementsAre(HasSubstr("model_type \"olmo2\" is not known, so its layers are taken as llama's")));
+  EXPECT_THAT(read({{"model_type", "null"}}).warnings, ElementsAre(HasSubstr("model_type is missing")));
+}
+
+// ---- keys that nothing is read from ----
+
+TEST(ReadModelKeys, AMisspeltOneIsAWarningWithWhatIsAssumedInstead) {
+  const ReadModel slip = read({{"num_key_value_heads", "null"}, {"num_key_value_head", "2"}});
+  EXPECT_EQ(slip.model.kv_heads, 8);
+  EXPECT_THAT(slip.warnings,
+              ElementsAre("num_key_value_head is not read; did you mean num_key_value_heads? "
+                          "num_key_value_heads is missing, so 8 is taken, as num_attention_heads (no grouping)"));
+  EXPECT_THAT(slip.assumptions, ElementsAre(HasSubstr("num_key_value_heads is missing")));
   EXPECT_THAT(
-      read({{"model_type", "\"olmo2\""}}).assumptions,
-      ElementsAre(HasSubstr("model_type \"olmo2\" is not known, so its layers are taken as llama's")));
-  EXPECT_THAT(read({{"model_type", "null"}}).assumptions, ElementsAre(HasSubstr("model_type is missing")));
+      read({{"qk_nrom", "true"}}).warnings,
+      ElementsAre("qk_nrom is not read; did you mean qk_norm? qk_norm is missing, and the model is taken "
+                  "without it"));
+  for (const auto& [written, meant] :
+       std::map<std::string, std::string>{{"window_size", "sliding_window"},
+                                          {"slidingWindow", "sliding_window"},
+                                          {"num_expert", "num_experts"},
+                                          {"atention_bias", "attention_bias"}}) {
+    EXPECT_THAT(read({{written, "16"}}).warnings, ElementsAre(HasSubstr("did you mean " + meant + "?")))
+        << written;
+  }
+}
+
+TEST(ReadModelKeys, OthersAreCountedAndNamed) {
+  const ReadModel read = sim::read_model(config({{"hidden_dropout_rate", "0"},
+                                                 {"final_logit_softcapping", "30"},
+                                                 {"head_dims", "9"},
+                                                 {"x", "null"}}),
+                                         "f", "n");
+  EXPECT_THAT(read.warnings, IsEmpty()) << "head_dim is there";
+  EXPECT_THAT(read.assumptions,
+              ElementsAre("3 keys of the config are not read: final_logit_softcapping, head_dims, "
+                          "hidden_dropout_rate"));
+  std::map<std::string, std::string> many;
+  for (int i = 0; i < 20; ++i) many["zz" + std::to_string(100 + i)] = "1";
+  EXPECT_THAT(sim::read_model(config(many), "f", "n").assumptions,
+              ElementsAre(AllOf(HasSubstr("20 keys"), HasSubstr("zz111 and 8 more"))));
+}
+
+TEST(ReadModelKeys, IdleOnesAreNotMentioned) {
+  const ReadModel read = sim::read_model(config({{"transformers_version", "\"4.44\""},
+                                                 {"bos_token_id", "1"},
+                                                 {"eos_token_id", "[1, 2]"},
+                                                 {"rope_theta", "1e6"},
+                                                 {"_name_or_path", "\"x\""},
+                                                 {"kv_lora_rank", "0"},
+                                                 {"initializer_range", "0.02"}}),
+                                         "f", "n");
+  EXPECT_THAT(read.assumptions, IsEmpty());
+  EXPECT_THAT(read.warnings, IsEmpty());
 }
 
 TEST(ReadModel, WindowsCountOnlyWhereTheyAreUsed) {
@@ -224,6 +277,9 @@ TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
       {{{"model_type", "7"}}, "config.json: model_type is a number, 7; it must be a string"},
       {{{"layer_types", "[1]"}, {"sliding_window", "8"}},
        "layer_types is an array, [1]; it must be a list of strings"},
+      {{{"hidden_size", "null"}, {"d_model", "64"}},
+       "hidden_size, the width of what layers hand on, is missing; d_model is not read, did you mean hidden_size?"},
+      {{{"num_hidden_layers", "null"}, {"num_hiden_layers", "4"}}, "did you mean num_hidden_layers?"},
       {{{"num_experts", "4"}},
        "num_experts_per_tok, how many experts each token goes to, is missing; add it"},
       {{{"num_experts", "4"}, {"num_experts_per_tok", "5"}},
@@ -237,7 +293,7 @@ TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
 
 TEST(ReadModelErrors, SeveralAreSaidAtOnce) {
   EXPECT_THAT(config_error({{"hidden_size", "null"}, {"vocab_size", "-4"}, {"attention_bias", "\"no\""}}),
-              AllOf(HasSubstr("hidden_size is missing"), HasSubstr("\nconfig.json: vocab_size=-4"),
+              AllOf(HasSubstr("hidden_size, the width of what layers hand on, is missing"), HasSubstr("\nconfig.json: vocab_size=-4"),
                     HasSubstr("\nconfig.json: attention_bias is a string")));
 }
 

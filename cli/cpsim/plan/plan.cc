@@ -99,6 +99,12 @@ void check_outputs(const Flags& flags) {
   }
 }
 
+// Where standard output is another program's food, or there is no answer that could begin with them.
+void warn_on_stderr(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings)
+    fmt::print(stderr, "cpsim plan: warning: {}\n", printable(warning));
+}
+
 std::string progress_text(const sim::SearchProgress& progress) {
   return str(sim::human_count(progress.layouts), " layouts, ", sim::human_count(progress.bounded),
              " bounded, ", sim::human_count(progress.replayed), " replayed",
@@ -135,6 +141,7 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
                      context);
   });
   if (flags.prints_emitted()) {
+    warn_on_stderr(question.warnings);
     fmt::print("{}", emitted.text);
     for (const std::string& cannot : emitted.cannot) fmt::print(stderr, "cpsim plan: --emit: {}\n", cannot);
   } else {
@@ -242,7 +249,10 @@ void complete(sim::PlanAnswer& answer, bool with_charts, Progress& progress) {
 }
 
 void print(const Flags& flags, const sim::PlanAnswer& answer) {
-  if (flags.prints_csv()) return fmt::print("{}", sim::to_csv(answer));
+  if (flags.prints_csv()) {
+    warn_on_stderr(answer.warnings);
+    return fmt::print("{}", sim::to_csv(answer));
+  }
   if (flags.json) return fmt::print("{}\n", sim::to_json(answer));
   if (flags.prints_emitted()) return;
   fmt::print("{}", printable(sim::plan_screen(answer, flags.brief)));
@@ -316,7 +326,13 @@ int run(const Flags& flags) {
   if (!flags.explain.empty()) explained = parse_partial_layout(question, "--explain", flags.explain);
   save_scenario(flags, job);
   if (!flags.compare.empty()) return compare(flags, question);
-  return explained ? explain(flags, job, question, *explained) : answer(flags, job, question);
+  if (explained) return explain(flags, job, question, *explained);
+  try {
+    return answer(flags, job, question);
+  } catch (const Infeasible&) {
+    warn_on_stderr(question.warnings);  // a model that is not the one that was meant may be why nothing fits
+    throw;
+  }
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ void take_model(const Job& job, sim::PlanQuestion& question, std::optional<DType
   question.model = std::move(read.model);
   question.model_source = std::move(read.source);
   question.assumptions = std::move(read.assumptions);
+  question.warnings = std::move(read.warnings);
   stored = read.dtype;
 }
 

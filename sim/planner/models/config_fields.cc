@@ -8,6 +8,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/planner/models/config_keys.h"
 
 namespace cp::sim {
 namespace {
@@ -113,8 +114,43 @@ std::vector<std::string> ConfigFields::words(const char* key) {
 }
 
 std::int64_t ConfigFields::required_size(const char* key, const char* meaning) {
-  if (!has(key)) fail(str(key, ", ", meaning, ", is missing; add it"));
+  if (!has(key)) {
+    const std::string written = written_for(key);
+    fail(str(key, ", ", meaning, ", is missing; ",
+             written.empty() ? "add it" : str(written, " is not read, did you mean ", key, "?")));
+  }
   return size(key).value_or(1);
+}
+
+// The key of the config by which somebody likely meant this one; empty if there is none.
+std::string ConfigFields::written_for(std::string_view key) const {
+  for (const auto& [written, value] : config_.items()) {
+    if (!value.is_null() && meant_key(written) == key) return written;
+  }
+  return "";
+}
+
+void ConfigFields::look_at_other_keys() {
+  constexpr std::size_t kNamed = 12, kMaxSize = 60;
+  std::vector<std::string> others;
+  for (const auto& [key, value] : config_.items()) {
+    if (value.is_null() || is_read_key(key) || is_idle_key(key)) continue;
+    const std::string meant = meant_key(key), shown = key.substr(0, kMaxSize);
+    if (meant.empty() || has(meant.c_str())) {
+      others.push_back(shown);
+      continue;
+    }
+    const std::string missing = str(meant, " is missing");
+    const auto assumed = std::find_if(assumptions_.begin(), assumptions_.end(),
+                                      [&](const std::string& text) { return text.starts_with(missing); });
+    warn(str(shown, " is not read; did you mean ", meant, "? ",
+             assumed == assumptions_.end() ? str(missing, ", and the model is taken without it") : *assumed));
+  }
+  if (others.empty()) return;
+  const std::size_t all = others.size();
+  others.resize(std::min(all, kNamed));
+  assume(str(all, all == 1 ? " key of the config is not read: " : " keys of the config are not read: ",
+             join(others), all > kNamed ? str(" and ", all - kNamed, " more") : ""));
 }
 
 void ConfigFields::fail(const std::string& message) { errors_.push_back(str(filename_, ": ", message)); }

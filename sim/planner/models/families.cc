@@ -85,6 +85,10 @@ const std::vector<OtherKind>& other_kinds() {
   return all;
 }
 
+// Of models whose layers are not all alike.
+constexpr std::array<const char*, 3> kStepsOfLayers = {"decoder_sparse_step", "interleave_moe_layer_step",
+                                                       "moe_layer_freq"};
+
 bool said(const ConfigFields& fields, const char* key) {
   constexpr std::array<std::string_view, 5> kNothing = {"", "0", "false", "[]", "{}"};
   const std::string text = fields.text_of(key);
@@ -103,6 +107,15 @@ Family family_of(const std::string& model_type) {
   return usual;
 }
 
+bool is_key_of_other_kind(std::string_view key) {
+  const auto is_key = [&](const char* other) { return key == other; };
+  const auto& kinds = other_kinds();
+  return std::any_of(kStepsOfLayers.begin(), kStepsOfLayers.end(), is_key) ||
+         std::any_of(kinds.begin(), kinds.end(), [&](const OtherKind& kind) {
+           return std::any_of(kind.keys.begin(), kind.keys.end(), is_key);
+         });
+}
+
 void refuse_other_kinds(const Family& family, ConfigFields& fields) {
   for (const OtherKind& kind : other_kinds()) {
     std::vector<std::string> signs;
@@ -115,7 +128,7 @@ void refuse_other_kinds(const Family& family, ConfigFields& fields) {
     }
     if (!signs.empty()) fields.fail(str(join(signs, ", "), ": ", kind.reason));
   }
-  for (const char* key : {"decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq"}) {
+  for (const char* key : kStepsOfLayers) {
     if (!said(fields, key) || fields.text_of(key) == "1") continue;
     fields.fail(str(key, " ", fields.text_of(key), ": ", kSomeExperts));
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "sim/planner/models/config_fields.h"
 
@@ -24,6 +25,9 @@ struct Family {
 
 // The family of that model_type. One that is not known has the usual defaults.
 Family family_of(const std::string& model_type);
+
+// Whether a key is one of those by which models are known that no Transformer describes.
+bool is_key_of_other_kind(std::string_view key);
 
 // An error for every reason why no Transformer describes the model, each with the nearest thing that works.
 void refuse_other_kinds(const Family& family, ConfigFields& fields);

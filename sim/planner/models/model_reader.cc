@@ -30,7 +30,9 @@ class ModelReader {
     take_tied();
     take_storage();
     fields_.raise();
+    fields_.look_at_other_keys();
     read_.assumptions = fields_.assumptions();
+    read_.warnings = fields_.warnings();
     return std::move(read_);
   }
 
@@ -40,7 +42,7 @@ class ModelReader {
     const std::string said = family_.model_type.empty()
                                  ? std::string("model_type is missing")
                                  : str("model_type \"", family_.model_type, "\" is not known");
-    fields_.assume(
+    fields_.warn(
         str(said, ", so its layers are taken as llama's, with two norms and an MLP of three matrices"));
   }
 

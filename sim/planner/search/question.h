@@ -54,6 +54,7 @@ struct PlanQuestion {
   Transformer model;
   std::string model_source;              // file or preset
   std::vector<std::string> assumptions;  // of the model and of all else, one sentence each
+  std::vector<std::string> warnings;     // what likely is not meant so, of the model; shown first
   Workload workload;
   Cluster cluster;              // with its number of nodes
   bool part_of_a_node = false;  // the cluster's one node has fewer GPUs than the preset's

@@ -369,6 +369,7 @@ class Search {
   PlanAnswer finish() {
     PlanAnswer answer;
     answer.question = question_;
+    answer.warnings = question_.warnings;
     answer.counts = counts_;
     answer.counts.rejected.assign(rejected_.begin(), rejected_.end());
     std::stable_sort(answer.counts.rejected.begin(), answer.counts.rejected.end(),

@@ -169,6 +169,12 @@ std::string head(const LayoutVerdict& verdict) {
   return text + about_keys(verdict);
 }
 
+std::string warnings_of(const sim::PlanQuestion& question) {
+  std::string text;
+  for (const std::string& warning : question.warnings) text += titled_line("warning", warning);
+  return text;
+}
+
 ordered_json timed(const Candidate& candidate) {
   ordered_json json{{"layout", to_string(candidate.layout)},
                     {"step_us", candidate.step_us},
@@ -230,9 +236,10 @@ LayoutVerdict judge(const sim::PlanQuestion& question, std::string asked, sim::C
 }
 
 std::string explanation_text(const sim::PlanQuestion& question, const LayoutVerdict& verdict) {
-  if (verdict.kind == Kind::rejected) return rejected_text(verdict);
+  std::string text = warnings_of(question);
+  if (verdict.kind == Kind::rejected) return text + rejected_text(verdict);
   const Candidate& candidate = *verdict.completion.candidate;
-  std::string text = head(verdict);
+  text += head(verdict);
   const bool same = verdict.best && to_string(verdict.best->layout) == to_string(candidate.layout);
   if (verdict.kind == Kind::best) {
     const bool tie = verdict.best && !same;
@@ -252,8 +259,8 @@ std::string explanation_text(const sim::PlanQuestion& question, const LayoutVerd
   return text + memory_text(question, candidate);
 }
 
-std::string explanation_json(const sim::PlanQuestion&, const LayoutVerdict& verdict) {
-  ordered_json json = {{"schema", "cpsim.plan.explain/1"}};
+std::string explanation_json(const sim::PlanQuestion& question, const LayoutVerdict& verdict) {
+  ordered_json json = {{"schema", "cpsim.plan.explain/1"}, {"warnings", question.warnings}};
   json.update(json_of(verdict));
   if (!verdict.completion.candidate || !verdict.best) return json.dump(2);
   json["best"] = timed(*verdict.best);
@@ -268,7 +275,7 @@ std::string explanation_json(const sim::PlanQuestion&, const LayoutVerdict& verd
 }
 
 std::string comparison_text(const sim::PlanQuestion& question, const std::array<LayoutVerdict, 2>& verdicts) {
-  std::string text;
+  std::string text = warnings_of(question);
   for (std::size_t i = 0; i < 2; ++i) {
     const LayoutVerdict& verdict = verdicts[i];
     text += i == 0 ? "A  " : "B  ";
@@ -296,6 +303,7 @@ std::string comparison_text(const sim::PlanQuestion& question, const std::array<
 
 std::string comparison_json(const sim::PlanQuestion& question, const std::array<LayoutVerdict, 2>& verdicts) {
   ordered_json json = {{"schema", "cpsim.plan.compare/1"},
+                       {"warnings", question.warnings},
                        {"layouts", {json_of(verdicts[0]), json_of(verdicts[1])}}};
   for (ordered_json& layout : json["layouts"]) {
     if (layout["verdict"] == name(Kind::best)) layout["verdict"] = "fits";

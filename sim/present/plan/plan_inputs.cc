@@ -134,11 +134,13 @@ std::string software_text(const PlanQuestion& question) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> plan_inputs(const PlanQuestion& question) {
-  std::vector<std::pair<std::string, std::string>> lines = {{"model", model_text(question)},
-                                                            {"workload", workload_text(question)},
-                                                            {"cluster", cluster_text(question)},
-                                                            {"rates", rates_text(question.cluster)},
-                                                            {"software", software_text(question)}};
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (const std::string& warning : question.warnings) lines.emplace_back("warning", warning);
+  lines.insert(lines.end(), {{"model", model_text(question)},
+                             {"workload", workload_text(question)},
+                             {"cluster", cluster_text(question)},
+                             {"rates", rates_text(question.cluster)},
+                             {"software", software_text(question)}});
   if (const std::string fixed = fixed_text(question.fixed); !fixed.empty())
     lines.emplace_back("fixed", fixed);
   if (!question.assumptions.empty()) lines.emplace_back("assumed", join(question.assumptions, "; "));

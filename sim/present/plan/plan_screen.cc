@@ -329,15 +329,18 @@ std::string time_parts(const Candidate& candidate) {
 std::string plan_screen(const PlanAnswer& answer, bool brief) {
   // The search throws where nothing fits, so that it was stopped where there is nothing.
   std::string text = str(answer.best.empty() ? "no layout was replayed yet" : sim::headline(answer), "\n\n");
+  for (const std::string& warning : answer.warnings) text += titled_line("warning", warning);
+  if (!answer.warnings.empty()) text += "\n";
   if (brief) {
     if (!answer.best.empty()) {
       text += str(best_table(answer), "\n");
       text += titled_line("left", memory_left(answer.best.front(), answer.question.memory_width));
     }
-    for (const std::string& warning : answer.warnings) text += titled_line("warning", warning);
     return text;
   }
-  for (const auto& [title, what] : plan_inputs(answer.question)) text += titled_line(title, what);
+  for (const auto& [title, what] : plan_inputs(answer.question)) {
+    if (title != "warning") text += titled_line(title, what);  // they stand above, with the search's own
+  }
   text += "\n";
   if (!answer.best.empty()) {
     const Candidate& best = answer.best.front();
@@ -357,7 +360,6 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
       titled_line("nearest", answer.nearest ? nearest_text(*answer.nearest)
                                             : str("none: no step of ", name(answer.question.workload.phase),
                                                   " was ever compared with a measurement"));
-  for (const std::string& warning : answer.warnings) text += titled_line("warning", warning);
   if (!answer.next_command.empty()) text += str("next        ", answer.next_command, "\n");
   return text;
 }

@@ -1,10 +1,10 @@
 // A PlanAnswer as text: the first screen of `cpsim plan`.
 //
-//   the answer in one sentence
+//   the answer in one sentence; warnings
 //   what was asked, as it was understood, with what was assumed
 //   the best layouts; of the first one: where its step goes, its memory and what is left of it
 //   the best of each class and the baseline, and what sets them apart
-//   what became of all layouts; the nearest measurement; warnings; what to type next
+//   what became of all layouts; the nearest measurement; what to type next
 #pragma once
 
 #include <string>
