@@ -159,8 +159,19 @@ TEST(PlanWhatIf, ExperimentsAreAtMostThree) {
   EXPECT_LE(found["experiments"].size(), 3U);
   EXPECT_EQ(found["robust"].get<bool>(), found["measurements"].empty());
   const std::string text = screen(words);
+  // The same things that the plan's own screen weighs, with what is typed.
+  for (const json& candidate : found["candidates"]) {
+    EXPECT_GT(candidate["saves_us"], 0);
+    ASSERT_FALSE(candidate["commands"].empty());
+  }
+  const bool nothing = found["candidates"].empty();
+  if (!nothing) {
+    EXPECT_THAT(text, AllOf(HasSubstr("\nrun first   "), HasSubstr("\nit settles  ")));
+    for (const json& command : found["candidates"][0]["commands"])
+      EXPECT_THAT(text, HasSubstr("\n            " + command.get<std::string>() + "\n"));
+  }
   if (found["robust"]) {
-    EXPECT_THAT(text, HasSubstr("no measurement would change that"));
+    EXPECT_EQ(text.find("no measurement would change that") != std::string::npos, nothing);
   } else {
     // What to type, and what to do with its answer.
     EXPECT_THAT(text, AllOf(HasSubstr("cprun profile "), HasSubstr(" than assumed: "),

@@ -154,7 +154,7 @@ TEST(NextExperiments, EachRunTellsApartWhatItSays) {
   ASSERT_EQ(experiments.size(), 2U);
   EXPECT_EQ(experiments[0].layout.tp, 1);
   EXPECT_DOUBLE_EQ(experiments[0].separates, 4.0 / 5);
-  EXPECT_EQ(experiments[0].settles, "rates as they are (1 ms) from attention 10 % slower (1.1 ms)");
+  EXPECT_EQ(experiments[0].settles, "1 ms means rates as they are, 1.1 ms attention 10 % slower");
   EXPECT_EQ(experiments[0].expected_us, 1000);
   EXPECT_DOUBLE_EQ(experiments[1].separates, 1);
   EXPECT_THAT(experiments[1].settles, HasSubstr("attention 10 % slower"));

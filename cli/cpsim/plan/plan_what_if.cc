@@ -302,6 +302,7 @@ int rates(const WhatIf& what_if, const Job& job, int threads, bool json) {
     if (InterruptScope::interrupted()) return found;
     run.begins("with other rates");
     sensitivity = sim::sensitivity_of(found);
+    found.next_command = plan_command(job);
     return found;
   });
   if (what_if.sensitivity) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shared/base/text.h"
+#include "sim/present/units.h"
 
 namespace cp::sim {
 namespace {
@@ -26,12 +27,9 @@ std::int64_t tie_of(const Candidate& candidate, double least_us) {
   return static_cast<std::int64_t>(std::log(candidate.step_us / least_us) / std::log1p(kTie));
 }
 
-// "+12.1 ms exposed cp": three digits, two decimals at most.
+// "+12.1 ms exposed cp".
 std::string signed_part(TimePart part, double us) {
-  const double size = std::abs(us), unit = size >= 1e6 ? 1e6 : size >= 1e3 ? 1e3 : 1;
-  const double step = size >= 100 * unit ? 1 : size >= 10 * unit ? 0.1 : 0.01;
-  const char* unit_name = unit == 1e6 ? " s " : unit == 1e3 ? " ms " : " us ";
-  return str(us > 0 ? "+" : "-", std::round(size / unit / step) * step, unit_name, name(part));
+  return str(us > 0 ? "+" : "-", human_us(std::abs(us)), " ", name(part));
 }
 
 }  // namespace

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iomanip>
-#include <sstream>
 #include <utility>
 
 #include "shared/base/text.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/ranking.h"
+#include "sim/present/units.h"
 
 namespace cp::sim {
 namespace {
@@ -48,19 +47,9 @@ int fastest_of(const std::vector<double>& times) {
                           times.begin());
 }
 
-// Four digits: runs differ by a few in a hundred.
-std::string four_digits(double us) {
-  const double unit = us >= 1e6 ? 1e6 : us >= 1e3 ? 1e3 : 1;
-  std::ostringstream out;
-  out << std::setprecision(4) << us / unit << (us >= 1e6 ? " s" : us >= 1e3 ? " ms" : " us");
-  return out.str();
-}
-
-std::string words(const Changed& changed, double us) {
-  const std::string what = changed.factor == 1
-                               ? "rates as they are"
-                               : str(changed.rate, " 10 % ", changed.factor > 1 ? "faster" : "slower");
-  return str(what, " (", four_digits(us), ")");
+std::string words(const Changed& changed) {
+  return changed.factor == 1 ? "rates as they are"
+                             : str(changed.rate, " 10 % ", changed.factor > 1 ? "faster" : "slower");
 }
 
 }  // namespace
@@ -118,10 +107,11 @@ std::vector<Experiment> next_experiments(const Sensitivity& sensitivity, double 
       };
       return gap(x) < gap(y);
     });
-    experiments.push_back({sensitivity.layouts[best_run], sensitivity.step_us[best_run],
-                           str(words(states[widest.first], states[widest.first].step_us[best_run]), " from ",
-                               words(states[widest.second], states[widest.second].step_us[best_run])),
-                           static_cast<double>(most) / static_cast<double>(open.size())});
+    experiments.push_back(
+        {sensitivity.layouts[best_run], sensitivity.step_us[best_run],
+         str(human_us(states[widest.first].step_us[best_run]), " means ", words(states[widest.first]), ", ",
+             human_us(states[widest.second].step_us[best_run]), " ", words(states[widest.second])),
+         static_cast<double>(most) / static_cast<double>(open.size())});
     std::erase_if(open, [&](const auto& pair) { return apart(best_run, pair); });
   }
   return experiments;

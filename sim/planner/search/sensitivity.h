@@ -32,7 +32,7 @@ Sensitivity sensitivity_of(const PlanAnswer& answer, int top = 10);
 struct Experiment {
   ParallelLayout layout;
   double expected_us = 0;  // as the rates are believed to be
-  std::string settles;     // "attention 10 % slower (7.1 s) from network 10 % faster (6.3 s)"
+  std::string settles;     // "7.1 s means attention 10 % slower, 6.3 s network 10 % faster"
   double separates = 0;    // share of what was still open that it decides
 };
 // At most three, chosen one after the other: each tells apart most of the pairs of changes (the unchanged

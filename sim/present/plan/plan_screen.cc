@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 
 #include "shared/base/text.h"
-#include "sim/planner/search/measurements.h"
 #include "sim/present/number_text.h"
 #include "sim/present/plan/headline.h"
+#include "sim/present/plan/next_measurement.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/table.h"
 
@@ -22,7 +22,6 @@ namespace {
 
 using sim::Candidate;
 using sim::PlanAnswer;
-using sim::Rate;
 
 // ---- numbers ----
 
@@ -197,21 +196,13 @@ std::string sure_text(const PlanAnswer& answer) {
 }
 
 std::string settles_text(const PlanAnswer& answer) {
-  constexpr double kWorthIt = 0.001;  // of the step
-  const double step_us = answer.best.front().step_us;
-  const auto saves = [&](double us) {
-    return fmt::format("saves {} a step ({:.1f} %)", human_us(us), 100 * us / step_us);
-  };
-  const double rate_us = answer.worths.empty() ? 0 : answer.worths.front().us;
-  if (std::max(rate_us, answer.strategies_worth_us) < kWorthIt * step_us)
-    return "no measurement: any would save less than 0.1 % of the step";
-  if (answer.strategies_worth_us > rate_us) {
-    return str("to time attention by each strategy ", saves(answer.strategies_worth_us),
-               ": --emit cprun, then cprun");
-  }
-  const Rate rate = answer.worths.front().rate;
-  return str("to measure ", sim::name(rate), " ", saves(rate_us), ": ",
-             sim::measurement_command(answer.question, rate).profile);
+  const std::vector<NextMeasurement> all = next_measurements(answer);
+  if (all.empty()) return "no measurement: any would save less than 0.1 % of the step";
+  const NextMeasurement& first = all.front();
+  const std::string saves = fmt::format("saves {} a step ({:.1f} %)", human_us(first.saves_us),
+                                        100 * first.saves_us / answer.best.front().step_us);
+  if (!first.rate) return str("to time attention by each strategy ", saves, ": --emit cprun, then cprun");
+  return str("to measure ", name(first), " ", saves, ": ", commands(answer, first).front());
 }
 
 std::string rejected_text(const sim::SearchCounts& counts) {

@@ -11,6 +11,7 @@
 #include "shared/base/text.h"
 #include "sim/planner/search/measurements.h"
 #include "sim/present/number_text.h"
+#include "sim/present/plan/next_measurement.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/plan/plan_screen.h"
 #include "sim/present/table.h"
@@ -105,6 +106,14 @@ std::string what_to_do(const sim::RateMeasurement& of, const sim::TurningPoint& 
       100 * turn.gain_share);
 }
 
+ordered_json candidates_json(const sim::PlanAnswer& answer) {
+  ordered_json candidates = ordered_json::array();
+  for (const NextMeasurement& one : next_measurements(answer))
+    candidates.push_back(
+        {{"what", name(one)}, {"saves_us", one.saves_us}, {"commands", commands(answer, one)}});
+  return candidates;
+}
+
 // How far the others are behind: what a change must outweigh.
 std::string rivals(const sim::Sensitivity& sensitivity) {
   Table table({{"", Align::right}, {"time", Align::right}, {"behind", Align::right}, {"layout"}});
@@ -195,11 +204,12 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
                              const std::string& then) {
   const std::vector<sim::RateMeasurement> measured = sim::measurements(answer.question, sensitivity);
   std::string text = summary_of(answer, sensitivity);
+  const std::string first = next_measurement_text(answer, then);
   if (measured.empty()) {
-    return str(wrapped(text + ": no measurement would change that", kScreenWidth, 2), "\n\n",
-               lines(plan_inputs(answer.question)));
+    return str(wrapped(text + (first.empty() ? ": no measurement would change that" : ""), kScreenWidth, 2),
+               "\n\n", lines(plan_inputs(answer.question)), first.empty() ? "" : "\n", first);
   }
-  text += str(": measure ", measured.front().rate, " first");
+  if (first.empty()) text += str(": measure ", measured.front().rate, " first");
   Table table({{"measure"}, {"settles", Align::right}, {"not knowing it costs", Align::right}});
   std::string todo;
   for (const sim::RateMeasurement& of : measured) {
@@ -218,20 +228,17 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
   todo += lines({{"else", str("stay with ", to_string(sensitivity.layouts.front()))}});
   todo += str("then        ", then, "\n");
   for (const sim::Experiment& run : sim::next_experiments(sensitivity)) {
-    todo += lines({{"or a run", str("a step of ", to_string(run.layout), ", expected to take ",
-                                    human_us(run.expected_us), ", tells ", run.settles)}});
+    todo += lines({{"or a run", str("time a step of ", to_string(run.layout), ": ", run.settles)}});
   }
-  return str(wrapped(text, kScreenWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", table.text(),
-             "\n", todo);
+  return str(wrapped(text, kScreenWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", first,
+             first.empty() ? "" : "\n", table.text(), "\n", todo);
 }
 
 std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
                              const std::string& then) {
-  ordered_json json{{"schema", "cpsim.plan.next_experiment/1"},
-                    {"summary", summary_of(answer, sensitivity)},
-                    {"robust", sensitivity.robust()},
-                    {"measurements", ordered_json::array()},
-                    {"then", then},
+  ordered_json json{{"schema", "cpsim.plan.next_experiment/1"}, {"summary", summary_of(answer, sensitivity)},
+                    {"robust", sensitivity.robust()},           {"measurements", ordered_json::array()},
+                    {"candidates", candidates_json(answer)},    {"then", then},
                     {"experiments", ordered_json::array()}};
   for (const sim::RateMeasurement& of : sim::measurements(answer.question, sensitivity)) {
     ordered_json turns = ordered_json::array();

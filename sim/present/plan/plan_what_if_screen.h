@@ -9,7 +9,8 @@
 //     order}], robust order: the layouts' numbers, from 1, the fastest first
 //   next_experiment            measurements [{rate, settles, regret_us, profile, other, quick, turns
 //                              [{factor, layout, gain_share}]}], the one that settles most first; experiments
-//                              [{layout, expected_us, settles, separates}], robust, then
+//                              [{layout, expected_us, settles, separates}], robust, candidates [{what, saves_us,
+//                              commands [text]}] (next_measurement.h), the one that saves most first, then
 //     settles: share of what not knowing the rates costs; turns: from which factor of the rate on which
 //              layout is the best
 //     then: the command that plans with what was measured
