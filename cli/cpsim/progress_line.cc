@@ -1,5 +1,6 @@
 #include "cli/cpsim/progress_line.h"
 
+#include <cmath>
 #include <unistd.h>
 #include <utility>
 
@@ -43,7 +44,7 @@ void Progress::draw_until_stopped() {
   if (wake_.wait_for(lock, kDelay, stopped)) return;
   do {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-    fmt::print(stderr, "{}{} ({:.0f} s)", kWipe, what_, elapsed.count());
+    fmt::print(stderr, "{}{} ({})", kWipe, what_, sim::human_seconds(std::round(elapsed.count())));
     std::fflush(stderr);
   } while (!wake_.wait_for(lock, kPeriod, stopped));
   fmt::print(stderr, kWipe);
@@ -54,7 +55,7 @@ void Progress::log_until_stopped() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kLogPeriod, [this] { return stopped_; })) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-    fmt::print(stderr, "cpsim: {} ({:.0f} s)\n", what_, elapsed.count());
+    fmt::print(stderr, "cpsim: {} ({})\n", what_, sim::human_seconds(std::round(elapsed.count())));
     std::fflush(stderr);
   }
 }

@@ -131,11 +131,11 @@ std::string ConfigFields::written_for(std::string_view key) const {
 }
 
 void ConfigFields::look_at_other_keys() {
-  constexpr std::size_t kNamed = 12, kMaxSize = 60;
+  constexpr std::size_t kNamed = 12, kLetters = 60;
   std::vector<std::string> others;
   for (const auto& [key, value] : config_.items()) {
     if (value.is_null() || is_read_key(key) || is_idle_key(key)) continue;
-    const std::string meant = meant_key(key), shown = key.substr(0, kMaxSize);
+    const std::string meant = meant_key(key), shown = key.substr(0, kLetters);
     if (meant.empty() || has(meant.c_str())) {
       others.push_back(shown);
       continue;
