@@ -106,7 +106,7 @@ std::string what_to_do(const sim::RateMeasurement& of, const sim::TurningPoint& 
       100 * turn.gain_share);
 }
 
-ordered_json candidates_json(const sim::PlanAnswer& answer) {
+ordered_json next_measurements_json(const sim::PlanAnswer& answer) {
   ordered_json candidates = ordered_json::array();
   for (const NextMeasurement& one : next_measurements(answer))
     candidates.push_back(
@@ -236,9 +236,12 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
 
 std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
                              const std::string& then) {
-  ordered_json json{{"schema", "cpsim.plan.next_experiment/1"}, {"summary", summary_of(answer, sensitivity)},
-                    {"robust", sensitivity.robust()},           {"measurements", ordered_json::array()},
-                    {"candidates", candidates_json(answer)},    {"then", then},
+  ordered_json json{{"schema", "cpsim.plan.next_experiment/1"},
+                    {"summary", summary_of(answer, sensitivity)},
+                    {"robust", sensitivity.robust()},
+                    {"measurements", ordered_json::array()},
+                    {"candidates", next_measurements_json(answer)},
+                    {"then", then},
                     {"experiments", ordered_json::array()}};
   for (const sim::RateMeasurement& of : sim::measurements(answer.question, sensitivity)) {
     ordered_json turns = ordered_json::array();
