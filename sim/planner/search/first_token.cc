@@ -8,6 +8,9 @@
 #include "sim/planner/search/evaluate.h"
 
 namespace cp::sim {
+namespace {
+constexpr std::size_t kRowsOfThePage = 15;  // of the ranking, before somebody asks for more
+}  // namespace
 
 std::optional<PlanQuestion> prompt_question(const PlanQuestion& question) {
   if (question.workload.phase != Phase::decode || question.workload.cached < 1 || question.aggregated)
@@ -27,6 +30,8 @@ void add_first_tokens(PlanAnswer& answer, int threads) {
   for (ClassBest& of_class : answer.classes) {
     if (of_class.candidate) shown.push_back(&*of_class.candidate);
   }
+  for (std::size_t i = 0; i < std::min(kRowsOfThePage, answer.all.size()); ++i)
+    shown.push_back(&answer.all[i]);
   // The best of a class is often among the best of all: each layout is timed once.
   std::vector<Candidate*> timed;
   const auto timed_as = [&](const Candidate& candidate) {

@@ -13,8 +13,8 @@ namespace cp::sim {
 // (PlanQuestion::aggregated): there the evaluation of a layout says its ttft_us itself.
 std::optional<PlanQuestion> prompt_question(const PlanQuestion& question);
 
-// Sets ttft_us of the best layouts, of those of the classes, and of the same ones in `all`, as far as it is not
-// set. It stays unset where the layout cannot read the prompt at all: of fewer tokens than ranks.
+// Sets ttft_us of the best layouts, of those of the classes, of the same ones in `all`, and of the first of them,
+// as far as it is not set. It stays unset where the layout cannot read the prompt at all: of fewer tokens than ranks.
 void add_first_tokens(PlanAnswer& answer, int threads);
 
 }  // namespace cp::sim
