@@ -28,6 +28,12 @@ TEST(Headline, SaysTheAnswerInOneSentence) {
   answer.best[0].step_us = 23456;
   EXPECT_EQ(headline(answer),
             "Llama-3.1-8B, 131,072 tokens, 16 GPUs of dgx-h100: dp_shard=2, tp=8, 23.5 ms between tokens");
+  answer.best[0].ttft_us = 156e6, answer.best[0].low_us = 20000, answer.best[0].high_us = 30000;
+  EXPECT_TRUE(headline(answer).ends_with("23.5 ms between tokens, 2 min 36 s to the first"));
+  EXPECT_EQ(prediction(Phase::decode, answer.best[0]),
+            "23.5 ms between tokens (20 ms to 30 ms), 2 min 36 s to the first");
+  answer.best[0].ttft_us.reset();
+  EXPECT_EQ(prediction(Phase::training, answer.best[0]), "23.5 ms a step (20 ms to 30 ms)");
   answer.best.clear();
   EXPECT_EQ(headline(answer), "Llama-3.1-8B, 131,072 tokens, 16 GPUs of dgx-h100: nothing fits");
 }

@@ -121,7 +121,7 @@ struct PlanAnswer {
   std::optional<NearestMeasurement> nearest;
   std::vector<NearestMeasurement> published;  // all rows that can be predicted, for the report
   std::vector<ReportSpan> timeline;           // of the best
-  std::vector<std::string> warnings;  // the question's, and of the search
+  std::vector<std::string> warnings;          // the question's, and of the search
   std::string next_command;
 };
 
