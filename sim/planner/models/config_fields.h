@@ -31,13 +31,13 @@ class ConfigFields {
   std::optional<std::string> word(const char* key);
   std::vector<std::string> words(const char* key);  // of a list
 
-  // 1 where the field is missing, which is an error that says what it means, and which other key of the config
-  // may have been meant.
+  // 1 where the field is missing, which is an error that says what it means, and which other key of the
+  // config may have been meant.
   std::int64_t required_size(const char* key, const char* meaning);
 
   void fail(const std::string& message);
-  // Looks at the keys that nothing is read from: a warning for each that likely is a slip (config_keys.h), and
-  // an assumption that names all others but the idle ones. Last, since it says what is assumed instead.
+  // Looks at the keys that nothing is read from: a warning for each that likely is a slip (config_keys.h),
+  // and an assumption that names all others but the idle ones. Last, since it says what is assumed instead.
   void look_at_other_keys();
 
   void assume(std::string assumption) { assumptions_.push_back(std::move(assumption)); }

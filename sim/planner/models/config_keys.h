@@ -15,8 +15,8 @@ bool is_read_key(std::string_view key);
 bool is_idle_key(std::string_view key);
 
 // The read key that somebody meant by `key`, which is not one: what other programs call it (n_layers), or one
-// slip of the pen away (num_key_value_head). Empty where there is none. A name that merely shares a word with a
-// read key (hidden_dropout, hidden_size) is not near.
+// slip of the pen away (num_key_value_head). Empty where there is none. A name that merely shares a word with
+// a read key (hidden_dropout, hidden_size) is not near.
 std::string meant_key(std::string_view key);
 
 }  // namespace cp::sim

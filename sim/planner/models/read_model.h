@@ -20,8 +20,8 @@ struct ReadModel {
   // What the text does not say, or what is not taken from it as it stands:
   // "num_key_value_heads is missing: 32, as num_attention_heads (no grouping)".
   std::vector<std::string> assumptions;
-  // What likely is not meant so: a model_type that is not known, a key that looks like a misspelt one, with what
-  // is assumed instead.
+  // What likely is not meant so: a model_type that is not known, a key that looks like a misspelt one, with
+  // what is assumed instead.
   std::vector<std::string> warnings;
   std::string source;          // of a preset: where its numbers come from; of a file: its path
   std::string repository;      // of a preset, on huggingface.co: "meta-llama/Llama-3.1-8B"

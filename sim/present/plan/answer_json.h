@@ -43,7 +43,8 @@
 //   timeline       of the best: labels [text], kinds [text], tracks [{rank, stream, spans [[begin_us, end_us,
 //                  label, kind]]}], where label and kind are indices and spans are in order of their begin;
 //                  times are rounded to nanoseconds
-//   warnings       [text]: of the model, such as a key that looks misspelt; of the search, where it was interrupted
+//   warnings       [text]: of the model, such as a key that looks misspelt; of the search, where it was
+//                  interrupted
 //   next_command   text
 #pragma once
 

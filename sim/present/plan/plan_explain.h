@@ -3,13 +3,14 @@
 // Keys that a layout's text does not give are what the search found for them; the text says so, and what the
 // defaults would take.
 //
-// JSON, --explain: schema "cpsim.plan.explain/1", warnings [text], asked, layout, verdict ("rejected", "too large", "slower",
-// "equal", "best"), reason,
+// JSON, --explain: schema "cpsim.plan.explain/1", warnings [text], asked, layout, verdict ("rejected", "too
+// large", "slower", "equal", "best"), reason,
 //   works (a layout that is legal and fits, or ""), found, as_written {layout, step_us, fits, why} or null,
-//   lost [text], and unless rejected: memory_bytes, usable_bytes, left_bytes, fits, step_us, low_us, high_us, in
-//   decode ttft_us; best {layout, step_us, low_us, high_us, ttft_us} and parts [{name, us, best_us}] where there is a best one
-// JSON, --compare: schema "cpsim.plan.compare/1", warnings, layouts [what --explain has of each, with `fits` "no" where
-// it is too large], and
+//   lost [text], and unless rejected: memory_bytes, usable_bytes, left_bytes, fits, step_us, low_us, high_us,
+//   in decode ttft_us; best {layout, step_us, low_us, high_us, ttft_us} and parts [{name, us, best_us}] where
+//   there is a best one
+// JSON, --compare: schema "cpsim.plan.compare/1", warnings, layouts [what --explain has of each, with `fits`
+// "no" where it is too large], and
 //   where neither is rejected: parts [{name, us of each}], memory [{name, bytes of each}]
 #pragma once
 

@@ -73,8 +73,8 @@ std::string own_text(const Items& items, const Items& common, Phase phase) {
   return join(own);
 }
 
-// The column of the time to the first token, beside that between tokens: none where no layout that is shown has
-// it.
+// The column of the time to the first token, beside that between tokens: none where no layout that is shown
+// has it.
 std::optional<TimeColumn> first_token_column(const PlanAnswer& answer) {
   if (answer.question.workload.phase != Phase::decode) return std::nullopt;
   std::optional<double> smallest_us;
