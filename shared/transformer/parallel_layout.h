@@ -96,10 +96,10 @@ struct ParallelLayout : ParallelDegrees {
 // The text of a layout: "tp=8,cp=2,dp_shard=4,strategy=ring,balance=head_tail,recompute=full". It has the
 // degrees above 1 and whatever differs from the defaults. If cp is 1 it does not mention the strategy.
 std::string to_string(const ParallelLayout& layout);
-// Reads what to_string() writes, the names of strategies that --strategy knows, and all of degree_keys(); dp
-// means dp_shard, and etp can only be tp. Each key may come once. If `world` is given and dp_shard is missing
-// or -1, dp_shard becomes what is left of the world. Throws InvalidInput that lists the keys, or says what
-// does not fit.
+// Reads what to_string() writes, the same in short (short_layout.h), the names of strategies that --strategy
+// knows, and all of degree_keys(); dp means dp_shard, and etp can only be tp. Each key may come once. If
+// `world` is given and dp_shard is missing or -1, dp_shard becomes what is left of the world. Throws
+// InvalidInput that lists the keys, or says what does not fit.
 ParallelLayout parse_parallel_layout(std::string_view text, int world = 0);
 
 // Throws InvalidInput for degrees that ParallelDims accepts but no layout can have: an etp other than tp.

@@ -10,6 +10,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/transformer/parallel_layout.h"
+#include "shared/transformer/short_layout.h"
 
 namespace cp {
 namespace {
@@ -198,7 +199,8 @@ void require_plannable(const ParallelConfig& degrees) {
 }
 
 ParallelLayout parse_parallel_layout(std::string_view text, int world) {
-  const LayoutText values(text);
+  const std::string whole = with_layout_keys(text);
+  const LayoutText values(whole);
   ParallelLayout layout;
   const ParallelConfig degrees = values.degrees();
   require_plannable(degrees);

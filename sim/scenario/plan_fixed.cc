@@ -8,6 +8,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
+#include "shared/transformer/short_layout.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/scenario/read_values.h"
 
@@ -138,7 +139,8 @@ void settle_degrees(sim::Fixed& fixed, Phase phase) {
 
 sim::Fixed parse_fixed(const std::vector<std::string>& texts, Phase phase) {
   sim::Fixed fixed;
-  for (const std::string& text : texts) {
+  for (const std::string& typed : texts) {
+    const std::string text = with_layout_keys(typed);
     std::vector<std::string> seen;
     for (const std::string_view part : split(text, ',')) {
       const std::size_t equals = part.find('=');

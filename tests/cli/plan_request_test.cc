@@ -144,6 +144,9 @@ TEST(PlanRequest, DegreesHaveTheNamesOfParallelDims) {
   EXPECT_EQ(sim::fixed_text(sim::parse_fixed({"dp=4,cp=8"}, Phase::decode)), "cp=8,dp_replicate=4");
   EXPECT_EQ(sim::fixed_text(sim::parse_fixed({"dp_shard=-1,tp=2"})), "tp=2");
   EXPECT_EQ(sim::fixed_text(sim::parse_fixed({"tp=2,etp=2,ep=4"})), "tp=2,ep=4");
+  EXPECT_EQ(
+      sim::fixed_text(sim::parse_fixed({"cp=8,dp=2,ring,u=4,head_tail,selective,loss=4"})),
+      "cp=8,dp_shard=2,strategy=ring,ulysses_degree=4,balance=head_tail,recompute=selective,loss_chunks=4");
   EXPECT_THAT(message_of([] {
                 sim::parse_fixed({"dp=4", "dp_shard=2"});
               }),

@@ -8,6 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/transformer/short_layout.h"
 #include "tests/support/any_case.h"
 #include "tests/support/messages.h"
 
@@ -42,7 +43,10 @@ RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {
   const auto degree = [] { return pick("degree", rc::gen::element(1, 2, 4, 8)); };
   layout.dp_replicate = degree(), layout.dp_shard = degree(), layout.tp = degree(), layout.pp = degree();
   layout.cp = degree(), layout.virtual_stages = degree(), layout.loss_chunks = degree();
-  layout.micro_batch = degree();
+  layout.micro_batch = degree(), layout.mlp_chunks = degree();
+  layout.zero = pick("layout.zero", rc::gen::element(0, 1, 2, 3));
+  layout.sequence_parallel = pick("layout.sequence_parallel", rc::gen::element(true, false));
+  layout.host_activations = pick("layout.host_activations", rc::gen::element(true, false));
   layout.order = pick("layout.order", rc::gen::elementOf(axis_orders()));
   layout.recompute =
       pick("layout.recompute",
@@ -57,6 +61,25 @@ RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {
     if (layout.strategy.ulysses_degree == layout.cp) layout.strategy.core = Core::all_gather;
   }
   RC_ASSERT(parse_parallel_layout(to_string(layout)) == layout);
+  RC_ASSERT(parse_parallel_layout(short_text(layout)) == layout);
+  RC_ASSERT(with_layout_keys(to_string(layout)) == to_string(layout));
+  RC_ASSERT(short_text(layout).size() <= to_string(layout).size());
+}
+
+TEST(ParallelLayout, InShortKeysThatGoWithoutSayingAreLeftOut) {
+  const auto in_short = [](const char* text) { return short_text(parsed(text)); };
+  EXPECT_EQ(in_short("cp=16,dp_shard=4,strategy=ring,ulysses_degree=4,balance=head_tail,recompute=selective,"
+                     "loss_chunks=4"),
+            "cp=16,dp=4,ring,u=4,head_tail,selective,loss=4");
+  EXPECT_EQ(in_short("tp=2,cp=4,strategy=ulysses,order=cp-tp-dp-pp,recompute=every:2,micro_batch=2"),
+            "tp=2,cp=4,ulysses,cp-tp-dp-pp,mb=2,every:2");
+  // What is split otherwise is said, and so is what only looks like another key's value.
+  EXPECT_EQ(in_short("cp=4,strategy=ring,rotation=all_gather,balance=contiguous"),
+            "cp=4,ring,rotation=all_gather,contiguous");
+  EXPECT_EQ(in_short("dp_replicate=2,pp=4,virtual_stages=2,sharding=dp_shard,mlp_chunks=8,activations=host"),
+            "dp_replicate=2,pp=4,vpp=2,sharding=dp_shard,mlp=8,activations=host");
+  EXPECT_EQ(in_short("tp=1"), "tp=1");
+  EXPECT_EQ(with_layout_keys("tp=4, ring ,u = 2,zigzag,8"), "tp=4,strategy=ring,ulysses_degree= 2,zigzag,8");
 }
 
 TEST(ParallelLayout, WhatIsLeftOfTheWorldIsSharded) {
@@ -188,6 +211,7 @@ TEST(ParallelLayout, TextsThatMeanNothing) {
   EXPECT_THAT(message("tq=4"),
               HasSubstr("'tq=4' in the layout 'tq=4' is not a key=value that a layout has; its keys are"));
   EXPECT_THAT(message("tp"), HasSubstr("is not a key=value"));
+  EXPECT_THAT(message("cp=2,ring,strategy=ring"), HasSubstr("strategy comes twice"));
   EXPECT_THAT(message("tp=2,tp=4"), HasSubstr("tp comes twice"));
   EXPECT_THAT(message("tp=0"), HasSubstr("tp=0 is out of range; use 1 to"));
   EXPECT_THAT(message("cp=2,strategy=rong"), HasSubstr("did you mean ring"));

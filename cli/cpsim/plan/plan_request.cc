@@ -17,6 +17,7 @@
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "shared/mesh/mesh.h"
+#include "shared/transformer/short_layout.h"
 #include "sim/accuracy/validate/memory_width.h"
 #include "sim/cost/cluster/attention_kernels.h"
 #include "sim/cost/cluster/read_cluster.h"
@@ -356,7 +357,8 @@ sim::PlanQuestion make_plan_question(const Job& job, std::optional<sim::Framewor
 }
 
 ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_view flag,
-                               std::string_view text) {
+                               std::string_view typed) {
+  const std::string text = with_layout_keys(typed);
   const int gpus = question.cluster.num_gpus();
   ParallelLayout layout = value_of(flag, text, [&] { return parse_parallel_layout(text, gpus); });
   const bool training = question.workload.phase == Phase::training;
