@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 
 namespace cp::cli {
 namespace {

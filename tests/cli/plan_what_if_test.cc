@@ -1,6 +1,10 @@
 // cpsim plan --sweep, --maximize, --minimize, --sensitivity, --next-experiment, from the outside: small
 // searches.
+#include <algorithm>
 #include <csignal>
+#include <cstddef>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -60,6 +64,121 @@ TEST(PlanWhatIf, TheSweepHasARowForEachLength) {
   EXPECT_EQ(rows["rows"][1]["best"]["layout"], alone["best"][0]["layout"]);
   EXPECT_EQ(rows["rows"][1]["best"]["step_us"], alone["best"][0]["step_us"]);
   EXPECT_TRUE(rows["rows"][2]["best"].is_null());
+}
+
+// The same spelling for all that can be swept, with dashes or underscores.
+TEST(PlanWhatIf, GpusAreSweptBesideTheFirstRow) {
+  const Words words = with(kAnyTraining, {"--seq-len", "32K", "--sweep", "gpus=2,8,3,16"});
+  const json found = answer(words);
+  EXPECT_EQ(found["varies"], "gpus");
+  ASSERT_EQ(found["rows"].size(), 4U);
+  const json &first = found["rows"][0], &second = found["rows"][1], &third = found["rows"][2];
+  EXPECT_EQ(first["value"], 2);
+  EXPECT_EQ(second["gpus"], 8);
+  const auto rate = [](const json& row) {
+    return row["best"]["tokens_per_s_per_gpu"].get<double>() * row["gpus"].get<double>();
+  };
+  EXPECT_EQ(first["vs_first"], 1);
+  EXPECT_DOUBLE_EQ(second["tokens_per_s"].get<double>(), rate(second));
+  EXPECT_DOUBLE_EQ(second["vs_first"].get<double>(), rate(second) / rate(first));
+  EXPECT_GT(second["vs_first"], 2);
+  // What a search of its own says; three GPUs are no part of a node.
+  const json alone = answer(with(kAnyTraining, {"--seq-len", "32K"}));
+  EXPECT_EQ(second["best"]["layout"], alone["best"][0]["layout"]);
+  EXPECT_TRUE(third["best"].is_null());
+  EXPECT_TRUE(third["gpus"].is_null());
+  EXPECT_THAT(third["why"].get<std::string>(), HasSubstr("neither divides the 8 GPUs"));
+  const std::string text = screen(words);
+  EXPECT_THAT(text,
+              StartsWith("llama-3.1-8b, 32,768 tokens, dgx-h100: 3 of 4 fit; most tokens a second with 16 "
+                         "GPUs, "));
+  for (const char* part : {"with 2 GPUs\n", "\nGPUs ", "  vs first  ", "not possible",
+                           "\nrefused     with 3 GPUs: --gpus 3 neither", "\nnext        cpsim plan "})
+    EXPECT_THAT(text, HasSubstr(part));
+}
+
+TEST(PlanWhatIf, ClustersAndBatchesAreSwept) {
+  const Words words = with(kAnyTraining, {"--seq-len", "32K", "--sweep", "cluster=dgx-h100,hgx-h200"});
+  const json found = answer(words);
+  EXPECT_EQ(found["rows"][1]["value"], "hgx-h200");
+  EXPECT_EQ(found["rows"][1]["cluster"], "hgx-h200");
+  EXPECT_EQ(found["rows"][1]["best"]["step_us"],
+            answer(with(kAnyTraining, {"--seq-len", "32K", "--cluster", "hgx-h200"}))["best"][0]["step_us"]);
+  EXPECT_THAT(screen(words), AllOf(StartsWith("llama-3.1-8b, 32,768 tokens: all 2 fit; "),
+                                   HasSubstr("\ndgx-h100     8 "), HasSubstr("\nhgx-h200     8 ")));
+  const json batches =
+      answer({"plan", "--model", "llama-3.1-8b", "--nodes", "1", "--seq-len", "32K", "--recompute", "full",
+              "--fix", "tp=8,loss_chunks=16", "--sweep", "global_batch=4..16"})["rows"];
+  ASSERT_EQ(batches.size(), 3U);
+  EXPECT_EQ(batches[2]["global_batch"], 16);
+  EXPECT_GT(batches[2]["best"]["step_us"], batches[0]["best"]["step_us"]);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+TEST(PlanWhatIf, RowsAreAlsoCommaSeparated) {
+  const Words words = with(kAnyTraining, {"--sweep", "seq-len=64M,32K", "--csv", "-"});
+  const std::string csv = screen(words);
+  EXPECT_THAT(csv, StartsWith("varies,value,seq_len,global_batch,nodes,gpus,cluster,layout,step_us,"));
+  EXPECT_THAT(csv, AllOf(HasSubstr("\nseq-len,67108864,67108864,8,1,8,dgx-h100,,,"),
+                         HasSubstr("\nseq-len,32768,32768,8,1,8,dgx-h100,")));
+  // Each line has a column for each name.
+  for (const std::string& line : lines_of(csv)) {
+    std::size_t columns = 1;
+    bool quoted = false;
+    for (const char c : line) {
+      if (c == '"') quoted = !quoted;
+      if (c == ',' && !quoted) ++columns;
+    }
+    EXPECT_EQ(columns, 20U) << line;
+  }
+  const TemporaryFolder folder;
+  const std::string path = folder.file("rows.csv");
+  const std::string text = screen(with(kAnyTraining, {"--sweep", "seq-len=64M,32K", "--csv", path}));
+  EXPECT_THAT(text, StartsWith("llama-3.1-8b"));
+  std::ifstream file(path);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), csv);
+}
+
+// Three lines say what was asked; no line of a table is wider than 120 columns; --quiet drops the head.
+TEST(PlanWhatIf, TheHeadIsThreeLinesAndTablesAreNarrow) {
+  for (const Words& more : {Words{"--sweep", "nodes=1,2"}, Words{"--sensitivity"}, Words{"--next-experiment"},
+                            Words{"--minimize", "gpus"}}) {
+    const Words words = with(kAnyTraining, with({"--seq-len", "64K"}, more));
+    const std::string text = screen(words), brief = screen(with(words, {"--quiet"}));
+    const std::size_t head = text.find("\n\nasked       training: "), on = text.find("\non          "),
+                      assumed = text.find("\nassumed     ");
+    ASSERT_NE(head, std::string::npos) << text;
+    ASSERT_LT(on, assumed);
+    EXPECT_EQ(lines_of(text.substr(head + 2, text.find("\n\n", head + 2) - head - 2)).size(), 3U) << text;
+    EXPECT_THAT(text.substr(assumed, text.find('\n', assumed + 1) - assumed), HasSubstr("; all: "));
+    EXPECT_THAT(brief, AllOf(Not(HasSubstr("\nasked ")), Not(HasSubstr("\nassumed ")),
+                             StartsWith(text.substr(0, text.find('\n')))));
+    for (const std::string& line : lines_of(text)) {
+      // Commands are to be copied.
+      if (line.find("cpsim plan") == std::string::npos && line.find("cprun profile") == std::string::npos) {
+        EXPECT_LE(line.size(), 120U) << line;
+      }
+    }
+  }
+}
+
+// A layout of a table is taken wherever a layout is.
+TEST(PlanWhatIf, ALayoutInShortIsExplained) {
+  const Words words = with(kAnyTraining, {"--seq-len", "32K"});
+  const json whole = answer(with(words, {"--explain", "tp=2,cp=4,strategy=ring,balance=head_tail"}));
+  json in_short = answer(with(words, {"--explain", "tp=2,cp=4,ring,head_tail"}));
+  EXPECT_EQ(in_short["asked"], "tp=2,cp=4,ring,head_tail");
+  in_short["asked"] = whole["asked"];
+  EXPECT_EQ(in_short, whole);
 }
 
 TEST(PlanWhatIf, TheSweepKeepsTheTokensOfABatch) {
@@ -122,6 +241,52 @@ TEST(PlanWhatIf, TheFewestGpusMayBeAPartOfANodeOrMoreThanFit) {
   EXPECT_THAT(found["notes"][0].get<std::string>(), HasSubstr("reads the prompt"));
   for (int fewer = 1; fewer < enough; fewer *= 2)
     EXPECT_EQ(cpsim(with(decode, {"--gpus", std::to_string(fewer)})).exit_code, 20) << fewer;
+}
+
+// The fewest whose step is within a limit: what a search of each count says.
+TEST(PlanWhatIf, TheFewestGpusAreFastEnough) {
+  const Words words = {"plan",
+                       "--model",
+                       "llama-3.1-8b",
+                       "--nodes",
+                       "4",
+                       "--seq-len",
+                       "8K",
+                       "--global-batch",
+                       "64",
+                       "--recompute",
+                       "full",
+                       "--fix",
+                       "tp=4,pp=1,loss_chunks=16"};
+  const auto step_us = [&](int gpus) {
+    Words on = words;
+    on[3] = "--gpus", on[4] = std::to_string(gpus);
+    return answer(on)["best"][0]["step_us"].get<double>();
+  };
+  const double on_8 = step_us(8), on_16 = step_us(16);
+  ASSERT_LT(1.2 * on_16, on_8);
+  const std::string limit = std::to_string(static_cast<int>((on_16 + on_8) / 2)) + "us";
+  const Words minimize = with(words, {"--minimize", "gpus"});
+  const json found = answer(with(minimize, {"--step-time-max", limit}));
+  EXPECT_EQ(found["rows"][0]["gpus"], 16);
+  EXPECT_EQ(found["rows"][0]["best"]["step_us"], on_16);
+  EXPECT_THAT(found["notes"][0].get<std::string>(),
+              AllOf(StartsWith("fewer: 8 GPUs take "), HasSubstr(", not at most ")));
+  EXPECT_THAT(screen(with(minimize, {"--step-time-max", limit})),
+              AllOf(StartsWith("llama-3.1-8b, 8,192 tokens, at most "),
+                    HasSubstr(" a step: 16 GPUs of dgx-h100 of 32 "
+                              "are enough, ")));
+  // The same as tokens a second; without a limit fewer do.
+  const std::string rate = std::to_string(64 * 8192 / (on_16 * 1.1e-6));
+  EXPECT_EQ(answer(with(minimize, {"--tokens-per-s-min", rate}))["rows"][0]["gpus"], 16);
+  EXPECT_LT(answer(minimize)["rows"][0]["gpus"], 16);
+  // What cannot be: the least limit that can.
+  const Finished none = cpsim(with(minimize, {"--step-time-max", "1ms"}));
+  EXPECT_EQ(none.exit_code, 20) << none.out << none.err;
+  const std::size_t use = none.err.find("use --step-time-max ");
+  ASSERT_NE(use, std::string::npos) << none.err;
+  const std::string enough = none.err.substr(use + 20, none.err.find(',', use) - use - 20);
+  EXPECT_EQ(answer(with(minimize, {"--step-time-max", enough}))["rows"].size(), 1U) << enough;
 }
 
 TEST(PlanWhatIf, ServingIsAskedTheSame) {
@@ -192,11 +357,22 @@ TEST(PlanWhatIf, BadInputIsRefused) {
     return finished.err;
   };
   EXPECT_THAT(error({"--sweep", "tp=1..8"}),
-              AllOf(HasSubstr("--sweep tp=1..8"), HasSubstr("seq_len=32K..1M")));
-  EXPECT_THAT(error({"--sweep", "32K..1M"}), HasSubstr("seq_len=32K..1M"));
+              AllOf(HasSubstr("--sweep tp=1..8"), HasSubstr("seq-len=32K..1M")));
+  EXPECT_THAT(error({"--sweep", "32K..1M"}), HasSubstr("seq-len=32K..1M"));
+  EXPECT_THAT(error({"--sweep", "node=1,2"}), HasSubstr("did you mean nodes=?"));
+  EXPECT_THAT(error({"--sweep", "nodes=2,many"}),
+              AllOf(HasSubstr("--sweep nodes=2,many"), HasSubstr("1..8")));
+  EXPECT_THAT(error({"--sweep", "nodes=4G"}), HasSubstr("out of range"));
+  EXPECT_THAT(error({"--sweep", "cluster=dgx-h100,hgxh200", "--seq-len", "8K"}), HasSubstr("hgx-h200"));
+  EXPECT_THAT(error({"--sweep", "cluster=,"}), HasSubstr("has no value"));
   EXPECT_THAT(error({"--sweep", "seq_len=1M..32K"}), HasSubstr("ends before it begins"));
-  EXPECT_THAT(error({"--maximize", "gpus"}), HasSubstr("use --maximize seq_len, or --minimize gpus"));
-  EXPECT_THAT(error({"--minimize", "seq_len"}), HasSubstr("use --minimize gpus, or --maximize seq_len"));
+  EXPECT_THAT(error({"--maximize", "gpus"}), HasSubstr("use --maximize seq-len, or --minimize gpus"));
+  EXPECT_THAT(error({"--minimize", "seq_len"}), HasSubstr("use --minimize gpus, or --maximize seq-len"));
+  EXPECT_THAT(error({"--step-time-max", "10s"}), HasSubstr("a limit of --minimize gpus"));
+  EXPECT_THAT(error({"--minimize", "gpus", "--step-time-max", "0"}), HasSubstr("out of range"));
+  EXPECT_THAT(error({"--minimize", "gpus", "--step-time-max", "10s", "--tokens-per-s-min", "5"}),
+              HasSubstr("give one of them"));
+  EXPECT_THAT(error({"--sensitivity", "--csv", "-"}), HasSubstr("use --json"));
   EXPECT_THAT(error({"--sensitivity", "--sweep", "seq_len=8K"}), HasSubstr("one at a time"));
   EXPECT_THAT(error({"--sensitivity", "--report", "x.html"}), HasSubstr("--report is of a plan"));
   EXPECT_THAT(error({"--sensitivity"}), HasSubstr("--seq-len is missing"));

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/common/printable.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/table.h"
 
 namespace cp::cli {
@@ -41,7 +41,7 @@ TEST(Units, AreReadable) {
   EXPECT_EQ(sim::human_count(-123), "-123");
 }
 
-// The rule that sim/present/units.h states.
+// The rule that sim/base/number_text.h states.
 TEST(Units, ADurationHasOneForm) {
   const struct {
     double us;

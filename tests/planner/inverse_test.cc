@@ -45,13 +45,21 @@ TEST(ParseLengths, BadOnesShowBothForms) {
     EXPECT_THAT(message_of([&] { parse_lengths(text); }), HasSubstr("is out of range")) << text;
 }
 
-TEST(SweepSeqLen, AnswersEachLengthAsASearchOfItsOwn) {
+// The order is the asker's: the first one is what others are compared with.
+TEST(ParseNumbers, KeepTheirOrderAndSayWhatTheyAre) {
+  EXPECT_THAT(parse_numbers("4,1,2,4", "number of nodes"), ElementsAre(4, 1, 2));
+  EXPECT_THAT(parse_numbers("1..6", "number of nodes"), ElementsAre(1, 2, 4, 6));
+  EXPECT_THAT(message_of([] { parse_numbers("0", "number of nodes"); }),
+              AllOf(HasSubstr("the number of nodes 0 is out of range"), HasSubstr("1..8")));
+}
+
+TEST(Sweep, AnswersEachLengthAsASearchOfItsOwn) {
   PlanQuestion question = tight_question(4, 4096, 3);
   std::vector<PlanQuestion> questions;
   for (const std::int64_t length : {4096, 8192, 1 << 20}) questions.push_back(at_seq_len(question, length));
   std::vector<std::int64_t> begun;
   const auto points =
-      sweep_seq_len(questions, {}, [&](const PlanQuestion& next) { begun.push_back(next.workload.seq_len); });
+      sweep(questions, {}, [&](const PlanQuestion& next) { begun.push_back(next.workload.seq_len); });
   EXPECT_THAT(begun, ElementsAre(4096, 8192, 1 << 20));
   ASSERT_EQ(points.size(), 3U);
   for (const std::size_t i : {0U, 1U}) {
@@ -59,30 +67,32 @@ TEST(SweepSeqLen, AnswersEachLengthAsASearchOfItsOwn) {
     EXPECT_EQ(points[i].best->step_us, search_layouts(questions[i]).best.front().step_us);
   }
   EXPECT_FALSE(points[2].best.has_value());
+  EXPECT_FALSE(points[2].refused);
   EXPECT_THAT(points[2].why, HasSubstr("layouts fits into the 3 GiB of each"));
 }
 
-TEST(SweepSeqLen, WhatIsWrongAtEveryLengthIsAnError) {
+TEST(Sweep, WhatIsWrongAtEveryLengthIsAnError) {
   PlanQuestion question = small_question(4);
   question.fixed.tp = 3;
   EXPECT_THAT(message_of([&] {
-                sweep_seq_len({question, at_seq_len(question, 8192)});
+                sweep({question, at_seq_len(question, 8192)});
               }),
               HasSubstr("does not fit 4 GPUs"));
   // Two tokens over four ranks: at another length it is legal.
   question.fixed.tp = 4;
-  const auto points = sweep_seq_len({at_seq_len(question, 2), at_seq_len(question, 4096)});
+  const auto points = sweep({at_seq_len(question, 2), at_seq_len(question, 4096)});
   EXPECT_THAT(points.at(0).why, HasSubstr("sequence too short"));
+  EXPECT_TRUE(points.at(0).refused);
   EXPECT_TRUE(points.at(1).best.has_value());
 }
 
-TEST(SweepSeqLen, StopsWithThePointsThatAreWhole) {
+TEST(Sweep, StopsWithThePointsThatAreWhole) {
   std::atomic<bool> stop{false};
   SearchOptions options;
   options.stop = &stop;
   const PlanQuestion question = tight_question(4, 4096, 3);
-  const auto points = sweep_seq_len({question, at_seq_len(question, 8192)}, options,
-                                    [&](const PlanQuestion& next) { stop = next.workload.seq_len > 4096; });
+  const auto points = sweep({question, at_seq_len(question, 8192)}, options,
+                            [&](const PlanQuestion& next) { stop = next.workload.seq_len > 4096; });
   ASSERT_EQ(points.size(), 1U);
   EXPECT_TRUE(points[0].best.has_value());
 }
@@ -205,6 +215,56 @@ TEST(FewestGpus, ThePromptIsReadInTime) {
   EXPECT_NO_THROW(search_layouts(at_gpus(question, *found.gpus)));
   question.max_ttft_ms = 1;
   EXPECT_EQ(fewest_gpus(question).gpus, std::nullopt);
+}
+
+// Each count up to the one that is found is too slow by a search of its own.
+TEST(FewestGpus, AStepIsWithinItsLimit) {
+  const PlanQuestion question = small_question(32, 16384, 32);
+  const auto best_us = [&](int gpus) { return search_layouts(at_gpus(question, gpus)).best.front().step_us; };
+  const double most_us = 1.2 * best_us(8);
+  SearchOptions search;
+  search.most_us = most_us;
+  const FewestGpus found = fewest_gpus(question, search);
+  ASSERT_TRUE(found.gpus.has_value());
+  EXPECT_LE(*found.gpus, 8);
+  EXPECT_GT(*found.gpus, 1);
+  const PlanAnswer within = search_layouts(at_gpus(question, *found.gpus), search);
+  ASSERT_FALSE(within.best.empty());
+  for (const Candidate& candidate : within.all) EXPECT_LE(candidate.step_us, most_us);
+  for (const int gpus : gpu_counts(question)) {
+    if (gpus >= *found.gpus) break;
+    // The first of the order may be a tie of the fastest.
+    for (const Candidate& candidate : search_layouts(at_gpus(question, gpus)).all)
+      EXPECT_GT(candidate.step_us, most_us) << gpus;
+  }
+  search.most_us = 1;
+  EXPECT_EQ(fewest_gpus(question, search).gpus, std::nullopt);
+}
+
+TEST(SearchWithin, LeavesOutWhatIsSlowerAndNothingElse) {
+  const PlanQuestion question = small_question(8);
+  const PlanAnswer whole = search_layouts(question);
+  SearchOptions options;
+  options.most_us = whole.best.front().step_us * 1.1;
+  const PlanAnswer within = search_layouts(question, options);
+  ASSERT_FALSE(within.best.empty());
+  EXPECT_EQ(to_string(within.best.front().layout), to_string(whole.best.front().layout));
+  for (const Candidate& candidate : within.all) EXPECT_LE(candidate.step_us, options.most_us);
+  options.most_us = 1;
+  EXPECT_TRUE(search_layouts(question, options).best.empty());
+  // What does not fit is still an error.
+  PlanQuestion tight = question;
+  tight.max_memory_gib = 0.01;
+  EXPECT_THROW(search_layouts(tight, options), Infeasible);
+}
+
+TEST(MostUsOf, IsTheStepOfSoManyTokensASecond) {
+  const PlanQuestion question = small_question(8);
+  const Candidate best = search_layouts(question).best.front();
+  EXPECT_NEAR(most_us_of(question, 8 * best.tokens_per_s_per_gpu), best.step_us, 1e-9 * best.step_us);
+  PlanQuestion decode = question;
+  decode.workload.phase = Phase::decode, decode.workload.global_batch = 16;
+  EXPECT_DOUBLE_EQ(most_us_of(decode, 1000), 16000);
 }
 
 }  // namespace

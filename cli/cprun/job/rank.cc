@@ -24,7 +24,7 @@
 #include "runtime/this_host.h"
 #include "shared/base/error.h"
 #include "shared/base/version.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/scenario/rank_job.h"
 #include "traces/environment.h"
 #include "traces/scenario.h"

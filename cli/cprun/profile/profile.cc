@@ -30,7 +30,7 @@
 #include "shared/base/utc.h"
 #include "shared/plan/session.h"
 #include "sim/cost/cluster/read_cluster.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 
 namespace cp::cli {
 namespace {

@@ -26,7 +26,7 @@
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/cluster/used_part.h"
 #include "sim/cost/timeline/collective_cost.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/traces/trace_formats.h"
 #include "sim/proof/run/attention_run_memory.h"
 #include "sim/proof/run/free_memory.h"

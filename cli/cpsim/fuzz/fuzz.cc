@@ -16,7 +16,7 @@
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
 #include "sim/fuzz/isolated.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::cli {

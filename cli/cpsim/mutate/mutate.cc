@@ -19,7 +19,7 @@
 #include "shared/base/error.h"
 #include "sim/base/parallel_for.h"
 #include "sim/fuzz/mutate/campaign.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/table.h"
 #include "traces/fuzz_case.h"
 

@@ -18,6 +18,7 @@
 #include "cli/cpsim/plan/plan_files.h"
 #include "cli/cpsim/plan/plan_flags.h"
 #include "cli/cpsim/plan/plan_request.h"
+#include "cli/cpsim/plan/plan_sweep.h"
 #include "cli/cpsim/plan/plan_what_if.h"
 #include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
@@ -27,7 +28,7 @@
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/layout_timeline.h"
 #include "sim/planner/search/search.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/page/report_html.h"
 #include "sim/present/plan/answer_csv.h"
 #include "sim/present/plan/answer_json.h"
@@ -296,20 +297,19 @@ std::vector<std::string> own_outputs(const Flags& flags) {
   std::vector<std::string> given;
   if (!flags.explain.empty()) given.emplace_back("--explain");
   if (!flags.compare.empty()) given.emplace_back("--compare");
-  if (!flags.csv.empty()) given.emplace_back("--csv");
   if (!flags.report.empty()) given.emplace_back("--report");
   if (!flags.emit.empty()) given.emplace_back("--emit");
-  if (flags.brief) given.emplace_back("--quiet");
   return given;
 }
 
 int run(const Flags& flags) {
   check_outputs(flags);
-  check(flags.what_if, own_outputs(flags));
+  const WhatIfOutput output{flags.json, flags.brief, flags.csv};
+  check(flags.what_if, output, own_outputs(flags));
   const Job job = job_of(flags);
   if (!flags.what_if.asked().empty()) {
     save_scenario(flags, job);
-    return answer_what_if(flags.what_if, job, flags.threads, flags.json);
+    return answer_what_if(flags.what_if, job, flags.threads, output);
   }
   std::optional<sim::Framework> emitted;
   if (!flags.emit.empty())
@@ -359,7 +359,8 @@ Command add_plan(FlagSet cpsim) {
   app.add_flag("--quiet", flags->brief,
                "Print only the answer, the best layouts, the memory that is left and warnings");
   app.add_option("--csv", flags->csv,
-                 "Write all layouts that were replayed to this file; - prints them instead of the answer")
+                 "Write all layouts that were replayed, or the rows of another question, to this file; - "
+                 "prints them instead of the answer")
       .type_name("FILE|-");
   app.add_option("--report", flags->report,
                  "Write a page with charts to this file, which needs no other file and no network")
@@ -372,15 +373,35 @@ Command add_plan(FlagSet cpsim) {
   app.add_output(flags->output, "FILE",
                  "Write what --emit makes to this file [printed instead of the answer]", "");
   const char* what_if = "Other questions (one at a time)";
-  app.add_option("--sweep", flags->what_if.sweep, "Find the best layout at each of these lengths")
-      .type_name("seq_len=32K..1M|8K,12K")
+  app.add_option("--sweep", flags->what_if.sweep,
+                 str("Find the best layout for each value of one flag, a list or a range that doubles: ",
+                     swept_keys()))
+      .type_name("nodes=1,2,4|seq-len=32K..1M|cluster=A,B")
       .group(what_if);
   app.add_option("--maximize", flags->what_if.maximize, "Find how long a sequence can be")
-      .type_name("seq_len")
+      .type_name("seq-len")
       .group(what_if);
   app.add_option("--minimize", flags->what_if.minimize,
                  "Find how few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
       .type_name("gpus")
+      .group(what_if);
+  add_value(
+      app, "--step-time-max", "TIME",
+      "With --minimize: only GPUs on which a step (in serving the first token, or a token) takes no longer: "
+      "800ms, 10s",
+      [flags](const std::string& text) {
+        const double ms = parse_ms("--step-time-max", text);
+        if (!(ms > 0)) throw InvalidInput(str("--step-time-max ", text, " is out of range; use a time above 0, for example 10s"));
+        flags->what_if.step_time_max_ms = ms;
+      })
+      .group(what_if);
+  add_value(app, "--tokens-per-s-min", "N", "With --minimize: count only GPUs that together compute at least so many tokens a second",
+            [flags](const std::string& text) {
+              const double rate = parse_real("--tokens-per-s-min", text);
+              if (!(rate > 0))
+                throw InvalidInput(str("--tokens-per-s-min ", text, " is out of range; use a rate above 0, for example 50000"));
+              flags->what_if.tokens_per_s_min = rate;
+            })
       .group(what_if);
   app.add_flag("--sensitivity", flags->what_if.sensitivity,
                "Show what becomes of the best layout if each rate is 10 % slower or faster")

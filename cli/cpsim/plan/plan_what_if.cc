@@ -1,25 +1,27 @@
 #include "cli/cpsim/plan/plan_what_if.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <functional>
+#include <cstdio>
+#include <iterator>
 #include <optional>
-#include <utility>
 
 #include <fmt/format.h>
 
-#include "cli/common/flags.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/cpsim/plan/plan_request.h"
-#include "cli/cpsim/progress_line.h"
+#include "cli/cpsim/plan/plan_sweep.h"
+#include "cli/cpsim/plan/what_if_run.h"
 #include "shared/base/error.h"
-#include "sim/base/stop.h"
+#include "shared/base/units.h"
+#include "shared/transformer/short_layout.h"
 #include "sim/planner/search/inverse.h"
 #include "sim/planner/search/search.h"
 #include "sim/planner/search/sensitivity.h"
-#include "sim/present/number_text.h"
-#include "sim/present/plan/plan_inputs.h"
+#include "sim/base/number_text.h"
+#include "sim/present/plan/plan_head.h"
 #include "sim/present/plan/plan_what_if_screen.h"
 
 namespace cp::cli {
@@ -28,156 +30,20 @@ namespace {
 using Job = proto::PlanLayouts;
 using sim::PlanQuestion;
 
-std::string tokens_text(std::int64_t tokens) { return str(sim::human_count(tokens), " tokens"); }
-
-// A search, or several, with one progress line; Ctrl-C ends them.
-class Run {
- public:
-  explicit Run(int threads) {
-    options_.threads = threads;
-    options_.stop = &InterruptScope::flag();
-    options_.progress = [this](const sim::SearchProgress& so_far) {
-      progress_.show(str(what_, sim::human_count(so_far.layouts), " layouts, ",
-                         sim::human_count(so_far.replayed), " replayed",
-                         so_far.best_us > 0 ? str(", best so far ", sim::human_us(so_far.best_us)) : ""));
-    };
-  }
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
-
-  const sim::SearchOptions& options() const { return options_; }
-  sim::InverseOptions inverse_options(const std::function<std::string(std::int64_t)>& text) {
-    return {options_.stop, [this, text](std::int64_t tried) { progress_.show(text(tried)); }};
-  }
-  // Of the progress line's beginning.
-  void begins(const std::string& what) { what_ = str(what, ": "), progress_.show(what); }
-
- private:
-  const InterruptScope interrupts_;
-  const sim::StopScope stop_{&InterruptScope::flag()};
-  Progress progress_;
-  std::string what_;
-  sim::SearchOptions options_;
-};
-
-// With nothing half done to show.
-template <class Answer>
-auto unless_interrupted(int threads, const Answer& answer) {
-  auto result = [&] {
-    Run run(threads);
-    return answer(run);
-  }();
-  if (InterruptScope::interrupted()) end_interrupted();
-  return result;
-}
-
 PlanQuestion question_at(Job job, std::int64_t seq_len) {
   job.set_seq_len(seq_len);
   return make_plan_question(job);
 }
 
-sim::PlanRow row_of(const PlanQuestion& question, std::optional<sim::Candidate> best, std::string why = "") {
-  return {question.workload.seq_len, question.cluster.nodes, question.cluster.num_gpus(), std::move(best),
-          std::move(why)};
+sim::PlanRows rows_of(const char* question, const PlanQuestion& asked) {
+  sim::PlanRows rows;
+  rows.question = question, rows.phase = asked.workload.phase;
+  return rows;
 }
 
-// The best at a length or on nodes; why nothing is legal or fits otherwise.
-sim::PlanRow searched(const PlanQuestion& question, const sim::SearchOptions& options) {
-  try {
-    const sim::PlanAnswer answer = sim::search_layouts(question, options);
-    if (answer.best.empty()) return row_of(question, std::nullopt, "interrupted");
-    return row_of(question, answer.best.front());
-  } catch (const Infeasible& error) {
-    return row_of(question, std::nullopt, error.what());
-  } catch (const InvalidInput& error) {
-    return row_of(question, std::nullopt, error.what());
-  }
-}
-
-int print(const sim::PlanRows& rows, bool json) {
-  fmt::print("{}", json ? str(sim::rows_json(rows), "\n") : printable(sim::rows_text(rows)));
-  std::fflush(stdout);
-  return 0;
-}
-
-// ---- along lengths ----
-
-std::vector<std::int64_t> lengths_of(const std::string& sweep) {
-  const std::size_t equals = sweep.find('=');
-  const std::string key = sweep.substr(0, equals);
-  if (equals == std::string::npos || key != "seq_len") {
-    throw InvalidInput(str("--sweep ", sweep, ": ", key.empty() ? "nothing" : key,
-                           " cannot be swept; use seq_len=32K..1M, or seq_len=8K,12K"));
-  }
-  auto lengths = value_of("--sweep", sweep, [&] { return sim::parse_lengths(sweep.substr(equals + 1)); });
-  std::sort(lengths.begin(), lengths.end());
-  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
-  return lengths;
-}
-
-// The degrees and the strategy: what people call another layout.
-ParallelLayout in_short(ParallelLayout layout) {
-  layout.recompute = {}, layout.loss_chunks = layout.mlp_chunks = 1, layout.micro_batch = 1;
-  layout.host_activations = false;
-  return layout;
-}
-
-std::string sweep_summary(const PlanQuestion& question, const std::vector<sim::PlanRow>& rows) {
-  std::vector<std::string> changes;
-  std::int64_t fitting = 0, longest = 0;
-  const sim::Candidate* last = nullptr;
-  for (const sim::PlanRow& row : rows) {
-    if (!row.best) continue;
-    ++fitting, longest = row.seq_len;
-    if (last != nullptr && !(in_short(last->layout) == in_short(row.best->layout)))
-      changes.push_back(sim::human_count(row.seq_len));
-    last = &*row.best;
-  }
-  const auto all = static_cast<std::int64_t>(rows.size());
-  return str(sim::asked_of(question, 0), ": ",
-             fitting == all ? str("all ", all, " lengths fit")
-                            : str(fitting, " of ", all, " lengths fit, up to ", tokens_text(longest)),
-             changes.empty() ? "; the best layout stays the same"
-                             : str("; the best layout changes at ", join(changes, "; "), " tokens"));
-}
-
-int sweep(const WhatIf& what_if, const Job& job, int threads, bool json) {
-  const std::vector<std::int64_t> lengths = lengths_of(what_if.sweep);
-  if (job.phase() == Job::decode && job.has_cached()) {
-    throw InvalidInput(str("--cached ", job.cached(), " is what --sweep ", what_if.sweep,
-                           " varies in decode, less the new tokens; leave it out"));
-  }
-  std::vector<PlanQuestion> questions;
-  for (const std::int64_t length : lengths) questions.push_back(question_at(job, length));
-  std::vector<sim::SweepPoint> points;
-  {
-    Run run(threads);
-    points = sim::sweep_seq_len(questions, run.options(), [&](const PlanQuestion& question) {
-      run.begins(tokens_text(question.workload.seq_len));
-    });
-  }
-  const bool interrupted = InterruptScope::interrupted();
-  if (interrupted && points.empty()) end_interrupted();
-  sim::PlanRows rows{"sweep", "", questions.back().workload.phase, sim::plan_inputs(questions.back()),
-                     {},      {}};
-  for (auto& [title, text] : rows.inputs) {
-    if (title == "workload") text = str("at the last length, ", text);
-  }
-  for (std::size_t i = 0; i < points.size(); ++i)
-    rows.rows.push_back(row_of(questions[i], points[i].best, points[i].why));
-  const auto none = std::find_if(rows.rows.begin(), rows.rows.end(),
-                                 [](const sim::PlanRow& row) { return !row.best.has_value(); });
-  const bool any = std::any_of(rows.rows.begin(), rows.rows.end(),
-                               [](const sim::PlanRow& row) { return row.best.has_value(); });
-  if (!any) throw Infeasible(str("at ", tokens_text(none->seq_len), " and all others: ", none->why));
-  if (none != rows.rows.end())
-    rows.notes.emplace_back("nothing", str("at ", tokens_text(none->seq_len), ": ", none->why));
-  if (interrupted)
-    rows.notes.emplace_back("warning",
-                            str("interrupted: ", points.size(), " of ", lengths.size(), " lengths"));
-  rows.summary = sweep_summary(questions.front(), rows.rows);
-  print(rows, json);
-  return interrupted ? kInterruptedExitCode : 0;
+void take_head(sim::PlanRows& rows, const PlanQuestion& question) {
+  rows.head = sim::plan_head(question, "the command under next");
+  rows.assumptions = question.assumptions;
 }
 
 // ---- how long ----
@@ -189,22 +55,22 @@ PlanQuestion shortest_question(const Job& job) {
   return question_at(job, (job.new_tokens() / grain + 1) * grain);
 }
 
-int maximize(const WhatIf& what_if, const Job& job, int threads, bool json) {
-  if (what_if.maximize != "seq_len") {
+int maximize(const WhatIf& what_if, const Job& job, int threads, const WhatIfOutput& output) {
+  if (what_if.maximize != "seq-len" && what_if.maximize != "seq_len") {
     throw InvalidInput(str("--maximize ", what_if.maximize,
-                           ": only seq_len can be; use --maximize seq_len, or --minimize gpus"));
+                           ": only seq-len can be; use --maximize seq-len, or --minimize gpus"));
   }
   if (job.has_global_batch_tokens() && !job.has_global_batch()) {
     throw InvalidInput(
-        "--maximize seq_len needs a batch in sequences, since tokens would change with the length; use "
+        "--maximize seq-len needs a batch in sequences, since tokens would change with the length; use "
         "--global-batch such as 16 for --global-batch-tokens");
   }
   const bool given = job.seq_len() > 0 || job.has_cached();
   const PlanQuestion first = shortest_question(job);
   const std::int64_t grain = sim::seq_len_grain(first), limit = std::int64_t{1} << 26;
   Job next = job;
-  sim::PlanRows rows = unless_interrupted(threads, [&](Run& run) {
-    sim::PlanRows found{"maximize", "", first.workload.phase, {}, {}, {}};
+  sim::PlanRows rows = what_if_unless_interrupted(threads, [&](WhatIfRun& run) {
+    sim::PlanRows found = rows_of("maximize", first);
     const std::optional<std::int64_t> longest =
         sim::longest_seq_len(first, grain, limit, run.inverse_options([](std::int64_t length) {
           return str("does something fit ", tokens_text(length));
@@ -219,36 +85,102 @@ int maximize(const WhatIf& what_if, const Job& job, int threads, bool json) {
     const PlanQuestion question = make_plan_question(next);
     const sim::PlanAnswer answer = sim::search_layouts(question, run.options());
     if (InterruptScope::interrupted()) return found;
-    if (given && first.workload.seq_len < length) found.rows.push_back(searched(first, run.options()));
+    if (given && first.workload.seq_len < length) found.rows.push_back(searched_row(first, run.options()));
     found.rows.push_back(row_of(question, answer.best.front()));
-    found.inputs = sim::plan_inputs(question);
+    take_head(found, question);
     found.summary =
         str(sim::asked_of(question, 0), ": ", length == limit / grain * grain ? "at least " : "at most ",
             tokens_text(length), " fit, ", sim::human_us(answer.best.front().step_us), " with ",
-            to_string(answer.best.front().layout));
+            short_text(answer.best.front().layout));
     if (length + grain <= limit) {
-      const sim::PlanRow more = searched(sim::at_seq_len(first, length + grain), run.options());
+      const sim::PlanRow more = searched_row(sim::at_seq_len(first, length + grain), run.options());
       if (!more.best)
         found.notes.emplace_back("one more", str("with ", tokens_text(length + grain), " ", more.why));
     }
     return found;
   });
   rows.notes.emplace_back("next", plan_command(next));
-  return print(rows, json);
+  print_rows(rows, output);
+  return 0;
 }
 
 // ---- how few ----
 
-int minimize(const WhatIf& what_if, const Job& job, int threads, bool json) {
+// What a step may take at most, and in words.
+struct TimeLimit {
+  double most_us = kNever;
+  std::string text;  // "at most 10 s a step"
+
+  bool given() const { return most_us < kNever; }
+};
+
+const char* per_what(Phase phase) {
+  return phase == Phase::training ? "a step" : phase == Phase::prefill ? "to the first token" : "a token";
+}
+
+TimeLimit time_limit(const WhatIf& what_if, const PlanQuestion& question) {
+  if (what_if.step_time_max_ms) {
+    const double most_us = 1e3 * *what_if.step_time_max_ms;
+    return {most_us, str("at most ", sim::human_us(most_us), " ", per_what(question.workload.phase))};
+  }
+  if (!what_if.tokens_per_s_min) return {};
+  return {sim::most_us_of(question, *what_if.tokens_per_s_min),
+          str("at least ", sim::human_rate(*what_if.tokens_per_s_min), " tokens a second")};
+}
+
+// What the flag would have to say for the candidate to be within it.
+std::string enough(const WhatIf& what_if, const sim::PlanRow& row) {
+  if (what_if.tokens_per_s_min)
+    return str("--tokens-per-s-min ", static_cast<std::int64_t>(std::floor(sim::tokens_per_s(row))));
+  const double us = std::ceil(row.best->step_us);
+  if (us < 1e5) return fmt::format("--step-time-max {:.0f}us", us);
+  return fmt::format("--step-time-max {:.0f}ms", std::ceil(us / 1e3));
+}
+
+// Says what the fastest of some counts takes: of one on which something fits, and of the whole number and its
+// halves, down to where fewer are slower. Returns where it is interrupted.
+void throw_none_in_time(const WhatIf& what_if, const TimeLimit& limit, const PlanQuestion& question,
+                        bool given, const std::vector<int>& fitting, const sim::SearchOptions& options) {
+  const std::vector<int> counts = sim::gpu_counts(question);
+  std::optional<sim::PlanRow> fastest;
+  const auto look_at = [&](int gpus) {
+    const sim::PlanRow row = searched_row(sim::at_gpus(question, gpus), options);
+    if (row.best && (!fastest || row.best->step_us < fastest->best->step_us)) fastest = row;
+  };
+  if (!fitting.empty()) look_at(fitting.back());
+  for (std::int64_t most = counts.back(); most >= 1 && !InterruptScope::interrupted(); most /= 2) {
+    const int gpus = *std::prev(std::upper_bound(counts.begin(), counts.end(), most));
+    if (fastest && fastest->gpus >= 2 * gpus) break;
+    look_at(gpus);
+  }
+  if (InterruptScope::interrupted()) return;
+  if (!fastest) sim::search_layouts(question, options);  // says why not
+  CP_INVARIANT(fastest.has_value(), "GPUs on which nothing fits, and something does");
+  throw Infeasible(str("no number of GPUs up to ", counts.back(), " has a layout with ", limit.text, "; on ",
+                       fastest->gpus, ", ", to_string(fastest->best->layout), " takes ",
+                       sim::human_us(fastest->best->step_us), ": use ", enough(what_if, *fastest),
+                       given ? ", or more GPUs" : ""));
+}
+
+// Why one count fewer is not enough.
+std::string fewer_text(const sim::PlanRow& less, const TimeLimit& limit) {
+  if (!less.best) return less.why;
+  return str(sim::human_count(less.gpus), less.gpus == 1 ? " GPU takes " : " GPUs take ",
+             sim::human_us(less.best->step_us), " with ", short_text(less.best->layout), ", not ",
+             limit.text);
+}
+
+int minimize(const WhatIf& what_if, const Job& job, int threads, const WhatIfOutput& output) {
   if (what_if.minimize != "gpus") {
     throw InvalidInput(str("--minimize ", what_if.minimize,
-                           ": only gpus can be; use --minimize gpus, or --maximize seq_len"));
+                           ": only gpus can be; use --minimize gpus, or --maximize seq-len"));
   }
   constexpr int kMostNodes = 1024;
   const bool given = job.has_nodes() || job.has_gpus();
   Job most = job;
   if (!given) most.set_nodes(kMostNodes);
   const PlanQuestion question = make_plan_question(most);
+  const TimeLimit limit = time_limit(what_if, question);
   const int all = question.cluster.num_gpus();
   const auto on = [&](int gpus) {
     Job fewer = most;
@@ -256,47 +188,58 @@ int minimize(const WhatIf& what_if, const Job& job, int threads, bool json) {
     return fewer;
   };
   Job next = most;
-  sim::PlanRows rows = unless_interrupted(threads, [&](Run& run) {
-    sim::PlanRows found{"minimize", "", question.workload.phase, {}, {}, {}};
-    const auto words = [](std::int64_t gpus) {
-      return str("does something fit ", sim::human_count(gpus), gpus == 1 ? " GPU" : " GPUs");
+  sim::PlanRows rows = what_if_unless_interrupted(threads, [&](WhatIfRun& run) {
+    sim::PlanRows found = rows_of("minimize", question);
+    const auto words = [&](std::int64_t gpus) {
+      return str(limit.given() ? "is something fast enough on " : "does something fit ",
+                 sim::human_count(gpus), gpus == 1 ? " GPU" : " GPUs");
     };
     run.begins(words(1));
-    const sim::FewestGpus fewest = sim::fewest_gpus(question, run.options(), run.inverse_options(words));
+    sim::SearchOptions within = run.options();
+    within.most_us = limit.most_us;
+    const sim::FewestGpus fewest = sim::fewest_gpus(question, within, run.inverse_options(words));
     if (InterruptScope::interrupted()) return found;
+    if (!fewest.gpus && limit.given()) {
+      throw_none_in_time(what_if, limit, question, given, fewest.too_slow, run.options());
+      return found;  // interrupted
+    }
     next = on(fewest.gpus.value_or(all));
     const PlanQuestion on_fewest = make_plan_question(next);
     run.begins(str(sim::human_count(on_fewest.cluster.num_gpus()), " GPUs"));
     // Not even all of them: the search says what would.
-    const sim::PlanAnswer answer = sim::search_layouts(on_fewest, run.options());
+    const sim::PlanAnswer answer = sim::search_layouts(on_fewest, within);
     if (InterruptScope::interrupted()) return found;
     const sim::Candidate& best = answer.best.front();
     found.rows.push_back(row_of(on_fewest, best));
-    if (given && on_fewest.cluster.num_gpus() < all) found.rows.push_back(searched(question, run.options()));
-    found.inputs = sim::plan_inputs(on_fewest);
+    if (given && on_fewest.cluster.num_gpus() < all)
+      found.rows.push_back(searched_row(question, run.options()));
+    take_head(found, on_fewest);
     const int gpus = on_fewest.cluster.num_gpus();
-    found.summary = str(question.model.name, ", ", tokens_text(question.workload.seq_len), ": ",
-                        sim::human_count(gpus), gpus == 1 ? " GPU of " : " GPUs of ", question.cluster.name,
+    found.summary = str(question.model.name, ", ", tokens_text(question.workload.seq_len),
+                        limit.given() ? str(", ", limit.text) : "", ": ", sim::human_count(gpus),
+                        gpus == 1 ? " GPU of " : " GPUs of ", question.cluster.name,
                         given ? str(" of ", sim::human_count(all)) : "", gpus == 1 ? " is" : " are",
-                        " enough, ", sim::human_us(best.step_us), " with ", to_string(best.layout));
+                        " enough, ", sim::human_us(best.step_us), " with ", short_text(best.layout));
     const std::vector<int> counts = sim::gpu_counts(question);
     const auto at = std::find(counts.begin(), counts.end(), gpus);
     if (at != counts.begin() && at != counts.end()) {
-      const sim::PlanRow less = searched(make_plan_question(on(*(at - 1))), run.options());
-      if (!less.best) found.notes.emplace_back("fewer", less.why);
+      const sim::PlanRow less = searched_row(make_plan_question(on(*(at - 1))), run.options());
+      if (!less.best || limit.given()) found.notes.emplace_back("fewer", fewer_text(less, limit));
     }
     return found;
   });
   rows.notes.emplace_back("next", plan_command(next));
-  return print(rows, json);
+  print_rows(rows, output);
+  return 0;
 }
 
 // ---- how sure ----
 
-int rates(const WhatIf& what_if, const Job& job, int threads, bool json) {
+int rates(const WhatIf& what_if, const Job& job, int threads, const WhatIfOutput& output) {
+  const bool json = output.json;
   const PlanQuestion question = make_plan_question(job);
   sim::Sensitivity sensitivity;
-  const sim::PlanAnswer answer = unless_interrupted(threads, [&](Run& run) {
+  const sim::PlanAnswer answer = what_if_unless_interrupted(threads, [&](WhatIfRun& run) {
     run.begins("as rates are");
     sim::PlanAnswer found = sim::search_layouts(question, run.options());
     if (InterruptScope::interrupted()) return found;
@@ -307,13 +250,13 @@ int rates(const WhatIf& what_if, const Job& job, int threads, bool json) {
   });
   if (what_if.sensitivity) {
     fmt::print("{}", json ? str(sim::sensitivity_json(answer, sensitivity), "\n")
-                          : printable(sim::sensitivity_text(answer, sensitivity)));
+                          : printable(sim::sensitivity_text(answer, sensitivity, output.brief)));
   } else {
     Job measured = job;
     measured.set_cluster("mine.txtpb");
     const std::string then = plan_command(measured);
     fmt::print("{}", json ? str(sim::experiments_json(answer, sensitivity, then), "\n")
-                          : printable(sim::experiments_text(answer, sensitivity, then)));
+                          : printable(sim::experiments_text(answer, sensitivity, then, output.brief)));
   }
   std::fflush(stdout);
   return 0;
@@ -331,7 +274,7 @@ std::vector<std::string> WhatIf::asked() const {
   return flags;
 }
 
-void check(const WhatIf& what_if, const std::vector<std::string>& others) {
+void check(const WhatIf& what_if, const WhatIfOutput& output, const std::vector<std::string>& others) {
   const std::vector<std::string> asked = what_if.asked();
   if (asked.size() > 1)
     throw InvalidInput(str(join(asked, " and "), " are questions of their own; ask one at a time"));
@@ -339,13 +282,25 @@ void check(const WhatIf& what_if, const std::vector<std::string>& others) {
     throw InvalidInput(str(others.front(), " is of a plan, and ", asked.front(),
                            " asks something else; leave one of them out"));
   }
+  if (!output.csv.empty() && (what_if.sensitivity || what_if.next_experiment)) {
+    throw InvalidInput(str("--csv writes rows of layouts, and ", asked.front(),
+                           " has none; use --json, or --csv with --sweep, --maximize or --minimize"));
+  }
+  const char* limit = what_if.step_time_max_ms ? "--step-time-max" : "--tokens-per-s-min";
+  if (what_if.step_time_max_ms && what_if.tokens_per_s_min)
+    throw InvalidInput("--step-time-max and --tokens-per-s-min are one limit twice; give one of them");
+  if ((what_if.step_time_max_ms || what_if.tokens_per_s_min) && what_if.minimize.empty()) {
+    throw InvalidInput(str(limit,
+                           " is a limit of --minimize gpus; add that, or see the time for each number of ",
+                           "GPUs with --sweep nodes=1,2,4,8"));
+  }
 }
 
-int answer_what_if(const WhatIf& what_if, const Job& job, int threads, bool json) {
-  if (!what_if.sweep.empty()) return sweep(what_if, job, threads, json);
-  if (!what_if.maximize.empty()) return maximize(what_if, job, threads, json);
-  if (!what_if.minimize.empty()) return minimize(what_if, job, threads, json);
-  return rates(what_if, job, threads, json);
+int answer_what_if(const WhatIf& what_if, const Job& job, int threads, const WhatIfOutput& output) {
+  if (!what_if.sweep.empty()) return answer_sweep(what_if.sweep, job, threads, output);
+  if (!what_if.maximize.empty()) return maximize(what_if, job, threads, output);
+  if (!what_if.minimize.empty()) return minimize(what_if, job, threads, output);
+  return rates(what_if, job, threads, output);
 }
 
 }  // namespace cp::cli

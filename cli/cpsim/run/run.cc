@@ -21,7 +21,7 @@
 #include "cli/cpsim/progress_line.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/runs/attention_report.h"
 #include "sim/proof/run/attention_run.h"
 #include "sim/proof/run/attention_run_memory.h"

@@ -19,7 +19,7 @@
 #include "shared/base/text.h"
 #include "sim/accuracy/validate/accuracy_page.h"
 #include "sim/base/parallel_for.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/table.h"
 
 namespace cp::cli {

@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/transformer/short_layout.h"
 #include "sim/base/stop.h"
 #include "sim/planner/search/doubt.h"
 #include "sim/planner/search/inverse.h"
@@ -23,9 +24,12 @@ bool gives_strategy(const Fixed& f) {
   return f.strategy || f.ulysses_degree || f.inner_ring || f.ulysses_inner || f.rotation || f.balance;
 }
 
+// Of degrees: dp is another name of dp_shard.
 bool gives(std::string_view text, std::string_view key) {
-  for (const std::string_view part : split(text, ',')) {
-    if (trim(part.substr(0, part.find('='))) == key) return true;
+  const std::string whole = with_layout_keys(text);
+  for (const std::string_view part : split(whole, ',')) {
+    const std::string_view given = trim(part.substr(0, part.find('=')));
+    if (given == key || (given == "dp" && key == "dp_shard")) return true;
   }
   return false;
 }
@@ -54,7 +58,8 @@ std::string with_key(std::string_view text, const NearestKey& nearest) {
   const std::string_view written =
       !gives(text, nearest.key) && nearest.key.starts_with("dp_") ? "dp" : std::string_view(nearest.key);
   std::vector<std::string> parts;
-  for (const std::string_view part : split(text, ',')) {
+  const std::string whole = with_layout_keys(text);
+  for (const std::string_view part : split(whole, ',')) {
     const std::string_view key = trim(part.substr(0, part.find('=')));
     parts.push_back(key == written ? str(nearest.key, "=", nearest.value) : std::string(trim(part)));
   }

@@ -250,9 +250,8 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
     if (us > largest) largest = us, candidate.bound = part;
   }
   const Workload& workload = question_.workload;
-  const std::int64_t rows = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
   candidate.tokens_per_s_per_gpu =
-      static_cast<double>(rows * workload.global_batch) / (candidate.step_us * 1e-6) / cluster.num_gpus();
+      static_cast<double>(tokens_of_step(workload)) / (candidate.step_us * 1e-6) / cluster.num_gpus();
   candidate.mfu = model_flops_utilisation(question_, candidate.step_us);
   candidate.memory = memory_of(question_.model, workload, layout, memory_rules(question_));
   candidate.usable_bytes = usable_bytes(question_);
@@ -265,6 +264,11 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
   candidate.nic_utilisation =
       parts.nic_bytes / (cluster.network.nic_gbps / cluster.network.gpus_per_nic * step_ns);
   return candidate;
+}
+
+std::int64_t tokens_of_step(const Workload& workload) {
+  const std::int64_t rows = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
+  return rows * workload.global_batch;
 }
 
 double model_flops_utilisation(const PlanQuestion& question, double step_us) {

@@ -7,54 +7,70 @@
 #include "shared/base/error.h"
 #include "sim/base/stop.h"
 #include "sim/cost/cluster/used_part.h"
+#include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/layout_space.h"
 
 namespace cp::sim {
 namespace {
 
 constexpr std::int64_t kLongest = std::int64_t{1} << 40;
-constexpr const char* kForms = "; use a range that doubles, 32K..1M, or a list, 8K,12K";
+// Both forms, in numbers that are such.
+std::string forms_of(std::string_view what) {
+  return what == "length" ? "; use a range that doubles, 32K..1M, or a list, 8K,12K"
+                          : "; use a range that doubles, 1..8, or a list, 2,3,4";
+}
 
-std::int64_t parse_length(std::string_view text) {
-  std::int64_t length = 0;
+std::int64_t parse_one(std::string_view text, std::string_view what) {
+  std::int64_t number = 0;
   try {
-    length = parse_int(text, "length");
+    number = parse_int(text, what);
   } catch (const InvalidInput& error) {
-    throw InvalidInput(str(error.what(), kForms));
+    throw InvalidInput(str(error.what(), forms_of(what)));
   }
-  if (length < 1 || length > kLongest)
-    throw InvalidInput(str("the length ", text, " is out of range: 1 to ", kLongest, kForms));
-  return length;
+  if (number < 1 || number > kLongest)
+    throw InvalidInput(str("the ", what, " ", text, " is out of range: 1 to ", kLongest, forms_of(what)));
+  return number;
 }
 
 bool stopped(const std::atomic<bool>* stop) { return stop != nullptr && stop->load(); }
 
-}  // namespace
-
-std::vector<std::int64_t> parse_lengths(std::string_view text) {
-  std::vector<std::int64_t> lengths;
-  const std::size_t dots = text.find("..");
-  if (dots == std::string_view::npos) {
-    for (const std::string_view part : split(text, ',')) lengths.push_back(parse_length(part));
-    if (lengths.empty()) throw InvalidInput(str("no length in '", text, "'", kForms));
-    return lengths;
-  }
-  const std::int64_t first = parse_length(text.substr(0, dots)), last = parse_length(text.substr(dots + 2));
-  if (first > last) throw InvalidInput(str("the range ", text, " ends before it begins", kForms));
-  for (std::int64_t length = first; length <= last; length *= 2) lengths.push_back(length);
-  if (lengths.back() != last) lengths.push_back(last);
-  return lengths;
+// No step takes less: all GPUs at their peak. Products in four bits have another one.
+double least_us(const PlanQuestion& question) {
+  if (question.software.linear_precision == LinearPrecision::nvfp4) return 0;
+  return model_flops_utilisation(question, 1);
 }
 
-std::vector<SweepPoint> sweep_seq_len(const std::vector<PlanQuestion>& questions,
-                                      const SearchOptions& options,
-                                      const std::function<void(const PlanQuestion&)>& next) {
+}  // namespace
+
+std::vector<std::int64_t> parse_numbers(std::string_view text, std::string_view what) {
+  std::vector<std::int64_t> numbers;
+  const std::size_t dots = text.find("..");
+  if (dots == std::string_view::npos) {
+    for (const std::string_view part : split(text, ',')) {
+      const std::int64_t number = parse_one(part, what);
+      if (std::find(numbers.begin(), numbers.end(), number) == numbers.end()) numbers.push_back(number);
+    }
+    if (numbers.empty()) throw InvalidInput(str("no ", what, " in '", text, "'", forms_of(what)));
+    return numbers;
+  }
+  const std::int64_t first = parse_one(text.substr(0, dots), what),
+                     last = parse_one(text.substr(dots + 2), what);
+  if (first > last) throw InvalidInput(str("the range ", text, " ends before it begins", forms_of(what)));
+  for (std::int64_t number = first; number <= last; number *= 2) numbers.push_back(number);
+  if (numbers.back() != last) numbers.push_back(last);
+  return numbers;
+}
+
+std::vector<std::int64_t> parse_lengths(std::string_view text) { return parse_numbers(text, "length"); }
+
+std::vector<SweepPoint> sweep(const std::vector<PlanQuestion>& questions, const SearchOptions& options,
+                              const std::function<void(const PlanQuestion&)>& next) {
   std::vector<SweepPoint> points;
   std::string first_refusal;
   std::size_t refused = 0;
   for (const PlanQuestion& question : questions) {
     if (next) next(question);
-    SweepPoint point{question.workload.seq_len, std::nullopt, ""};
+    SweepPoint point;
     try {
       const PlanAnswer answer = search_layouts(question, options);
       if (!answer.best.empty()) point.best = answer.best.front();
@@ -62,7 +78,7 @@ std::vector<SweepPoint> sweep_seq_len(const std::vector<PlanQuestion>& questions
       point.why = error.what();
     } catch (const InvalidInput& error) {
       if (refused++ == 0) first_refusal = error.what();
-      point.why = error.what();
+      point.why = error.what(), point.refused = true;
     }
     if (stopped(options.stop)) return points;
     points.push_back(std::move(point));
@@ -158,17 +174,26 @@ PlanQuestion at_gpus(PlanQuestion question, int gpus) {
   return question;
 }
 
+double most_us_of(const PlanQuestion& question, double tokens_per_s) {
+  return 1e6 * static_cast<double>(tokens_of_step(question.workload)) / tokens_per_s;
+}
+
 FewestGpus fewest_gpus(const PlanQuestion& question, const SearchOptions& search,
                        const InverseOptions& options) {
   FewestGpus found;
-  const bool limited = question.workload.phase == Phase::decode && question.max_ttft_ms;
+  const bool in_time = search.most_us < kNever;
+  const bool limited = in_time || (question.workload.phase == Phase::decode && question.max_ttft_ms);
   for (const int gpus : gpu_counts(question)) {
     if (stopped(options.stop)) break;
     if (options.trying) options.trying(gpus);
     const PlanQuestion on = at_gpus(question, gpus);
+    if (in_time && search.most_us < least_us(on)) continue;
     try {
       if (!feasible(on)) continue;
-      if (limited) search_layouts(on, search);
+      if (limited && search_layouts(on, search).best.empty()) {
+        found.too_slow.push_back(gpus);
+        continue;
+      }
       found.gpus = gpus;
       return found;
     } catch (const Infeasible&) {

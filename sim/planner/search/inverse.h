@@ -14,24 +14,25 @@
 
 namespace cp::sim {
 
-// ---- along lengths ----
+// ---- along a range ----
 
-// "32K..1M" is 32K, 64K, ..., 1M, and the last one itself where doubling misses it; "8K,12K" those two. K is
-// 1024 and M is 1024 K. Throws InvalidInput that shows both forms.
+// "32K..1M" is 32K, 64K, ..., 1M, and the last one itself where doubling misses it; "8K,12K" those two, in
+// their order, each once. K is 1024 and M is 1024 K. `what` they are numbers of is for messages. Throws
+// InvalidInput that shows both forms.
+std::vector<std::int64_t> parse_numbers(std::string_view text, std::string_view what);
 std::vector<std::int64_t> parse_lengths(std::string_view text);
 
-// The answer at one length; none where nothing is legal or fits, and `why` says so.
+// The answer to one of several questions; none where nothing is legal (`refused`) or fits, and `why` says so.
 struct SweepPoint {
-  std::int64_t seq_len = 0;
   std::optional<Candidate> best;
   std::string why;
+  bool refused = false;
 };
-// Questions that differ in their length. Throws the InvalidInput of the first one where nothing is legal at
-// any length. When it is stopped: the points that were searched to their ends. `next` is called before each
-// search.
-std::vector<SweepPoint> sweep_seq_len(const std::vector<PlanQuestion>& questions,
-                                      const SearchOptions& options = {},
-                                      const std::function<void(const PlanQuestion&)>& next = {});
+// Questions that differ in one thing: a length, a batch, GPUs, a cluster. Throws the InvalidInput of the first
+// one where nothing is legal in any. When it is stopped: the points that were searched to their ends. `next`
+// is called before each search.
+std::vector<SweepPoint> sweep(const std::vector<PlanQuestion>& questions, const SearchOptions& options = {},
+                              const std::function<void(const PlanQuestion&)>& next = {});
 
 // ---- what fits ----
 
@@ -63,11 +64,15 @@ std::vector<int> gpu_counts(const PlanQuestion& question);
 // The same question on one of these counts.
 PlanQuestion at_gpus(PlanQuestion question, int gpus);
 
-// The fewest GPUs with which something fits and, in decode, reads its prompt within the question's limit: all
-// counts are tried, since degrees must divide and larger counts read faster.
+// The step's time in which so many tokens are computed a second, by all GPUs together.
+double most_us_of(const PlanQuestion& question, double tokens_per_s);
+
+// The fewest GPUs with which something fits, takes at most `search.most_us` a step and, in decode, reads its
+// prompt within the question's limit: all counts are tried, since degrees must divide and larger counts are
+// faster. Counts on which the products alone would take longer at the GPUs' peak are passed over.
 struct FewestGpus {
   std::optional<int> gpus;
-  std::vector<int> too_slow;  // fewer ones on which something fits, but reads too slowly
+  std::vector<int> too_slow;  // fewer ones on which something fits, but is too slow
 };
 FewestGpus fewest_gpus(const PlanQuestion& question, const SearchOptions& search = {},
                        const InverseOptions& options = {});

@@ -11,7 +11,7 @@
 #include "shared/mesh/mesh.h"
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/inverse.h"
-#include "sim/present/units.h"
+#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "shared/base/text.h"
-#include "sim/present/units.h"
+#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {

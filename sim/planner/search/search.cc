@@ -159,8 +159,10 @@ class Search {
   // What a layout may take at most to be among the best, or the best of its class.
   double limit_ns(const ParallelLayout& layout) const {
     if (options_.exhaustive) return kNever;
+    const double most_ns = options_.most_us * 1e3;
     const auto of_class = class_mark_ns_.find(class_of(layout));
-    return of_class == class_mark_ns_.end() ? kNever : std::max(mark_ns_, of_class->second) * (1 + kTie);
+    if (of_class == class_mark_ns_.end()) return most_ns;
+    return std::min(most_ns, std::max(mark_ns_, of_class->second) * (1 + kTie));
   }
   bool needed(double bound_ns, const ParallelLayout& layout) const { return bound_ns <= limit_ns(layout); }
 
@@ -335,7 +337,7 @@ class Search {
         misses_.too_slow(round[i], prompt_us[i]);
         continue;
       }
-      if (!candidate) {
+      if (!candidate || candidate->step_us > options_.most_us) {
         ++counts_.pruned;
         continue;
       }
@@ -374,6 +376,7 @@ class Search {
     answer.counts.rejected.assign(rejected_.begin(), rejected_.end());
     std::stable_sort(answer.counts.rejected.begin(), answer.counts.rejected.end(),
                      [](const auto& a, const auto& b) { return a.second > b.second; });
+    if (all_.empty() && options_.most_us < kNever && counts_.pruned > 0) return answer;
     if (all_.empty() && !stopped()) {
       if (options_.misses != nullptr) *options_.misses = misses_;
       throw_nothing_fits(question_, answer.counts, misses_);

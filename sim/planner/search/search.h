@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 
+#include "shared/base/units.h"
 #include "sim/planner/search/answer.h"
 #include "sim/planner/search/nothing_fits.h"
 #include "sim/planner/search/question.h"
@@ -25,6 +26,9 @@ struct SearchOptions {
   std::function<void(const SearchProgress&)> progress;  // called now and then, on the calling thread
   // When it becomes true, the search stops, and its answer is what was found so far, with a warning.
   const std::atomic<bool>* stop = nullptr;
+  // Layouts whose step takes longer are left out; where that leaves none, the answer has no best one, and
+  // nothing is said about memory.
+  double most_us = kNever;
   bool exhaustive = false;          // replays everything that fits; tests use it
   NearestMisses* misses = nullptr;  // if nothing fits, takes what came nearest
 };

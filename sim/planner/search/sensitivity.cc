@@ -7,7 +7,7 @@
 #include "shared/base/text.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/ranking.h"
-#include "sim/present/units.h"
+#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {

@@ -26,7 +26,7 @@ function digits3(value) {
   if (size >= 999.5) return Math.round(value).toLocaleString("en-US");
   return value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
 }
-// Durations as the rule of sim/present/units.h has them: "812 µs", "3.21 s", "2 min 36 s", "60 h 26 min".
+// Durations as the rule of sim/base/number_text.h has them: "812 µs", "3.21 s", "2 min 36 s", "60 h 26 min".
 function wholeUnits(seconds) {
   const whole = Math.round(seconds), minutes = Math.floor((whole + 30) / 60);
   return whole >= 7200 ? `${count(Math.floor(minutes / 60))} h ${minutes % 60} min` : `${Math.floor(whole / 60)} min ${whole % 60} s`;

@@ -1,57 +1,18 @@
 #include "sim/present/plan/answer_csv.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "shared/context_parallel/strategy.h"
 #include "sim/cost/cluster/read_software.h"
+#include "sim/present/csv_line.h"
 
 namespace cp::sim {
 namespace {
 
-class Line {
- public:
-  explicit Line(std::string& out) : out_(out) {}
-
-  Line& add(std::string_view text) {
-    separate();
-    if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
-      out_ += text;
-      return *this;
-    }
-    out_ += '"';
-    for (const char c : text) {
-      if (c == '"') out_ += '"';
-      out_ += c;
-    }
-    out_ += '"';
-    return *this;
-  }
-  Line& add(double value) { return add_number(value); }
-  Line& add(std::int64_t value) { return add_number(value); }
-  Line& add(int value) { return add_number(value); }
-  void end() { out_ += '\n'; }
-
- private:
-  template <class Number>
-  Line& add_number(Number value) {
-    separate();
-    char digits[40];
-    const auto result = std::to_chars(std::begin(digits), std::end(digits), value);
-    out_.append(digits, result.ptr);
-    return *this;
-  }
-  void separate() {
-    if (!first_) out_ += ',';
-    first_ = false;
-  }
-
-  std::string& out_;
-  bool first_ = true;
-};
+using Line = CsvLine;
 
 std::vector<TimePart> parts_of(const std::vector<Candidate>& candidates) {
   std::vector<TimePart> parts;

@@ -6,7 +6,7 @@
 
 #include "shared/base/text.h"
 #include "shared/context_parallel/strategy.h"
-#include "sim/present/units.h"
+#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {

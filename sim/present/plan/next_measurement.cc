@@ -8,7 +8,7 @@
 #include "shared/base/text.h"
 #include "sim/planner/search/measurements.h"
 #include "sim/present/plan/plan_screen.h"
-#include "sim/present/units.h"
+#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "shared/base/text.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/scenario/plan_fixed.h"
 
 namespace cp::sim {

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "shared/base/text.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/plan/headline.h"
 #include "sim/present/plan/next_measurement.h"
 #include "sim/present/plan/plan_inputs.h"

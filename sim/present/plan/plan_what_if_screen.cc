@@ -9,10 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "shared/base/text.h"
+#include "shared/transformer/short_layout.h"
 #include "sim/planner/search/measurements.h"
-#include "sim/present/number_text.h"
+#include "sim/present/csv_line.h"
+#include "sim/base/number_text.h"
 #include "sim/present/plan/next_measurement.h"
-#include "sim/present/plan/plan_inputs.h"
 #include "sim/present/plan/plan_screen.h"
 #include "sim/present/table.h"
 
@@ -33,24 +34,109 @@ std::int64_t counted(const Candidate& candidate) {
   return candidate.memory.used() - candidate.memory.context;
 }
 
-// ---- at lengths, on nodes ----
+std::string head_of(const sim::PlanAnswer& answer, const char* without, bool brief) {
+  return brief ? "" : str("\n", head_text(plan_head(answer.question, str("without ", without))));
+}
+
+// ---- for each value ----
+
+constexpr std::size_t kTableWidth = 120;
 
 const char* time_title(Phase phase) {
   return phase == Phase::training ? "step" : phase == Phase::prefill ? "TTFT" : "TTIT";
 }
 
-std::vector<std::string> cells_of(const PlanRow& row) {
-  std::vector<std::string> cells{human_count(row.seq_len), human_count(row.gpus)};
+bool is_name(const PlanRow& row) { return !row.number && !row.name.empty(); }
+
+// Of the column of what varies.
+std::string title_of(const PlanRows& rows) {
+  if (rows.varies.empty() || rows.varies == "seq-len") return "tokens";
+  return rows.varies == "gpus" ? "GPUs" : rows.varies;
+}
+
+std::string value_of(const PlanRow& row) {
+  if (is_name(row)) return row.name;
+  return human_count(row.number.value_or(row.seq_len));
+}
+
+// What rows are compared with: the first that has an answer.
+double first_rate(const PlanRows& rows) {
+  for (const PlanRow& row : rows.rows) {
+    if (row.best) return tokens_per_s(row);
+  }
+  return 0;
+}
+
+// All but the layout.
+std::vector<Column> columns_of_rows(const PlanRows& rows) {
+  const Align right = Align::right;
+  const bool names = std::any_of(rows.rows.begin(), rows.rows.end(), is_name);
+  std::vector<Column> columns{{title_of(rows), names ? Align::left : right}};
+  if (rows.varies != "gpus") columns.push_back({"GPUs", right});
+  columns.push_back({time_title(rows.phase), right});
+  if (rows.rows.size() > 1) columns.push_back({"vs first", right});
+  for (const char* title : {"tokens/s/GPU", "MFU", "GiB"}) columns.push_back({title, right});
+  return columns;
+}
+
+std::vector<std::string> cells_of(const PlanRows& rows, const PlanRow& row) {
+  std::vector<std::string> cells{value_of(row)};
+  if (rows.varies != "gpus") cells.push_back(row.gpus > 0 ? human_count(row.gpus) : "-");
   if (!row.best) {
-    cells.insert(cells.end(), {"-", "-", "-", "-", "-", "nothing fits"});
+    cells.resize(columns_of_rows(rows).size(), "-");
     return cells;
   }
   const Candidate& best = *row.best;
-  cells.insert(cells.end(),
-               {human_us(best.step_us), human_rate(best.tokens_per_s_per_gpu), human_percent(best.mfu),
-                fmt::format("{:.1f}", static_cast<double>(counted(best)) / kGiB),
-                human_percent(best.exposed_us / best.step_us), to_string(best.layout)});
+  cells.push_back(human_us(best.step_us));
+  if (rows.rows.size() > 1) cells.push_back(fmt::format("{:.3g}x", tokens_per_s(row) / first_rate(rows)));
+  cells.insert(cells.end(), {human_rate(best.tokens_per_s_per_gpu), human_percent(best.mfu),
+                             fmt::format("{:.1f}", static_cast<double>(counted(best)) / kGiB)});
   return cells;
+}
+
+// The layout in lines of that width: breaks are behind commas.
+std::vector<std::string> layout_lines(const std::string& layout, std::size_t width) {
+  std::vector<std::string> all{""};
+  for (std::size_t begin = 0; begin < layout.size();) {
+    const std::size_t comma = layout.find(',', begin);
+    const std::size_t end = comma == std::string::npos ? layout.size() : comma + 1;
+    if (!all.back().empty() && all.back().size() + end - begin > width) all.emplace_back();
+    all.back() += layout.substr(begin, end - begin);
+    begin = end;
+  }
+  return all;
+}
+
+std::size_t widest(std::string_view text) {
+  std::size_t most = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    most = std::max(most, end - begin);
+    begin = end + 1;
+  }
+  return most;
+}
+
+std::string table_of(const PlanRows& rows) {
+  std::vector<Column> columns = columns_of_rows(rows);
+  Table numbers(columns);
+  for (const PlanRow& row : rows.rows) numbers.add_row(cells_of(rows, row));
+  constexpr std::size_t kLeast = 24;  // of a layout, however wide a value is
+  const std::size_t room = kTableWidth - std::min(widest(numbers.text()) + 2, kTableWidth - kLeast);
+  columns.push_back({"layout"});
+  Table table(columns);
+  for (const PlanRow& row : rows.rows) {
+    std::vector<std::string> cells = cells_of(rows, row);
+    const std::string layout = row.best      ? short_text(row.best->layout)
+                               : row.refused ? "not possible"
+                                             : "nothing fits";
+    for (const std::string& line : layout_lines(layout, room)) {
+      cells.push_back(line);
+      table.add_row(cells);
+      cells.assign(columns.size() - 1, "");
+    }
+  }
+  return str(table.text(), rows.rows.size() > 1 ? "      vs first: tokens a second of all GPUs\n" : "");
 }
 
 ordered_json json_of(const Candidate& candidate) {
@@ -84,9 +170,13 @@ std::vector<int> order_of(const std::vector<double>& times) {
 
 bool flips(const std::vector<int>& order) { return !std::is_sorted(order.begin(), order.end()); }
 
-std::string summary_of(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity) {
+std::string whole_text(const ParallelLayout& layout) { return to_string(layout); }
+
+// `in_words`: how a layout is written.
+std::string summary_of(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
+                       std::string (*in_words)(const ParallelLayout&)) {
   const std::string asked = asked_of(answer.question, answer.question.workload.seq_len);
-  const std::string best = to_string(sensitivity.layouts.front());
+  const std::string best = in_words(sensitivity.layouts.front());
   if (sensitivity.layouts.size() == 1) return str(asked, ": ", best, " has no rival");
   if (sensitivity.robust()) return str(asked, ": ", best, " stays the best whatever rate is 10 % off");
   std::vector<std::string> when;
@@ -102,7 +192,7 @@ std::string what_to_do(const sim::RateMeasurement& of, const sim::TurningPoint& 
   const ParallelLayout& layout = sensitivity.layouts[static_cast<std::size_t>(turn.layout)];
   return fmt::format(
       "if {} turns out more than {:.1f} % {} than assumed: {}, which is {:.1f} % faster at 10 %", of.rate,
-      100 * std::fabs(turn.factor - 1), turn.factor < 1 ? "slower" : "faster", to_string(layout),
+      100 * std::fabs(turn.factor - 1), turn.factor < 1 ? "slower" : "faster", short_text(layout),
       100 * turn.gain_share);
 }
 
@@ -120,7 +210,7 @@ std::string rivals(const sim::Sensitivity& sensitivity) {
   for (std::size_t i = 0; i < sensitivity.layouts.size(); ++i) {
     const double more = sensitivity.step_us[i] / sensitivity.step_us[0] - 1;
     table.add_row({str(i + 1), human_us(sensitivity.step_us[i]), i == 0 ? "" : human_percent(more),
-                   to_string(sensitivity.layouts[i])});
+                   short_text(sensitivity.layouts[i])});
   }
   return table.text();
 }
@@ -133,38 +223,99 @@ std::string asked_of(const sim::PlanQuestion& question, std::int64_t seq_len) {
              human_count(gpus), gpus == 1 ? " GPU of " : " GPUs of ", question.cluster.name);
 }
 
-std::string rows_text(const PlanRows& rows) {
-  const Align right = Align::right;
-  Table table({{"tokens", right},
-               {"GPUs", right},
-               {time_title(rows.phase), right},
-               {"tokens/s/GPU", right},
-               {"MFU", right},
-               {"GiB", right},
-               {"exposed", right},
-               {"layout"}});
-  for (const PlanRow& row : rows.rows) table.add_row(cells_of(row));
-  return str(wrapped(rows.summary, kScreenWidth, 2), "\n\n", lines(rows.inputs), "\n", table.text(),
-             rows.notes.empty() ? "" : "\n", lines(rows.notes));
+double tokens_per_s(const PlanRow& row) { return row.best ? row.best->tokens_per_s_per_gpu * row.gpus : 0; }
+
+std::string rows_text(const PlanRows& rows, bool brief) {
+  Lines notes = rows.notes;
+  if (brief) std::erase_if(notes, [](const auto& note) { return note.first == "next"; });
+  std::string said;
+  for (const auto& [title, text] : notes) {
+    // A command is in one line, to be copied.
+    said += title == "next" ? str("next        ", text, "\n") : titled_line(title, text);
+  }
+  return str(wrapped(rows.summary, kScreenWidth, 2), "\n\n", brief ? "" : head_text(rows.head) + "\n",
+             table_of(rows), said.empty() ? "" : "\n", said);
 }
 
 std::string rows_json(const PlanRows& rows) {
+  const auto known = [](const auto& value) { return value > 0 ? ordered_json(value) : ordered_json(); };
   ordered_json json{{"schema", str("cpsim.plan.", rows.question, "/1")},
                     {"summary", rows.summary},
+                    {"varies", rows.varies.empty() ? ordered_json() : ordered_json(rows.varies)},
+                    {"assumptions", rows.assumptions},
                     {"rows", ordered_json::array()},
                     {"notes", ordered_json::array()}};
+  const double first = first_rate(rows);
   for (const PlanRow& row : rows.rows) {
-    json["rows"].push_back({{"seq_len", row.seq_len},
-                            {"nodes", row.nodes},
-                            {"gpus", row.gpus},
+    ordered_json value;
+    if (row.number) {
+      value = *row.number;
+    } else if (is_name(row)) {
+      value = row.name;
+    }
+    json["rows"].push_back({{"value", std::move(value)},
+                            {"seq_len", known(row.seq_len)},
+                            {"global_batch", known(row.batch)},
+                            {"nodes", known(row.nodes)},
+                            {"gpus", known(row.gpus)},
+                            {"cluster", row.cluster.empty() ? ordered_json() : ordered_json(row.cluster)},
                             {"best", row.best ? json_of(*row.best) : ordered_json()},
+                            {"tokens_per_s", known(tokens_per_s(row))},
+                            {"vs_first", row.best ? ordered_json(tokens_per_s(row) / first) : ordered_json()},
                             {"why", row.why}});
   }
   for (const auto& [title, text] : rows.notes) json["notes"].push_back(str(title, ": ", text));
-  return json.dump(2);
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-std::string sensitivity_text(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity) {
+std::string rows_csv(const PlanRows& rows) {
+  std::string out;
+  CsvLine head(out);
+  for (const char* name : {"varies",       "value",
+                           "seq_len",      "global_batch",
+                           "nodes",        "gpus",
+                           "cluster",      "layout",
+                           "step_us",      "low_us",
+                           "high_us",      "tokens_per_s",
+                           "vs_first",     "tokens_per_s_per_gpu",
+                           "mfu",          "exposed_us",
+                           "bound",        "counted_bytes",
+                           "usable_bytes", "why"})
+    head.add(name);
+  head.end();
+  const double first = first_rate(rows);
+  for (const PlanRow& row : rows.rows) {
+    CsvLine line(out);
+    const auto known = [&](std::int64_t value) {
+      if (value > 0) {
+        line.add(value);
+      } else {
+        line.add("");
+      }
+    };
+    line.add(rows.varies);
+    if (row.number) {
+      line.add(*row.number);
+    } else {
+      line.add(row.name);
+    }
+    known(row.seq_len), known(row.batch), known(row.nodes), known(row.gpus);
+    line.add(row.cluster);
+    if (row.best) {
+      const Candidate& best = *row.best;
+      line.add(to_string(best.layout)).add(best.step_us).add(best.low_us).add(best.high_us);
+      line.add(tokens_per_s(row)).add(tokens_per_s(row) / first).add(best.tokens_per_s_per_gpu).add(best.mfu);
+      line.add(best.exposed_us).add(sim::bound_text(best.bound)).add(counted(best)).add(best.usable_bytes);
+    } else {
+      constexpr int kOfBest = 12;
+      for (int i = 0; i < kOfBest; ++i) line.add("");
+    }
+    line.add(row.why).end();
+  }
+  return out;
+}
+
+std::string sensitivity_text(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity, bool brief) {
   Table table({{"change"},
                {"the best", Align::right},
                {"differs by", Align::right},
@@ -178,13 +329,13 @@ std::string sensitivity_text(const sim::PlanAnswer& answer, const sim::Sensitivi
                    fmt::format("{:+.1f} %", 100 * (changed.step_us[0] / sensitivity.step_us[0] - 1)),
                    str(changed.best + 1), flips(order) ? join(order, " ") : "the same"});
   }
-  return str(wrapped(summary_of(answer, sensitivity), kScreenWidth, 2), "\n\n",
-             lines(plan_inputs(answer.question)), "\n", table.text(), "\n", rivals(sensitivity));
+  return str(wrapped(summary_of(answer, sensitivity, short_text), kScreenWidth, 2), "\n",
+             head_of(answer, "--sensitivity", brief), "\n", table.text(), "\n", rivals(sensitivity));
 }
 
 std::string sensitivity_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity) {
   ordered_json json{{"schema", "cpsim.plan.sensitivity/1"},
-                    {"summary", summary_of(answer, sensitivity)},
+                    {"summary", summary_of(answer, sensitivity, whole_text)},
                     {"robust", sensitivity.robust()},
                     {"layouts", ordered_json::array()},
                     {"changes", ordered_json::array()}};
@@ -201,13 +352,14 @@ std::string sensitivity_json(const sim::PlanAnswer& answer, const sim::Sensitivi
 }
 
 std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
-                             const std::string& then) {
+                             const std::string& then, bool brief) {
   const std::vector<sim::RateMeasurement> measured = sim::measurements(answer.question, sensitivity);
-  std::string text = summary_of(answer, sensitivity);
+  const std::string head = head_of(answer, "--next-experiment", brief);
+  std::string text = summary_of(answer, sensitivity, short_text);
   const std::string first = next_measurement_text(answer, then);
   if (measured.empty()) {
     return str(wrapped(text + (first.empty() ? ": no measurement would change that" : ""), kScreenWidth, 2),
-               "\n\n", lines(plan_inputs(answer.question)), first.empty() ? "" : "\n", first);
+               "\n", head, first.empty() ? "" : "\n", first);
   }
   if (first.empty()) text += str(": measure ", measured.front().rate, " first");
   Table table({{"measure"}, {"settles", Align::right}, {"not knowing it costs", Align::right}});
@@ -225,19 +377,19 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
     command("  nccl test", of.command.quick);
     for (const sim::TurningPoint& turn : of.turns) todo += lines({{"", what_to_do(of, turn, sensitivity)}});
   }
-  todo += lines({{"else", str("stay with ", to_string(sensitivity.layouts.front()))}});
+  todo += lines({{"else", str("stay with ", short_text(sensitivity.layouts.front()))}});
   todo += str("then        ", then, "\n");
   for (const sim::Experiment& run : sim::next_experiments(sensitivity)) {
-    todo += lines({{"or a run", str("time a step of ", to_string(run.layout), ": ", run.settles)}});
+    todo += lines({{"or a run", str("time a step of ", short_text(run.layout), ": ", run.settles)}});
   }
-  return str(wrapped(text, kScreenWidth, 2), "\n\n", lines(plan_inputs(answer.question)), "\n", first,
-             first.empty() ? "" : "\n", table.text(), "\n", todo);
+  return str(wrapped(text, kScreenWidth, 2), "\n", head, "\n", first, first.empty() ? "" : "\n",
+             table.text(), "\n", todo);
 }
 
 std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
                              const std::string& then) {
   ordered_json json{{"schema", "cpsim.plan.next_experiment/1"},
-                    {"summary", summary_of(answer, sensitivity)},
+                    {"summary", summary_of(answer, sensitivity, whole_text)},
                     {"robust", sensitivity.robust()},
                     {"measurements", ordered_json::array()},
                     {"candidates", next_measurements_json(answer)},

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shared/base/text.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/table.h"
 
 namespace cp::sim {

@@ -12,7 +12,7 @@
 #include "shared/base/error.h"
 #include "shared/base/utc.h"
 #include "shared/plan/trace.h"
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 #include "sim/present/table.h"
 #include "sim/present/traces/trace_compare_report.h"
 #include "traces/trace_times.h"

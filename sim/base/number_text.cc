@@ -1,4 +1,4 @@
-#include "sim/present/number_text.h"
+#include "sim/base/number_text.h"
 
 #include <cmath>
 #include <cstddef>

@@ -1,0 +1,25 @@
+// What was asked, on what, and what was assumed, in one line each: the head of answers that come again and again.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/planner/search/question.h"
+
+namespace cp::sim {
+
+// Items of the three lines, the most telling first.
+struct PlanHead {
+  std::vector<std::string> asked, on, assumed;
+  std::string whole;  // where all of it can be read: "the command under next"
+};
+PlanHead plan_head(const sim::PlanQuestion& question, std::string whole);
+
+// Three lines of at most kScreenWidth columns; items for which there is no room are counted.
+std::string head_text(const PlanHead& head);
+
+// As many items as `width` columns have room for, at least a part of the first, and how many more there are.
+std::string fitting(const std::vector<std::string>& items, std::string_view separator, std::size_t width);
+
+}  // namespace cp::sim
