@@ -69,7 +69,7 @@ double most_us_of(const PlanQuestion& question, double tokens_per_s);
 
 // The fewest GPUs with which something fits, takes at most `search.most_us` a step and, in decode, reads its
 // prompt within the question's limit: all counts are tried, since degrees must divide and larger counts are
-// faster. Counts on which the products alone would take longer at the GPUs' peak are passed over.
+// faster. Counts on which the flops of the model alone would take longer at the peak are passed over.
 struct FewestGpus {
   std::optional<int> gpus;
   std::vector<int> too_slow;  // fewer ones on which something fits, but is too slow
