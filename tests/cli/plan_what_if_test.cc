@@ -257,7 +257,7 @@ TEST(PlanWhatIf, TheFewestGpusAreFastEnough) {
                        "--recompute",
                        "full",
                        "--fix",
-                       "tp=4,pp=1,loss_chunks=16"};
+                       "tp=4,cp=1,pp=1,loss_chunks=16,order=tp-cp-dp-pp"};
   const auto step_us = [&](int gpus) {
     Words on = words;
     on[3] = "--gpus", on[4] = std::to_string(gpus);

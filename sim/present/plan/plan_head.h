@@ -1,6 +1,7 @@
 // What was asked, on what, and what was assumed, in one line each: the head of answers that come again and again.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
