@@ -18,7 +18,6 @@
 #include "cli/cpsim/plan/plan_files.h"
 #include "cli/cpsim/plan/plan_flags.h"
 #include "cli/cpsim/plan/plan_request.h"
-#include "cli/cpsim/plan/plan_sweep.h"
 #include "cli/cpsim/plan/plan_what_if.h"
 #include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
@@ -374,8 +373,8 @@ Command add_plan(FlagSet cpsim) {
                  "Write what --emit makes to this file [printed instead of the answer]", "");
   const char* what_if = "Other questions (one at a time)";
   app.add_option("--sweep", flags->what_if.sweep,
-                 str("Find the best layout for each value of one flag, a list or a range that doubles: ",
-                     swept_keys()))
+                 "Find the best layout for each value, in a list or a range that doubles, of seq-len, "
+                 "global-batch, nodes, gpus, cluster, ...")
       .type_name("nodes=1,2,4|seq-len=32K..1M|cluster=A,B")
       .group(what_if);
   app.add_option("--maximize", flags->what_if.maximize, "Find how long a sequence can be")
@@ -385,17 +384,19 @@ Command add_plan(FlagSet cpsim) {
                  "Find how few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
       .type_name("gpus")
       .group(what_if);
-  add_value(
-      app, "--step-time-max", "TIME",
-      "With --minimize: only GPUs on which a step (in serving the first token, or a token) takes no longer: "
-      "800ms, 10s",
-      [flags](const std::string& text) {
-        const double ms = parse_ms("--step-time-max", text);
-        if (!(ms > 0)) throw InvalidInput(str("--step-time-max ", text, " is out of range; use a time above 0, for example 10s"));
-        flags->what_if.step_time_max_ms = ms;
-      })
+  add_value(app, "--step-time-max", "TIME",
+            "With --minimize: a step (when serving: the first token, or a token) takes no longer than this, for "
+            "example 10s",
+            [flags](const std::string& text) {
+              const double ms = parse_ms("--step-time-max", text);
+              if (!(ms > 0)) {
+                throw InvalidInput(
+                    str("--step-time-max ", text, " is out of range; use a time above 0, for example 10s"));
+              }
+              flags->what_if.step_time_max_ms = ms;
+            })
       .group(what_if);
-  add_value(app, "--tokens-per-s-min", "N", "With --minimize: count only GPUs that together compute at least so many tokens a second",
+  add_value(app, "--tokens-per-s-min", "N", "With --minimize: all GPUs together compute at least so many tokens a second",
             [flags](const std::string& text) {
               const double rate = parse_real("--tokens-per-s-min", text);
               if (!(rate > 0))

@@ -124,7 +124,7 @@ const SweptKey& find_key(const std::string& sweep, std::string typed) {
   throw InvalidInput(str("--sweep ", sweep, ": ", shown, " cannot be swept",
                          near.empty() ? "" : "; did you mean ", near.empty() ? "" : str(near, "=?"),
                          "; use seq-len=32K..1M, nodes=1,2,4 or ",
-                         "cluster=dgx-h100,hgx-h200; all that can be is ", swept_keys()));
+                         "cluster=dgx-h100,hgx-h200; all that can be is ", join(names, ", ")));
 }
 
 Swept parse_sweep(const std::string& sweep) {
@@ -313,12 +313,6 @@ sim::PlanHead sweep_head(const SweptKey& key, const Point& point) {
 }
 
 }  // namespace
-
-std::string swept_keys() {
-  std::vector<std::string_view> names;
-  for (const SweptKey& key : all_keys()) names.push_back(key.name);
-  return join(names, ", ");
-}
 
 int answer_sweep(const std::string& sweep, const Job& job, int threads, const WhatIfOutput& output) {
   const Swept swept = parse_sweep(sweep);

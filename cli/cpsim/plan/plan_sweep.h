@@ -8,9 +8,6 @@
 
 namespace cp::cli {
 
-// "seq-len, global-batch, ...": what can be swept.
-std::string swept_keys();
-
 // Prints the rows and gives the exit code; after Ctrl-C those that are done. `sweep`: "nodes=1,2,4",
 // "seq-len=32K..1M", "cluster=dgx-h100,hgx-h200"; a value takes the place of what the job says. Throws
 // InvalidInput for what cannot be swept, and where no value makes a question; Infeasible where nothing fits

@@ -54,6 +54,7 @@ PlanHead plan_head(const PlanQuestion& question, std::string whole) {
   if (!fixed.empty()) head.asked.insert(head.asked.begin() + 1, fixed);
   head.asked.push_back(model);
   head.on.push_back(str("software ", question.software.name));
+  head.warnings = question.warnings;
   head.assumed = question.assumptions;
   head.whole = std::move(whole);
   return head;
@@ -77,12 +78,15 @@ std::string fitting(const std::vector<std::string>& items, std::string_view sepa
   return text + more(left);
 }
 
-std::string head_text(const PlanHead& head) {
+std::string head_text(const PlanHead& head, bool brief) {
   constexpr std::size_t kWidth = kScreenWidth - kScreenIndent;
   const std::string all = str("; all: ", head.whole);
   const std::string assumed =
       head.assumed.empty() ? "nothing" : fitting(head.assumed, "; ", kWidth - all.size());
-  return str(titled_line("asked", fitting(head.asked, ", ", kWidth)),
+  std::string warnings;
+  for (const std::string& warning : head.warnings) warnings += titled_line("warning", warning);
+  if (brief) return warnings;
+  return str(warnings, titled_line("asked", fitting(head.asked, ", ", kWidth)),
              titled_line("on", fitting(head.on, ", ", kWidth)), titled_line("assumed", assumed + all));
 }
 

@@ -35,7 +35,8 @@ std::int64_t counted(const Candidate& candidate) {
 }
 
 std::string head_of(const sim::PlanAnswer& answer, const char* without, bool brief) {
-  return brief ? "" : str("\n", head_text(plan_head(answer.question, str("without ", without))));
+  const std::string text = head_text(plan_head(answer.question, str("without ", without)), brief);
+  return text.empty() ? "" : str("\n", text);
 }
 
 // ---- for each value ----
@@ -226,6 +227,7 @@ std::string asked_of(const sim::PlanQuestion& question, std::int64_t seq_len) {
 double tokens_per_s(const PlanRow& row) { return row.best ? row.best->tokens_per_s_per_gpu * row.gpus : 0; }
 
 std::string rows_text(const PlanRows& rows, bool brief) {
+  const std::string head = head_text(rows.head, brief);
   Lines notes = rows.notes;
   if (brief) std::erase_if(notes, [](const auto& note) { return note.first == "next"; });
   std::string said;
@@ -233,7 +235,7 @@ std::string rows_text(const PlanRows& rows, bool brief) {
     // A command is in one line, to be copied.
     said += title == "next" ? str("next        ", text, "\n") : titled_line(title, text);
   }
-  return str(wrapped(rows.summary, kScreenWidth, 2), "\n\n", brief ? "" : head_text(rows.head) + "\n",
+  return str(wrapped(rows.summary, kScreenWidth, 2), "\n\n", head.empty() ? "" : head + "\n",
              table_of(rows), said.empty() ? "" : "\n", said);
 }
 
