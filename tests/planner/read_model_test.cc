@@ -144,8 +144,9 @@ TEST(ReadModel, FamiliesDifferInWhatTheyDoNotSay) {
   EXPECT_FALSE(read({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).model.window.has_value());
   EXPECT_EQ(read({{"model_type", "\"mixtral\""}, {"num_local_experts", "8"}}).model.experts,
             (Experts{8, 2, 128}));
-  EXPECT_THAT(read({{"model_type", "\"olmo2\""}}).warnings,
-              ElementsAre(HasSubstr("model_type \"olmo2\" is not known, so its layers are taken as llama's")));
+  EXPECT_THAT(
+      read({{"model_type", "\"olmo2\""}}).warnings,
+      ElementsAre(HasSubstr("model_type \"olmo2\" is not known, so its layers are taken as llama's")));
   EXPECT_THAT(read({{"model_type", "null"}}).warnings, ElementsAre(HasSubstr("model_type is missing")));
 }
 
@@ -154,9 +155,10 @@ TEST(ReadModel, FamiliesDifferInWhatTheyDoNotSay) {
 TEST(ReadModelKeys, AMisspeltOneIsAWarningWithWhatIsAssumedInstead) {
   const ReadModel slip = read({{"num_key_value_heads", "null"}, {"num_key_value_head", "2"}});
   EXPECT_EQ(slip.model.kv_heads, 8);
-  EXPECT_THAT(slip.warnings,
-              ElementsAre("num_key_value_head is not read; did you mean num_key_value_heads? "
-                          "num_key_value_heads is missing, so 8 is taken, as num_attention_heads (no grouping)"));
+  EXPECT_THAT(
+      slip.warnings,
+      ElementsAre("num_key_value_head is not read; did you mean num_key_value_heads? "
+                  "num_key_value_heads is missing, so 8 is taken, as num_attention_heads (no grouping)"));
   EXPECT_THAT(slip.assumptions, ElementsAre(HasSubstr("num_key_value_heads is missing")));
   EXPECT_THAT(
       read({{"qk_nrom", "true"}}).warnings,
@@ -278,7 +280,8 @@ TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
       {{{"layer_types", "[1]"}, {"sliding_window", "8"}},
        "layer_types is an array, [1]; it must be a list of strings"},
       {{{"hidden_size", "null"}, {"d_model", "64"}},
-       "hidden_size, the width of what layers hand on, is missing; d_model is not read, did you mean hidden_size?"},
+       "hidden_size, the width of what layers hand on, is missing; d_model is not read, did you mean "
+       "hidden_size?"},
       {{{"num_hidden_layers", "null"}, {"num_hiden_layers", "4"}}, "did you mean num_hidden_layers?"},
       {{{"num_experts", "4"}},
        "num_experts_per_tok, how many experts each token goes to, is missing; add it"},
@@ -293,7 +296,8 @@ TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
 
 TEST(ReadModelErrors, SeveralAreSaidAtOnce) {
   EXPECT_THAT(config_error({{"hidden_size", "null"}, {"vocab_size", "-4"}, {"attention_bias", "\"no\""}}),
-              AllOf(HasSubstr("hidden_size, the width of what layers hand on, is missing"), HasSubstr("\nconfig.json: vocab_size=-4"),
+              AllOf(HasSubstr("hidden_size, the width of what layers hand on, is missing"),
+                    HasSubstr("\nconfig.json: vocab_size=-4"),
                     HasSubstr("\nconfig.json: attention_bias is a string")));
 }
 

@@ -29,8 +29,8 @@
 #include "shared/base/text.h"
 #include "shared/base/utc.h"
 #include "shared/plan/session.h"
-#include "sim/cost/cluster/read_cluster.h"
 #include "sim/base/number_text.h"
+#include "sim/cost/cluster/read_cluster.h"
 
 namespace cp::cli {
 namespace {

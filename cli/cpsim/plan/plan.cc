@@ -22,12 +22,12 @@
 #include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
 #include "sim/accuracy/validate/published_steps.h"
+#include "sim/base/number_text.h"
 #include "sim/base/stop.h"
 #include "sim/planner/emit/emit.h"
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/layout_timeline.h"
 #include "sim/planner/search/search.h"
-#include "sim/base/number_text.h"
 #include "sim/present/page/report_html.h"
 #include "sim/present/plan/answer_csv.h"
 #include "sim/present/plan/answer_json.h"
@@ -384,23 +384,26 @@ Command add_plan(FlagSet cpsim) {
                  "Find how few GPUs are enough, up to --nodes or --gpus [1024 nodes]")
       .type_name("gpus")
       .group(what_if);
-  add_value(app, "--step-time-max", "TIME",
-            "With --minimize: a step (when serving: the first token, or a token) takes no longer than this, for "
-            "example 10s",
-            [flags](const std::string& text) {
-              const double ms = parse_ms("--step-time-max", text);
-              if (!(ms > 0)) {
-                throw InvalidInput(
-                    str("--step-time-max ", text, " is out of range; use a time above 0, for example 10s"));
-              }
-              flags->what_if.step_time_max_ms = ms;
-            })
+  add_value(
+      app, "--step-time-max", "TIME",
+      "With --minimize: a step (when serving: the first token, or a token) takes no longer than this, for "
+      "example 10s",
+      [flags](const std::string& text) {
+        const double ms = parse_ms("--step-time-max", text);
+        if (!(ms > 0)) {
+          throw InvalidInput(
+              str("--step-time-max ", text, " is out of range; use a time above 0, for example 10s"));
+        }
+        flags->what_if.step_time_max_ms = ms;
+      })
       .group(what_if);
-  add_value(app, "--tokens-per-s-min", "N", "With --minimize: all GPUs together compute at least so many tokens a second",
+  add_value(app, "--tokens-per-s-min", "N",
+            "With --minimize: all GPUs together compute at least so many tokens a second",
             [flags](const std::string& text) {
               const double rate = parse_real("--tokens-per-s-min", text);
               if (!(rate > 0))
-                throw InvalidInput(str("--tokens-per-s-min ", text, " is out of range; use a rate above 0, for example 50000"));
+                throw InvalidInput(str("--tokens-per-s-min ", text,
+                                       " is out of range; use a rate above 0, for example 50000"));
               flags->what_if.tokens_per_s_min = rate;
             })
       .group(what_if);

@@ -149,9 +149,10 @@ Command add_export(FlagSet trace) {
   app.add_option("--format", flags->format,
                  "The format of the file: chrome or perfetto [by the name of the file]")
       .type_name("FORMAT");
-  app.add_output(flags->out, "FILE|DIR/",
-                 "Write this: NAME.json for Chrome, NAME.pftrace for Perfetto, DIR/ for a file of each rank as "
-                 "PyTorch's profiler writes it (HolisticTraceAnalysis)");
+  app.add_output(
+      flags->out, "FILE|DIR/",
+      "Write this: NAME.json for Chrome, NAME.pftrace for Perfetto, DIR/ for a file of each rank as "
+      "PyTorch's profiler writes it (HolisticTraceAnalysis)");
   app.add_option("--merge", flags->merge,
                  "Put this trace beside it: a file of cpsim estimate --trace, or another .cptrace")
       .type_name("FILE");

@@ -62,10 +62,10 @@ ExportFormat parse_export_format(const std::string& text, const std::string& out
   if (text == "chrome" || (text.empty() && out.ends_with(".json"))) return ExportFormat::chrome;
   if (text == "perfetto" || (text.empty() && out.ends_with(".pftrace"))) return ExportFormat::perfetto;
   if (!text.empty()) throw InvalidInput(str("--format ", text, " is unknown; use chrome or perfetto"));
-  throw InvalidInput(
-      str("-o ", out,
-          " does not say the format of the file; add --format chrome or --format perfetto, or use NAME.json, ",
-          "NAME.pftrace or DIR/"));
+  throw InvalidInput(str(
+      "-o ", out,
+      " does not say the format of the file; add --format chrome or --format perfetto, or use NAME.json, ",
+      "NAME.pftrace or DIR/"));
 }
 
 void export_folder(const std::string& path, const std::string& folder, std::string& truncation) {

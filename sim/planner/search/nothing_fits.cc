@@ -9,9 +9,9 @@
 #include "shared/base/text.h"
 #include "shared/base/units.h"
 #include "shared/mesh/mesh.h"
+#include "sim/base/number_text.h"
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/inverse.h"
-#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 
 #include "shared/base/text.h"
+#include "sim/base/number_text.h"
 #include "sim/planner/search/measurements.h"
 #include "sim/present/plan/plan_screen.h"
-#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {

@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "shared/base/text.h"
+#include "sim/base/number_text.h"
 #include "sim/planner/search/doubt.h"
 #include "sim/planner/search/ranking.h"
-#include "sim/base/number_text.h"
 #include "sim/present/plan/plan_screen.h"
 #include "sim/present/table.h"
 

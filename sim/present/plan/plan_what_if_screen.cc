@@ -10,9 +10,9 @@
 
 #include "shared/base/text.h"
 #include "shared/transformer/short_layout.h"
+#include "sim/base/number_text.h"
 #include "sim/planner/search/measurements.h"
 #include "sim/present/csv_line.h"
-#include "sim/base/number_text.h"
 #include "sim/present/plan/next_measurement.h"
 #include "sim/present/plan/plan_screen.h"
 #include "sim/present/table.h"
@@ -235,8 +235,8 @@ std::string rows_text(const PlanRows& rows, bool brief) {
     // A command is in one line, to be copied.
     said += title == "next" ? str("next        ", text, "\n") : titled_line(title, text);
   }
-  return str(wrapped(rows.summary, kScreenWidth, 2), "\n\n", head.empty() ? "" : head + "\n",
-             table_of(rows), said.empty() ? "" : "\n", said);
+  return str(wrapped(rows.summary, kScreenWidth, 2), "\n\n", head.empty() ? "" : head + "\n", table_of(rows),
+             said.empty() ? "" : "\n", said);
 }
 
 std::string rows_json(const PlanRows& rows) {
@@ -384,8 +384,8 @@ std::string experiments_text(const sim::PlanAnswer& answer, const sim::Sensitivi
   for (const sim::Experiment& run : sim::next_experiments(sensitivity)) {
     todo += lines({{"or a run", str("time a step of ", short_text(run.layout), ": ", run.settles)}});
   }
-  return str(wrapped(text, kScreenWidth, 2), "\n", head, "\n", first, first.empty() ? "" : "\n",
-             table.text(), "\n", todo);
+  return str(wrapped(text, kScreenWidth, 2), "\n", head, "\n", first, first.empty() ? "" : "\n", table.text(),
+             "\n", todo);
 }
 
 std::string experiments_json(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
