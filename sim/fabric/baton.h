@@ -1,4 +1,7 @@
-// The baton: of ranks that take turns, the one that holds it runs.
+// Baton: the right to run, for ranks that take turns. Exactly one rank holds it at any time, and only that
+// rank runs; all others are blocked in await(). Who gets it next is the Scheduler's choice (scheduler.h); how
+// a rank is blocked and woken is the carrier's: a change of stacks (rank_fibers.h) or a sleeping thread
+// (rank_threads.h).
 #pragma once
 
 #include "shared/base/types.h"
@@ -9,12 +12,12 @@ class Baton {
  public:
   virtual ~Baton() = default;
 
-  // By the host, before a run: nobody holds it.
+  // The host calls this before a run. Afterwards nobody holds the baton.
   virtual void reset() = 0;
-  // By its holder, or by the host for the first one: `next` goes on, as soon as the holder awaits the baton
-  // again or ends.
+  // The holder calls this, or the host for the first rank of a run. `next` starts to run once the caller
+  // awaits the baton again or its body ends, not before.
   virtual void pass_to(Rank next) = 0;
-  // Returns when `self` holds it.
+  // Blocks the calling rank, which is `self`, until it holds the baton.
   virtual void await(Rank self) = 0;
 };
 

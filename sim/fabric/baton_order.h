@@ -1,8 +1,9 @@
-// The orders in which the baton goes round: which rank goes on with which of its streams.
+// BatonOrder: in which order ranks take turns on the fabric (FabricOptions::order), and on which of its
+// streams a rank goes on.
 //
-// A turn is one piece of work at the head of a stream: a kernel, an event that is waited for, the arrival at
-// a collective, its end. What a body does between its calls of synchronize() belongs to no turn and is done
-// at once, since it touches nothing of other ranks.
+// A turn runs one piece of work at the head of a stream: a kernel, a wait for an event, the arrival at a
+// collective, or the end of a collective. The code of a body between its calls of synchronize() belongs to no
+// turn. It runs at once, because it cannot touch anything of another rank.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +26,11 @@ struct Turn {
   auto operator<=>(const Turn&) const = default;
 };
 
-// What a turn that could be taken next would do.
+// What a turn would do if it were taken next. explore_orders() finds out from this which turns depend on one
+// another.
 struct TurnDetails {
-  // leaving: the collective's round is over; the rank goes on, or (leaves_to_next_round) moves its part and
-  // arrives at another round.
+  // leaving: the round of the collective is over, and the rank leaves it. It then goes on with its stream or,
+  // if leaves_to_next_round, moves its part of the bytes and arrives at another round.
   enum class Kind : std::uint8_t { event, kernel, arrival, leaving };
   struct Memory {
     const std::byte *begin = nullptr, *end = nullptr;
@@ -36,15 +38,18 @@ struct TurnDetails {
   };
 
   Kind kind = Kind::kernel;
-  std::int64_t item = 0;   // pieces of work that the stream has finished before
-  std::int64_t batch = 0;  // synchronize() calls of the rank before this one: all work of those has ended
-  StreamId awaited_stream = 0;  // event: that this stream has finished so many pieces
+  std::int64_t item = 0;  // how many pieces of work the stream has finished before
+  // How many synchronize() calls the rank has made before the current one. All their work has ended.
+  std::int64_t batch = 0;
+  // event: the turn is possible when awaited_stream has finished awaited_items pieces of work.
+  StreamId awaited_stream = 0;
   std::int64_t awaited_items = 0;
-  const void* communicator = nullptr;  // arrival, leaving: with the round, which collective of it
+  // arrival, leaving: the communicator and its round together name one collective.
+  const void* communicator = nullptr;
   std::uint32_t round = 0;
-  bool completes = false;             // arrival: of the last member, who does the work of all
+  bool completes = false;             // arrival: this is the last member, which does the work of all
   bool leaves_to_next_round = false;  // leaving
-  std::vector<Memory> memory;         // that the turn itself reads or writes, of all ranks
+  std::vector<Memory> memory;         // what the turn itself reads or writes, in the memory of any rank
 };
 
 class TurnInspector {
@@ -53,14 +58,15 @@ class TurnInspector {
   virtual TurnDetails details(const Turn& turn) const = 0;
 };
 
-// Takes every choice of a run. All calls come one at a time, from one thread or another.
+// Makes every choice of a run. Calls never overlap, but they may come from different threads.
 class TurnChooser {
  public:
   virtual ~TurnChooser() = default;
-  // Fabric::run begins. Whatever came before has ended.
+  // Called when Fabric::run begins; all earlier runs have ended.
   virtual void begin_run() = 0;
-  // An index into `turns`, all that could be taken next, ascending, at least one. Turns stay possible until
-  // they are taken. What it throws is the run's error.
+  // Returns an index into `turns`, which holds all turns that are possible now, in ascending order and at
+  // least one. A turn that is not taken stays possible. If this throws, the exception is the error of the
+  // run.
   virtual std::size_t choose(std::span<const Turn> turns, const TurnInspector& inspector) = 0;
 };
 
@@ -74,29 +80,32 @@ struct BatonOrder {
     // a chance of at least 1 / (n k^(depth-1)), whatever else happens. (Burckhardt, Kothari, Musuvathi and
     // Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010.)
     pct,
-    given,   // `turns`, as Fabric::turns() gave them; after the last one the least that is possible
-    chosen,  // by `chooser`
+    // Repeats `turns`, as Fabric::turns() returned them. After the last of them, the smallest possible turn
+    // is taken each time.
+    given,
+    chosen,  // `chooser` decides
   };
   Kind kind = Kind::random;
-  std::optional<std::uint64_t> seed = {};          // random, pct; none: FabricOptions::seed
-  int depth = 3;                                   // pct: >= 1
-  std::int64_t expected_turns = 256;               // pct: of a run; see expected_turns()
+  std::optional<std::uint64_t> seed = {};          // random, pct; if unset, FabricOptions::seed counts
+  int depth = 3;                                   // pct: at least 1
+  std::int64_t expected_turns = 256;               // pct: turns of one run; see expected_turns()
   std::vector<Turn> turns = {};                    // given
   std::shared_ptr<TurnChooser> chooser = nullptr;  // chosen
-  // Ranks that go on only when nobody else can.
+  // These ranks run only when no other rank can.
   std::vector<Rank> slow_ranks = {};
-  // A run that takes more turns than this ends with Stall, so that ranks that never come to an end are found;
-  // 0: no limit.
+  // A run that takes more turns than this ends with Stall. It finds ranks that run for ever without being
+  // deadlocked. 0 means no limit.
   std::int64_t most_turns = 0;
 };
 
-// Ranks go on and on without an end.
+// Thrown when a run takes more than BatonOrder::most_turns turns.
 class Stall : public Timeout {
  public:
   using Timeout::Timeout;
 };
 
-// The turns of a run of these plans, once each, at most.
+// How many turns a run takes at most that executes each of these plans once. Use it for
+// BatonOrder::expected_turns.
 std::int64_t expected_turns(std::span<const Plan> plans);
 
 }  // namespace cp::sim

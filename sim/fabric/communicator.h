@@ -40,8 +40,10 @@ class Communicator {
   // A cache line, so that members do not disturb each other.
   struct alignas(64) Slot {
     Call call;
-    FutexWord rounds{0};  // that the member has arrived at; the current one when ahead of the communicator's
-    std::int64_t sequence = 0;  // collectives that the member has finished since it prepared its plan
+    // At how many rounds the member has arrived. If this is ahead of the communicator's own count, the member
+    // has arrived at the current round.
+    FutexWord rounds{0};
+    std::int64_t sequence = 0;  // how many collectives the member has finished since it prepared its plan
   };
 
   // Written by the last member before release, read by the others after it.
@@ -54,9 +56,10 @@ class Communicator {
   explicit Communicator(Group group);
   ~Communicator();
 
-  // From here on collectives are done transfer by transfer, with checksums of the payloads or without.
+  // After this call, collectives are carried out transfer by transfer, with checksums of the payloads if
+  // `checksums`.
   void track_transfers(bool checksums);
-  Transfers* transfers() { return transfers_.get(); }  // null: they are not
+  Transfers* transfers() { return transfers_.get(); }  // null if track_transfers() was not called
   const Transfers* transfers() const { return transfers_.get(); }
 
   const Group& group() const { return group_; }
@@ -69,12 +72,12 @@ class Communicator {
   Arrival arrive(std::int32_t index);
   bool released(std::uint32_t round) const;
 
-  // Takes an arrival back when the round has not started; false when all have arrived and it will be, or has
-  // been, released.
+  // Takes an arrival back. Returns false if that is too late: all members have arrived, and the round will be
+  // released or has been.
   bool retract(std::int32_t index);
 
-  // Ends the round, by the last member. Returns what the scheduler needs to wake those who wait; it is to
-  // call ring() next.
+  // The last member calls this to end the round. It returns what the scheduler needs to wake the members that
+  // wait; the scheduler must call ring() next.
   struct Waiters {
     std::int32_t sleepers = 0;  // asleep, or about to be, in sleep()
     bool watched = false;       // some member sleeps elsewhere
@@ -82,30 +85,35 @@ class Communicator {
   Waiters release(std::uint32_t round);
   void ring(bool anyone_sleeps);
 
-  // Announces that the member will sleep() / sleeps elsewhere; false when the round has been released
-  // already.
+  // Announce that the member is about to sleep(), or that it sleeps somewhere else. Both return false if the
+  // round has been released already: then the member must not sleep.
   bool add_sleeper(std::uint32_t round) { return announce(round, kSleeper, 0); }
   bool add_watcher(std::uint32_t round) { return announce(round, 0, kWatched); }
-  // Until the round is released, or (cancellable) disturbed.
+  // Sleeps until the round is released. A cancellable sleep also ends at disturb().
   void sleep(std::uint32_t round, bool cancellable) const;
-  // Wakes everybody; no cancellable sleep lasts from here on.
+  // Wakes all members. From now on cancellable sleeps return at once.
   void disturb();
 
-  // A member's body has returned: true when others have arrived at a round that can now never be complete.
+  // To be called when a member's body has returned. Returns true if other members have arrived at a round,
+  // which can then never be complete.
   bool depart();
 
-  // Indices of members that have (not) arrived at the current round. Exact for members that have arrived and
-  // wait.
+  // The indices of the members that have arrived at the current round, and of those that have not. A member
+  // that has arrived and waits is always among the former; one that is arriving may be in either.
   std::vector<std::int32_t> arrived() const { return members_where(true); }
   std::vector<std::int32_t> missing() const { return members_where(false); }
 
-  // By the host, while no rank runs. reset: after a failure, which may have left a round half way.
+  // The host calls these while no rank runs. reset() is for after a failure, which may have left a round
+  // half done.
   void begin_run() { census_.fetch_and(~kDeparted, std::memory_order_relaxed); }
   void reset();
   void restart_sequence();
 
  private:
-  // The census, one word: who has arrived, who sleeps, which round (modulo 2^16), and two flags.
+  // The census is one word, so that all of it changes in one atomic step. Bits 0-19 count the members that
+  // have arrived, bits 20-39 those that sleep, bits 40-55 are the round modulo 2^16; bits 56 and 57 are
+  // flags. 20 bits count a million members, each of which is a thread or has a stack: more than a machine can
+  // carry.
   static constexpr std::uint64_t kArrived = 1, kSleeper = std::uint64_t{1} << 20,
                                  kRound = std::uint64_t{1} << 40;
   static constexpr std::uint64_t kWatched = std::uint64_t{1} << 56, kDeparted = std::uint64_t{1} << 57;
@@ -126,10 +134,11 @@ class Communicator {
   std::unique_ptr<Transfers> transfers_;
   bool has_checksums_ = false;
   alignas(64) std::atomic<std::uint64_t> census_{0};
-  alignas(64) FutexWord doorbell_{0};  // 2 * rounds rung (modulo 2^32), + 1 when disturbed
+  // Twice the number of rounds that were rung, modulo 2^32; odd once disturb() was called.
+  alignas(64) FutexWord doorbell_{0};
 };
 
-// "tp[0,1,2,3]"; long lists are cut.
+// "tp[0,1,2,3]". Long lists of ranks are cut.
 std::string to_string(const Group& group);
 std::string ranks_text(const std::vector<Rank>& ranks);
 

@@ -1,15 +1,19 @@
-// All orders of the baton that can matter, one after the other.
+// explore_orders() runs a program in every order of turns that can make a difference.
 //
-// A run is repeated, each time in another order, until every order has been taken or is known to give what
-// one that was taken gives: two orders that differ by turns next to each other that touch nothing in common
-// are one (dynamic partial-order reduction with sleep sets: Flanagan and Godefroid, "Dynamic Partial-Order
-// Reduction for Model Checking Software", POPL 2005). Two turns depend on each other when they
-//   - are of one stream, or one makes the other possible (events, the arrivals at a collective and its end);
-//   - touch the same bytes, one of them writing; the last member to arrive at a collective touches what the collective moves;
-//   - arrive at the same communicator, where OrderLimits::arrivals_matter says so. They need not: the
-//     members' calls lie in slots of their own, and whoever comes last does the same with them.
-// So plans whose steps are ordered by edges wherever they touch the same bytes have one order, and each edge
-// that is missing makes more.
+// It repeats the run, each time in another order, until every order has been taken or is known to give the
+// same result as one that was taken. If two orders differ only in that two neighbouring turns are swapped,
+// and these turns touch nothing in common, then the orders give the same result, and one of them is enough.
+// (This is dynamic partial-order reduction with sleep sets: Flanagan and Godefroid, "Dynamic Partial-Order
+// Reduction for Model Checking Software", POPL 2005.) Two turns depend on each other if
+//   - they are of one stream, or one makes the other possible (events; the arrivals at a collective and its
+//     end);
+//   - they touch the same bytes, and one of them writes. The last member to arrive at a collective touches
+//     everything that the collective moves;
+//   - they arrive at the same communicator, if OrderLimits::arrivals_matter. By default this does not count:
+//     each member's call lies in a slot of its own, and the last member does the same with the calls
+//     whichever member it is.
+// So a plan that has an edge between any two steps that touch the same bytes has exactly one order. Each
+// missing edge makes more.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +27,32 @@
 namespace cp::sim {
 
 struct OrderLimits {
-  std::int64_t orders = 10'000;       // that are begun at most
+  std::int64_t orders = 10'000;       // how many orders are begun at most
   std::int64_t most_turns = 100'000;  // of one run
   bool arrivals_matter = false;
 };
 
 struct ExploredOrder {
-  std::vector<Turn> turns;  // to be given again (BatonOrder::Kind::given)
+  std::vector<Turn> turns;  // BatonOrder::Kind::given repeats them
   std::string result;
 };
 
 struct OrdersReport {
-  std::int64_t orders = 0;     // that were taken to their end
-  std::int64_t cut_short = 0;  // that were given up, as they could only repeat another one
-  bool all = false;            // there is no other order that can matter
-  std::optional<ExploredOrder> first,
-      different;  // `different`: the first whose result is not that of `first`; then the search ends
+  std::int64_t orders = 0;     // how many were run to their end
+  std::int64_t cut_short = 0;  // how many were given up, because they could only repeat another one
+  bool all = false;            // true if no order is left that can make a difference
+  // `different` is the first order whose result is not that of `first`. The search ends when it finds one.
+  std::optional<ExploredOrder> first, different;
 };
 
-// `run` makes one or several fabrics with Schedule::baton and the order that it is given, runs them and says
-// what came of it: a digest of the results, or whatever has to be equal. What it throws is a result too, by
-// type and message. It is to do the same each time: bodies share nothing but their devices, and look at
-// neither clocks nor addresses; else InvalidInput says where two runs went apart. Meant for up to three ranks
-// and tens of steps each: each dependent pair of turns may double the orders.
+// `run` makes one or several fabrics with Schedule::baton and the order that it is given, runs them, and
+// returns a digest of the results, or of whatever must be equal in all orders. If it throws, the type and the
+// message of the exception are the result.
+//
+// `run` must do the same each time: its bodies share nothing but their devices, and depend on neither clocks
+// nor addresses. If two runs differ that should not, explore_orders() throws InvalidInput that says where.
+// Each pair of turns that depend on each other may double the number of orders, so use it with up to three
+// ranks and some tens of steps on each.
 OrdersReport explore_orders(const std::function<std::string(const BatonOrder&)>& run,
                             const OrderLimits& limits = {});
 

@@ -1,4 +1,5 @@
-// FabricDevice: one rank's Device. Queues hold what was launched; synchronize() runs it.
+// FabricDevice: the Device of one rank. launch() and wait() only put work into queues, one for each stream;
+// synchronize() runs it. All functions are for the rank's own thread unless they say otherwise.
 #pragma once
 
 #include <cstddef>
@@ -41,17 +42,18 @@ class FabricDevice final : public Device {
   bool idle() const { return queued_ == 0; }
   DeliveryLog& log() { return log_; }
 
-  // For schedulers that take every choice: nobody runs meanwhile. The stream's head is ready.
+  // These two are for schedulers that make every choice themselves (RankInspector). No rank runs meanwhile.
+  // details() is for a stream whose head is ready.
   void ready_streams(std::vector<StreamId>& streams) const;
   TurnDetails details(StreamId stream) const;
 
-  // For the report of a deadlock: nobody runs meanwhile.
+  // For the report of a deadlock. No rank runs meanwhile.
   RankWaits waits() const;
-  // Forgets plan and queues, after a failed run.
+  // Forgets the plan and what is queued. Called after a failed run.
   void abandon();
 
  private:
-  // A step in an iteration, or (no step) an event to wait for.
+  // A step in one of its iterations or, if `step` is null, an event to wait for.
   struct Item {
     const Step* step = nullptr;
     std::int64_t iteration = 0;
@@ -67,24 +69,25 @@ class FabricDevice final : public Device {
   };
 
   struct Stream {
-    std::vector<Item> items;  // from `head` on: not finished
+    std::vector<Item> items;  // those from `head` on are not finished
     std::size_t head = 0;
     std::int64_t launched = 0;  // items ever enqueued
     std::int64_t finished = 0;
     Phase phase = Phase::none;
-    Ticket ticket;           // of the round, unless the phase is none
-    std::int32_t index = 0;  // of the rank in the communicator
+    Ticket ticket;           // of the round that the rank is in, unless the phase is none
+    std::int32_t index = 0;  // the rank's place in the communicator
     ExchangeCall exchange;
   };
 
   // A group of the prepared plan.
   struct Membership {
-    Communicator* communicator = nullptr;  // null: the rank is no member
+    Communicator* communicator = nullptr;  // null if the rank is not a member
     std::int32_t index = -1;
-    StreamId stream = -1;  // that issues its collectives
+    StreamId stream = -1;  // the stream that issues the group's collectives
   };
 
-  // An event: how many items a stream has to finish.
+  // An event says how many items a stream must have finished: the stream in the upper 24 bits, the count in
+  // the lower 40, which is room for 10^12 launches.
   static constexpr int kEventBits = 40;
   static EventId make_event(StreamId stream, std::int64_t launched) {
     return std::int64_t{stream} << kEventBits | launched;
@@ -132,12 +135,12 @@ class FabricDevice final : public Device {
   std::optional<HostMemory> memory_;
   std::vector<Membership> memberships_;  // by GroupId
   std::unordered_map<Group, Membership, GroupHash> known_groups_;
-  std::deque<Stream> streams_;    // by StreamId; those of earlier plans stay, so that events do
+  std::deque<Stream> streams_;    // by StreamId; never shrinks, so that events of earlier plans stay valid
   std::int64_t queued_ = 0;       // items on all streams
   std::int64_t collectives_ = 0;  // launched so far (faults.h)
   std::int64_t batch_ = 0;        // synchronize() calls so far
   DeliveryLog log_;
-  // Scratch, kept to spare allocations.
+  // Scratch space, kept from call to call to avoid allocations.
   std::vector<StreamId> ready_;
   std::vector<Ticket> tickets_;
   std::vector<const std::byte*> inputs_;

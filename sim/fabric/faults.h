@@ -1,12 +1,12 @@
-// Faults: what a machine or a program does wrong on purpose, and what the fabric does about those of
-// machines.
+// Faults: what a machine or a program is made to do wrong, and what the fabric must make of it.
 //
-// A fault has a place: `rank`, the rank's `collective`-th collective and, of a transfer, the `peer` that
-// receives. Collectives of a rank count from 0 in the order in which it launches them, over the life of the
-// fabric, so that a backward pass goes on where the forward pass stopped. A transfer is what one member gives
-// to another in any collective: of a reduction its addend, of a broadcast the root's values for one member.
-// Where a collective has several transfers to the peer the first one is meant. A place that has no such
-// transfer, or one without bytes, has no fault: Fabric::injected() says which faults took place.
+// The place of a fault is a rank, one of its collectives and, for faults of transfers, the peer that
+// receives. `collective` counts the collectives of the rank from 0 in the order in which it launches them. It
+// counts over the life of the fabric: a backward pass goes on where the forward pass stopped. A transfer is
+// what one member gives to another in any collective: in a reduction its addend, in a broadcast the root's
+// values for one member. If a collective has several transfers to the peer, the first one is meant. If there
+// is no such transfer, or it has no bytes, the fault does not happen; Fabric::injected() tells which faults
+// happened.
 //
 //   kind        what happens                                                                      what must come of it
 //   delay       arrives `amount` of the receiver's turns later; the sender goes on                 nothing
@@ -43,8 +43,8 @@ enum class FaultKind : std::uint8_t {
   truncate = 6,
   slow_rank = 7,
   dead_rank = 8,
-  // Of a rank's program: its plan is damaged before it runs (sim/proof/faults/program_faults.h), and the
-  // fabric refuses them.
+  // Faults of a rank's program. sim/proof/faults/program_faults.h damages the rank's plan with them before it
+  // runs; the fabric itself refuses them.
   skip_collective = 9,
   repeat_collective = 10,
   swap_collectives = 11,
@@ -72,7 +72,7 @@ std::string to_string(const InjectedFault& fault);
 
 bool is_of_transfer(FaultKind kind);  // delay .. truncate
 bool is_of_program(FaultKind kind);   // skip_collective .. other_plan
-// A run with it ends with the right result, and no error.
+// True if a run with this fault must still end without an error and with the right result.
 bool is_tolerated(FaultKind kind);
 
 }  // namespace cp::sim

@@ -1,8 +1,8 @@
-// Sleeping on a word, as Linux offers it: a thread sleeps while the word has a value, one call wakes all who
-// sleep on it.
+// Sleeping on a word, with Linux's futex: a thread sleeps while the word has a certain value, and one system
+// call wakes all threads that sleep on it.
 //
-// std::atomic::wait would do, but libstdc++ 12 spins first and shares its wait words between unrelated
-// atomics: with a thousand threads on two cores both cost more than the collective itself.
+// Why not std::atomic::wait: in libstdc++ 12 it spins before it sleeps, and unrelated atomics share its wait
+// words. With a thousand threads on two cores, either costs more than the collective itself.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ namespace cp::sim {
 using FutexWord = std::atomic<std::uint32_t>;
 static_assert(sizeof(FutexWord) == sizeof(std::uint32_t) && FutexWord::is_always_lock_free);
 
-// Sleeps when the word holds `expected`; returns at a wake-up, and sometimes for no reason: callers loop over
-// the word.
+// Sleeps if the word holds `expected`. It returns when it is woken, and sometimes without a reason, so
+// callers check the word in a loop.
 inline void futex_wait(const FutexWord& word, std::uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
 }

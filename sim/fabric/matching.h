@@ -1,4 +1,4 @@
-// Matching: do the calls of all members of a group belong together?
+// Matching: whether the calls of all members of a group are calls of the same collective.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,20 @@ namespace cp::sim {
 
 struct Mismatch {
   std::string text;
-  // Who differs; of an exchange whose splits alone differ, and nobody can tell who is wrong, a tie of the
-  // pair.
+  // The ranks that differ. If only the splits of an exchange differ, the sender and the receiver contradict
+  // each other and nobody can tell which is wrong: then both are named, as a tie.
   Dissent dissent;
-  std::string operation, group;  // of the first member
+  std::string operation, group;  // as the first member states them
   std::int64_t sequence = 0;
 };
 
-// Compares every argument of the calls in the slots, all of which have arrived: the inputs that their plans
-// were made from, operation, dtype, reduction, root, count; for an exchange each send with its receive (peer,
-// position, count, dtype) and the digest of the count matrix. Nothing when they agree, and then the receives
-// know their sends. Else what differs: the ranks in the minority with their values and the majority's, or
-// "tie" when no value has a majority.
+// Compares all arguments of the calls in the slots; all members must have arrived. The arguments are the
+// digest of what the plans were made from, operation, dtype, reduction, root and count; for an exchange, each
+// send with its receive (peer, position, count, dtype), and the digest of the count matrix.
+//
+// Returns nothing if they agree; then each receive points to its send (TransferCall::partner). Otherwise
+// returns what differs: the ranks in the minority with their values and the majority's value, or "tie" if no
+// value has a majority.
 std::optional<Mismatch> find_mismatch(Communicator& communicator);
 
 }  // namespace cp::sim

@@ -1,4 +1,4 @@
-// Movement: the bytes of a matched collective.
+// Movement: copies and reduces the bytes of a collective whose calls match.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,14 @@
 
 namespace cp::sim {
 
-// Bytes that the collective copies or reduces in all, as a measure of its work.
+// The bytes that the collective copies or reduces, over all members. It decides into how many parts the work
+// is split.
 std::int64_t work_bytes(const Communicator& communicator);
 
-// Does part `part` of `parts` of a round whose calls match: some receivers' blocks, or some elements of a
-// reduction. Parts touch disjoint outputs and may run at once; together they are the collective. Reductions
-// run in the order of the members whatever the number of parts. `inputs`: scratch, kept by the caller to
-// spare allocations.
+// Does part `part`, in [0, parts), of a round whose calls match: the blocks of some receivers, or some
+// elements of a reduction. Different parts write different bytes and may run at the same time; all of them
+// together are the collective. A reduction adds in the order of the members, so that its result does not
+// depend on the number of parts. `inputs` is scratch space that the caller keeps to avoid allocations.
 void move_part(Communicator& communicator, std::int32_t part, std::int32_t parts,
                std::vector<const std::byte*>& inputs);
 

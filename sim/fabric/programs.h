@@ -1,10 +1,10 @@
-// Programs: which collectives each rank is going to issue, and who differs from the others. What a failed run
-// is blamed on.
+// Programs: which collectives each rank is going to issue, and which rank differs from the others. A failed
+// run is blamed on that rank.
 //
-// A rank that left a collective out waits, when all stand still, in the next one like everybody else: the
-// chain of who waits for whom begins with a victim as often as with the culprit. So the ranks' whole programs
-// are compared, group by group, as their plans state them: at the first position where the members of a group
-// have different collectives, who has another one than most is at fault.
+// The waits alone do not tell who is to blame. A rank that left a collective out waits in the next one like
+// all others, so the chain of waits begins with a victim as often as with the culprit. Therefore the whole
+// programs of the ranks are compared, group by group, as their plans state them. At the first position where
+// the members of a group have different collectives, the ranks that differ from the majority are at fault.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace cp::sim {
 // What all members of a group must agree on.
 struct CallArguments {
   Operation operation = Operation::all_gather;
-  DType dtype = DType::f32;  // f32 for an exchange, whose transfers have each their own
+  DType dtype = DType::f32;  // f32 for an exchange, each of whose transfers has a dtype of its own
   std::optional<ReduceOp> reduction = {};
   std::int32_t root = -1;
   std::int64_t count = 0;
@@ -42,36 +42,36 @@ struct RankProgram {
     const Communicator* communicator = nullptr;
     CallArguments arguments;
   };
-  struct Part {  // of a Repeat, or a run of steps outside of one
+  struct Part {  // the steps of one Repeat, or a run of steps outside of any Repeat
     std::int64_t count = 1;
     std::vector<Entry> entries;
   };
   std::vector<Part> parts;
 };
 
-// A rank's program, as far as it is known. Nobody: its body has not come to a plan yet.
+// A rank's program, as far as it is known.
 struct KnownProgram {
-  bool is_known = false;
-  int prepared = 0;                            // plans in this run
-  std::shared_ptr<const RankProgram> program;  // of the latest; null: the rank has issued nothing
+  bool is_known = false;                       // false if the rank's body has not prepared a plan yet
+  int prepared = 0;                            // how many plans it has prepared in this run
+  std::shared_ptr<const RankProgram> program;  // of the latest plan; null if the rank has issued nothing
 };
 
 struct Diagnosis {
   Dissent dissent;
-  std::string
-      text;  // "rank 2 has all_gather of 4 f32 as collective #1 on tp[0,1,2], where ranks 0, 1 have ..."
+  // "rank 2 has all_gather of 4 f32 as collective #1 on tp[0,1,2], where ranks 0, 1 have ..."
+  std::string text;
   ErrorFacts facts() const;
   std::string operation, group;
-  std::int64_t sequence = -1;  // since the plans began
+  std::int64_t sequence = -1;  // the collective's number on its group since the plans began
 };
 
-// Where the programs of a group's members part. Groups with a member whose program is not known are left out,
-// and so is all when ranks are in different plans. Nothing: the programs agree.
+// Finds where the programs of the members of a group differ first. Groups with a member whose program is not
+// known are skipped; if ranks are in different plans, all groups are. Returns nothing if the programs agree.
 std::optional<Diagnosis> diagnose_programs(std::span<const std::unique_ptr<Communicator>> communicators,
                                            std::span<const KnownProgram> by_rank);
 
-// For programs that agree in each group: who issues the collectives of two of these groups in another order
-// than most of the ranks that have both. Nothing: no two ranks that have the same two groups differ.
+// For programs that agree within each group: finds the ranks that issue the collectives of two groups in
+// another order than most ranks that are in both. Returns nothing if all such ranks have the same order.
 std::optional<Diagnosis> diagnose_order(std::span<const Communicator* const> communicators,
                                         std::span<const KnownProgram> by_rank);
 

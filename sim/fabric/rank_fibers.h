@@ -1,8 +1,9 @@
-// All ranks on the thread that calls run(), each on a stack of its own: for those that take turns.
+// RankFibers: all ranks run on the thread that calls run(), each on a stack of its own. Only for ranks that
+// take turns.
 //
-// To pass the baton from one to the next is a change of stacks, less than a microsecond, where two threads
-// need a wake-up and a sleep of several; and a fabric starts without a thread being made. Since one rank runs
-// at a time either way, the turns are the same.
+// Passing the baton is then a change of stacks, which takes less than a microsecond; with threads it takes a
+// wake-up and a sleep, several microseconds. A fabric also starts without making a thread. One rank runs at a
+// time either way, so the order of turns is the same as with RankThreads.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@
 
 namespace cp::sim {
 
-// Sanitizers follow threads: programs that they instrument have a thread for each rank.
+// Sanitizers can follow threads, but not changes of stacks. Programs built with one have a thread for each
+// rank.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kHasFibers = false;
 #elif defined(__has_feature)
@@ -29,7 +31,7 @@ constexpr bool kHasFibers = true;
 
 class RankFibers final : public RankCarrier, private Baton {
  public:
-  // Throws InvalidInput when there is no memory for so many stacks.
+  // Throws InvalidInput if there is no memory for so many stacks.
   RankFibers(int count, std::size_t stack_bytes);
   ~RankFibers() override;
 
@@ -48,8 +50,8 @@ class RankFibers final : public RankCarrier, private Baton {
   std::vector<Fiber> fibers_;    // by rank
   std::unique_ptr<Fiber> host_;  // whoever calls run()
   const std::function<void(Rank)>* body_ = nullptr;
-  Rank next_ = -1;  // to whom the baton was passed; -1: whoever runs holds it
-  int left_ = 0;    // ranks whose bodies have not returned
+  Rank next_ = -1;  // the rank that the baton was passed to; -1 if the rank that runs holds it
+  int left_ = 0;    // how many ranks' bodies have not returned
 };
 
 }  // namespace cp::sim

@@ -1,4 +1,5 @@
-// A thread for each rank. They sleep between runs, and wake all at once.
+// RankThreads: each rank has a thread of its own. The threads sleep between runs, and one system call wakes
+// all of them.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace cp::sim {
 
 class RankThreads final : public RankCarrier {
  public:
-  // Throws InvalidInput when the system does not allow so many threads.
+  // Throws InvalidInput if the system does not allow so many threads.
   RankThreads(int count, std::size_t stack_bytes);
   ~RankThreads() override;
 
@@ -24,7 +25,7 @@ class RankThreads final : public RankCarrier {
   void run(const std::function<void(Rank)>& body) override;
 
  private:
-  // Who awaits the baton sleeps on a word of its own.
+  // A rank that awaits the baton sleeps on a word of its own, so that passing it wakes that rank alone.
   class SleepingBaton final : public Baton {
    public:
     explicit SleepingBaton(int count);
@@ -48,9 +49,9 @@ class RankThreads final : public RankCarrier {
   SleepingBaton baton_;
   std::vector<Start> starts_;
   std::vector<pthread_t> threads_;
-  const std::function<void(Rank)>* body_ = nullptr;  // null at a start: the threads end
-  alignas(64) FutexWord runs_{0};                    // runs started so far
-  alignas(64) FutexWord busy_{0};                    // ranks that have not ended the current run
+  const std::function<void(Rank)>* body_ = nullptr;  // if it is null when a run starts, the threads end
+  alignas(64) FutexWord runs_{0};                    // how many runs have started
+  alignas(64) FutexWord busy_{0};                    // how many ranks have not ended the current run
 };
 
 }  // namespace cp::sim

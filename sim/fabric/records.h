@@ -1,5 +1,5 @@
-// DeliveryLog: what one rank's collectives delivered, kept cheap while ranks run and spelled out when
-// somebody reads it.
+// DeliveryLog: what the collectives of one rank delivered. While ranks run it keeps short entries only;
+// flush_to() makes full OpRecords of them when somebody reads the trace.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace cp::sim {
 
 class DeliveryLog {
  public:
-  // A collective has been delivered to the member `index`: its call, as the group matched it and the bytes
-  // moved.
+  // Notes that a collective has been delivered to the member `index`, as its call in the slot says after the
+  // bytes have moved.
   void add(StreamId stream, const Communicator& communicator, std::int32_t index);
 
-  // Appends what was added to `observed` and forgets it.
+  // Appends a record of each delivery to `observed`, in the order of add(), and forgets them.
   void flush_to(std::vector<OpRecord>& observed);
   void clear();
 
@@ -27,7 +27,7 @@ class DeliveryLog {
   struct Delivery {
     const Communicator* communicator = nullptr;
     std::int64_t sequence = 0;
-    std::int64_t block_bytes = 0;  // for each peer; exchange: see peers_
+    std::int64_t block_bytes = 0;  // for each peer; an exchange has its bytes in peers_
     std::size_t peers_begin = 0, sends_end = 0, recvs_end = 0;
     StreamId stream = 0;
     std::int32_t index = 0, root = -1;
@@ -36,7 +36,7 @@ class DeliveryLog {
     std::optional<ReduceOp> reduction = {};
     std::size_t tracked = kNotTracked;  // index into tracked_
   };
-  // Of a collective that was done transfer by transfer.
+  // What is kept beside of a collective that was done transfer by transfer (transfers.h): bytes by member.
   struct Tracked {
     std::vector<std::int64_t> sent, received;
     std::optional<PayloadChecksums> checksums;
@@ -46,7 +46,7 @@ class DeliveryLog {
 
   std::vector<Delivery> deliveries_;
   std::vector<Tracked> tracked_;
-  std::vector<std::pair<std::int32_t, std::int64_t>> peers_;  // of exchanges: index of the peer, bytes
+  std::vector<std::pair<std::int32_t, std::int64_t>> peers_;  // of exchanges: the peer's index, bytes
 };
 
 }  // namespace cp::sim

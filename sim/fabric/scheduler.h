@@ -1,8 +1,8 @@
-// Scheduler: which rank runs, which sleeps, and the moment at which none can go on.
+// Scheduler: decides which rank runs and which sleeps, and notices when no rank can go on.
 //
-// A rank runs until nothing on its streams is ready, then waits for the rounds that it has arrived at. A rank
-// that would be the last to wait is told so instead (Progress::stuck): every other rank waits too or has
-// finished, so nothing can ever change.
+// A rank runs until nothing on its streams is ready. Then it waits for the rounds at which it has arrived. If
+// every other rank already waits or has finished, nothing can ever wake it: instead of sleeping, the rank
+// gets Progress::stuck, and reports the deadlock.
 #pragma once
 
 #include <atomic>
@@ -34,28 +34,31 @@ class Scheduler {
   explicit Scheduler(int world_size) : size_(world_size) {}
   virtual ~Scheduler() = default;
 
-  // By the host, while no rank runs.
+  // The host calls this while no rank runs.
   virtual void begin_run() = 0;
 
-  // By a rank's thread, before and after its body. A rank that finishes is stuck when it leaves ranks behind
-  // that all wait; hand_over is its last call.
+  // A rank calls enter() before its body, and finish() and then hand_over() after it. finish() returns stuck
+  // if the other ranks all wait, so that nobody is left to wake them. hand_over() is the rank's last call.
   virtual void enter(Rank rank) = 0;
   virtual Progress finish(Rank rank) = 0;
   virtual void hand_over(Rank rank) = 0;
 
-  // Between two pieces of work of a rank: others may run here.
+  // A rank calls this between two pieces of work. Other ranks may run before it returns.
   virtual void pause(Rank rank) = 0;
-  // One of the streams that are ready.
+  // Returns one of the streams in `ready`: the one on which the rank goes on.
   virtual StreamId choose(Rank rank, std::span<const StreamId> ready) = 0;
 
-  // Sleeps until one of the rounds is released, or the run is cancelled. May return early.
+  // Sleeps until one of the rounds is released or the run is cancelled. It may also return early, so callers
+  // loop.
   virtual Progress wait(Rank rank, std::span<const Ticket> tickets) = 0;
-  // Sleeps until the round is released, in a cancelled run too. All its members have arrived.
+  // Sleeps until the round is released, even if the run is cancelled. All members of the round must have
+  // arrived, so that it is certain to be released.
   virtual void wait_for_release(Rank rank, Ticket ticket) = 0;
-  // Ends a round, by its last member, and wakes who waits for it.
+  // The last member calls this. Ends the round and wakes the ranks that wait for it.
   virtual void release(Ticket ticket) = 0;
 
-  // From here on nobody waits. `communicators`: all there are.
+  // Cancels the run: all ranks that wait() return, and no rank waits any more. `communicators` are all
+  // communicators of the world.
   virtual void cancel(std::span<const std::unique_ptr<Communicator>> communicators) = 0;
   bool cancelled() const { return is_cancelled_.load(std::memory_order_seq_cst); }
 
@@ -68,8 +71,8 @@ class Scheduler {
   std::atomic<bool> is_cancelled_{false};
 };
 
-// All cores. A rank that waits for one round sleeps on the communicator, so that a whole group wakes with one
-// system call; a rank that waits for several sleeps on a word of its own.
+// Lets all ranks run at once, on all cores. A rank that waits for one round sleeps on the communicator, so
+// that one system call wakes a whole group. A rank that waits for several rounds sleeps on a word of its own.
 class ParallelScheduler final : public Scheduler {
  public:
   explicit ParallelScheduler(int world_size);
@@ -95,22 +98,22 @@ class ParallelScheduler final : public Scheduler {
   Progress wait_for_any(Rank rank, std::span<const Ticket> tickets);
   void notify(Rank rank);
 
-  // Ranks that run, or that somebody has set out to wake. Never too small: whoever wakes a rank counts it
-  // first, and runs.
+  // How many ranks run, or are about to be woken. It is never too small, because a rank that wakes another
+  // one counts it first, and runs itself at that moment. So whoever brings it to 0 knows that all are stuck.
   alignas(64) std::atomic<std::int32_t> running_count_{0};
   alignas(64) std::atomic<std::int32_t> finished_count_{0};
   std::unique_ptr<RankWord[]> words_;
 };
 
-// What a scheduler that takes every choice itself asks about the ranks, while none of them runs.
+// What a scheduler that makes every choice itself asks about the ranks, while none of them runs.
 class RankInspector : public TurnInspector {
  public:
-  // The streams whose heads are ready, ascending.
+  // Sets `streams` to those of the rank whose heads are ready, in ascending order.
   virtual void ready_streams(Rank rank, std::vector<StreamId>& streams) const = 0;
 };
 
-// One rank at a time. Whoever holds the baton passes it to a rank drawn from those that could run; all other
-// state is touched by the holder alone, so that equal seeds give equal runs.
+// Lets one rank run at a time. The holder of the baton passes it to a rank that it draws from those that
+// could run. Only the holder touches the rest of the state, so equal seeds give equal runs.
 class BatonScheduler : public Scheduler {
  public:
   // `baton` outlives the scheduler.
@@ -131,17 +134,17 @@ class BatonScheduler : public Scheduler {
  protected:
   enum class State : std::uint8_t { ready, holder, waiting, finished };
 
-  // Takes the next holder, one of the ready ranks, out of them.
+  // Chooses the next holder among the ready ranks, and removes it from them.
   virtual Rank take_next();
   void await_baton(Rank rank);
   void pass_baton_to(Rank next) { baton_.pass_to(next); }
   void make_ready(Rank rank);
-  // Who holds the baton becomes one of the ready ranks, and the other way round.
+  // set_ready() makes the holder one of the ready ranks again; set_holder() is the other way round.
   void set_ready(Rank rank);
   void set_holder(Rank rank) { states_[static_cast<std::size_t>(rank)] = State::holder; }
   bool is_slow(Rank rank) const { return !slow_.empty() && slow_[static_cast<std::size_t>(rank)]; }
   std::vector<Rank>& ready() { return ready_; }
-  // The rank takes the turn. Throws Stall when the run has taken too many.
+  // Counts and logs a turn that is about to be taken. Throws Stall if the run has taken too many.
   void count_turn(const Turn& turn);
 
  private:
@@ -158,9 +161,9 @@ class BatonScheduler : public Scheduler {
   std::vector<Rank> ready_;
 };
 
-// One rank at a time, and each turn chosen from all that could be taken. A rank that has the choice between
-// its streams stops there until the choice falls on it; ranks that are on their way to such a choice, or to a
-// wait, go first.
+// Lets one rank run at a time, and chooses each turn among all that could be taken next, of all ranks. For
+// that, a rank that comes to a choice between its streams stops there. Ranks that have not yet come to such a
+// choice, or to a wait, run first; then all possible turns are known, and the chooser picks one.
 class TurnScheduler final : public BatonScheduler {
  public:
   // `baton` and `inspector` outlive the scheduler.
@@ -175,23 +178,24 @@ class TurnScheduler final : public BatonScheduler {
  private:
   // Where a rank that does not hold the baton sleeps.
   enum class Place : std::uint8_t {
-    on_its_way,  // to a choice, a wait or its end
+    on_its_way,  // has not yet come to a choice, a wait or its end
     choice,
-    // Again, without having taken a turn: it wants others to go on, and does so itself when they cannot.
+    // Has come to pause() twice without taking a turn. It lets others go on, and goes on itself only when
+    // they cannot.
     paused,
   };
 
   Rank take_next() override;
-  Rank least_ready(Place place);  // -1: none
+  Rank least_ready(Place place);  // the smallest ready rank at that place; -1 if there is none
   void give_way(Rank rank, Place place);
   Turn decide();
 
   const RankInspector& inspector_;
   std::shared_ptr<TurnChooser> chooser_;
   std::vector<Place> places_;  // by rank
-  std::vector<bool> paused_;   // by rank: since its last turn
-  StreamId decided_ = -1;      // of the rank that was given the baton at its choice
-  std::exception_ptr error_;   // of the chooser, for that rank to throw
+  std::vector<bool> paused_;   // by rank: whether it has paused since its last turn
+  StreamId decided_ = -1;      // the stream that was chosen for the rank that now gets the baton
+  std::exception_ptr error_;   // what the chooser threw; that rank throws it again
   std::vector<Turn> turns_;
   std::vector<StreamId> streams_;
 };

@@ -1,6 +1,6 @@
-// Transfers: the collectives of a group done transfer by transfer, where their payloads are to be digested or
-// something is to go wrong with them. Moves the same bytes as move_part() of movement.h when nothing goes
-// wrong, but all of a collective at once, by one member.
+// Transfers: carries out the collectives of a group one transfer at a time. It is used if the payloads are to
+// have checksums, or if faults are to be injected (faults.h). Without faults it moves the same bytes as
+// move_part() of movement.h, but one member moves all of a collective.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@
 
 namespace cp::sim {
 
-// A fault of the collective under way, between members of the group.
+// A fault of the current collective, between two members of the group.
 struct TransferFaultPlace {
   FaultKind kind = FaultKind::none;
-  std::int32_t from = 0, to = 0;  // indices
+  std::int32_t from = 0, to = 0;  // indices in the group
   std::int64_t amount = 0;
 };
 
@@ -29,20 +29,20 @@ class Transfers {
  public:
   Transfers(std::int32_t size, bool checksums);
 
-  // By the last member, with all calls in their slots and matched. Returns for each of the faults whether it
-  // took place.
+  // The last member calls this when all calls are in their slots and match. Returns for each fault, in order,
+  // whether it took place.
   std::vector<bool> move(Communicator& communicator, std::span<const TransferFaultPlace> faults);
 
-  // By a member, before it leaves the round: false while something that it is to receive is delayed, one of
-  // its turns for each call.
+  // A member calls this before it leaves the round. Returns false while something that it should receive is
+  // delayed; each call counts as one turn of the delay.
   bool arrived(std::int32_t member);
 
-  // What arrived at the member and is not what was sent to it. `place`: of the collective, without the
-  // sender.
+  // Finds a transfer to the member in which not the bytes arrived that were sent. `place` names the
+  // collective and the receiver; the sender is filled in here.
   std::optional<TransferFault> find_fault(std::int32_t member, TransferPlace place) const;
 
-  // What the member sent to and received from each, of the last collective; checksums where they were asked
-  // for.
+  // How many bytes the member sent to each member, and received from each, in the last collective, by index.
+  // checksums() is empty if the constructor was not asked for them.
   std::vector<std::int64_t> sent_bytes(std::int32_t member) const;
   std::vector<std::int64_t> received_bytes(std::int32_t member) const;
   std::optional<PayloadChecksums> checksums(std::int32_t member) const;
@@ -54,13 +54,13 @@ class Transfers {
     std::byte* out = nullptr;
     std::int64_t bytes = 0;
   };
-  // What reaches a receiver: a part of the payload, or other bytes.
+  // What reaches a receiver. With a fault it may be a part of the payload, or other bytes.
   struct Arrival {
     std::span<const std::byte> bytes;
-    std::int64_t counted = 0;  // bytes that arrived in all
-    std::int64_t turns = 0;    // > 0: so many turns later
+    std::int64_t counted = 0;  // how many bytes arrived, duplicates included
+    std::int64_t turns = 0;    // after how many of the receiver's turns it arrives; 0: now
   };
-  // Of a delayed transfer: sent, and not there yet.
+  // A delayed transfer, which was sent and has not arrived yet.
   struct Late {
     Transfer transfer;
     std::vector<std::byte> bytes;
@@ -96,14 +96,15 @@ class Transfers {
   std::int32_t size_;
   bool checksums_;
   std::vector<Entry> entries_;          // of the last collective
-  std::vector<std::uint64_t> results_;  // the same: of all_reduce, by member
-  std::vector<std::vector<Late>>
-      late_;  // by receiver, each touched by that member alone once the round is released
-  // From a duplicate on: what the link delivers before anything that is sent later.
+  std::vector<std::uint64_t> results_;  // of the last all_reduce: the digest of each member's result
+  // By receiver. Once the round is released, only that member touches its entry.
+  std::vector<std::vector<Late>> late_;
+  // After a duplicate, the payloads that are still on a link. It delivers them before anything that is sent
+  // later.
   std::map<Link, std::deque<std::vector<std::byte>>> behind_;
-  std::span<const TransferFaultPlace> faults_;  // of the collective under way
+  std::span<const TransferFaultPlace> faults_;  // of the current collective
   std::vector<bool> took_place_;
-  std::vector<std::byte> damaged_;  // what arrive() returns a part of
+  std::vector<std::byte> damaged_;  // holds the damaged bytes to which arrive()'s result points
 };
 
 }  // namespace cp::sim

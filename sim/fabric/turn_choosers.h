@@ -1,4 +1,4 @@
-// The choosers of BatonOrder's kinds.
+// The TurnChooser of each kind of BatonOrder.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace cp::sim {
 
-// Not for random, which BatonScheduler draws itself. Throws InvalidInput for values that the order's kind
-// does not take.
+// Makes the chooser of an order of any kind but `random`, which BatonScheduler draws itself. Throws
+// InvalidInput if the order has values that its kind does not allow.
 std::shared_ptr<TurnChooser> make_chooser(const BatonOrder& order, std::uint64_t seed);
 
 }  // namespace cp::sim
