@@ -1,5 +1,5 @@
-// A layout, handed over: the flags or configuration of a framework that runs the model so, or a scenario of
-// its attention.
+// emit(): writes a layout as the flags or the configuration of a framework that runs the model with it. For
+// cprun it writes a scenario of the layout's attention.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace cp::sim {
 struct EmitContext {
   std::string model;  // as the user named it: a preset, or the path of a config.json
   int nodes = 1, gpus_per_node = 8;
-  bool fp8_products = false;  // of linear layers; else in the workload's dtype
-  // What was asked for and is not in the workload; becomes comments, too.
+  bool fp8_products = false;  // linear layers multiply in FP8; else in the workload's dtype
+  // What was asked for and is not in `workload`, one sentence each. They become comments of the text.
   std::vector<std::string> unsaid = {};
-  // Where they are given the text says how much memory a GPU needs, and whether it fits.
+  // If this is given, the text says how much memory a GPU needs and whether it fits.
   std::optional<MemoryRules> memory = {};
-  std::int64_t usable_bytes = 0;  // of a GPU, for all but the context
-  bool nvfp4_products = false;    // of the FP8 ones: in 4 bits
+  std::int64_t usable_bytes = 0;  // of one GPU, for everything but the context
+  bool nvfp4_products = false;    // products that would be in FP8 are in 4 bits
   bool fp8_cache = false;         // keys and values are kept in 8 bits, whatever the workload says
   // What is predicted of the layout as it was planned: "15.5 ms between tokens (13.9 ms to 17.6 ms), 12.1 s
   // to the first". A comment, too, where the framework runs the whole model.
@@ -33,17 +33,18 @@ struct EmitContext {
 
 struct Emitted {
   std::string text;
-  // What the layout has and the text does not say, because the framework has no word for it, with what it
-  // does instead, and what a person has to add: one sentence each. They stand in the text as comments, too.
+  // One sentence for each thing that the layout has and the framework cannot express, with what the framework
+  // does instead, and for each thing that a person must add. They are comments of the text, too.
   std::vector<std::string> cannot;
-  // Of a GPU, for all but the context, when what the text says is run: a choice that is lost may need more
-  // than the layout does. None without a context's memory, and where what is run is no legal layout.
+  // What a GPU needs, for everything but the context, if the text is run as it is. That may be more than the
+  // layout needs, because choices may have been lost. Absent without EmitContext::memory, and if what is run
+  // is not a legal layout.
   std::optional<std::int64_t> needed_bytes;
   bool fits = true;
 };
 
-// Throws InvalidInput as require_phase() does, for a layout that refuse() refuses, and for a context whose
-// GPUs are not as many as the layout's.
+// Throws InvalidInput if the framework does not support the phase (require_phase()), if refuse() refuses the
+// layout, or if the context has another number of GPUs than the layout.
 Emitted emit(Framework framework, const Transformer& model, const Workload& workload,
              const ParallelLayout& layout, const EmitContext& context);
 

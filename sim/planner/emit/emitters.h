@@ -20,8 +20,8 @@ struct EmitRequest {
   int ring_size() const { return layout.cp / layout.strategy.ulysses_degree; }
 };
 
-// Texts without comments, and what has to be added by hand; what the framework has no word for is
-// sim/cost/frameworks' to say.
+// The text of one framework, without comments, and notes on what must be added by hand. What the framework
+// cannot express is not in the notes: the rules of sim/cost/frameworks say that.
 struct EmittedBody {
   std::string text;
   std::vector<std::string> notes;

@@ -1,7 +1,6 @@
-// What `cpsim plan` answers: layouts in order of their time, what each is made of, and what became of all
-// others.
-//
-// Plain data: the first screen, --json, --csv and the report are four forms of it.
+// PlanAnswer: what `cpsim plan` answers. It holds layouts in the order of their times, what each time is made
+// of, and what became of all other layouts. It is plain data; the first screen, --json, --csv and the report
+// are four forms of it.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +19,8 @@
 
 namespace cp::sim {
 
-// Where a step's time goes on the rank that is slowest, in microseconds of one whole step; the parts add up
-// to the step.
+// Where the time of a step goes on the slowest rank, in microseconds of one whole step. The parts add up to
+// the step's time.
 struct PartTime {
   TimePart part = TimePart::attention;
   double us = 0;
@@ -79,23 +78,24 @@ struct ClassBest {
 };
 
 struct SearchCounts {
-  std::int64_t enumerated = 0;                                 // legal or not
+  std::int64_t enumerated = 0;                                 // all layouts, legal or not
   std::vector<std::pair<std::string, std::int64_t>> rejected;  // by reason, most first
   std::int64_t out_of_memory = 0;
-  std::int64_t pruned = 0;    // by their lower bound
-  std::int64_t replayed = 0;  // on the timeline
+  std::int64_t pruned = 0;    // left out because their lower bound (bound.h) is too slow
+  std::int64_t replayed = 0;  // timed on the timeline
   double seconds = 0;
 };
 
 // The row of the published tables that is nearest to the question.
 struct NearestMeasurement {
-  std::string source,
-      what;  // "torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens"
+  std::string source;  // "torchtitan llama3 h100 2024-12 table 2"
+  std::string what;    // "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens"
   std::string metric;  // with its unit
   double measured = 0, predicted = 0;
-  bool is_rate = false;       // tokens a second rather than a time
-  std::string unscored = {};  // why it does not count; else empty
-  // Of the time, whatever the metric: positive where the prediction is slower than what was measured.
+  bool is_rate = false;       // the metric is tokens per second, not a time
+  std::string unscored = {};  // why the row does not count in scores; empty if it does
+  // The error of the time, whatever the metric. It is positive if the prediction is slower than what was
+  // measured.
   double error() const { return (is_rate ? measured / predicted : predicted / measured) - 1; }
 };
 
@@ -109,12 +109,12 @@ struct ReportSpan {
 
 struct PlanAnswer {
   PlanQuestion question;
-  std::vector<Candidate> best;     // question.top of them at least, in order; more for the report
-  std::vector<ClassBest> classes;  // the baseline last, when there is one
-  std::vector<Candidate> all;      // every layout that was replayed, in order of time: for the scatter
+  std::vector<Candidate> best;     // in order; question.top of them, and more for the report
+  std::vector<ClassBest> classes;  // the baseline, if there is one, is the last
+  std::vector<Candidate> all;      // every layout that was replayed, in order of time, for the scatter plot
   SearchCounts counts;
-  // One layout of each kind that is worth trying, the likeliest first: the fewest kinds of which one has the
-  // fastest layout nine times in ten.
+  // One layout of each kind that is worth trying, the likeliest first. They are the fewest kinds such that
+  // one of them has the fastest layout in nine cases of ten (decision.h).
   std::vector<ParallelLayout> worth_trying;
   std::vector<Worth> worths;       // what it is worth to know each rate, the largest first
   double strategies_worth_us = 0;  // what it is worth to time a layer's attention by each strategy

@@ -1,5 +1,5 @@
-// The attention of one layer alone on the timeline: what layouts of a search share, and their bounds are
-// sharpened with.
+// AttentionTimer: the attention of one layer, replayed alone on the timeline. Many layouts of a search have
+// the same attention, so each time is computed once and kept; StepBound uses it to sharpen their bounds.
 #pragma once
 
 #include <compare>
@@ -15,8 +15,8 @@ namespace cp::sim {
 
 struct AttentionTimes {
   struct Pass {
-    double kernels_ns = 0;  // some kernel runs
-    double exposed_ns = 0;  // none does
+    double kernels_ns = 0;  // while some kernel runs
+    double exposed_ns = 0;  // while no kernel runs
   };
   Pass forward, backward;
 };
@@ -37,21 +37,23 @@ struct AttentionKey {
 };
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);
 
-// For any thread; the question must outlive it.
+// Several threads may use one timer. The question must outlive it.
 class AttentionTimer {
  public:
   explicit AttentionTimer(const PlanQuestion& question)
       : question_(question), software_(without_host(question.software)) {}
 
-  // Of the rank that has most pairs, in training.
+  // Returns the times of the rank that has most pairs, in training. The reference stays valid.
   const AttentionTimes& of(const ParallelLayout& layout);
 
  private:
   AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass) const;
 
   const PlanQuestion& question_;
-  const SoftwareProfile software_;  // alone, attention would wait for a host that is ahead in a whole step
-  std::mutex mutex_;                // of what follows
+  // The question's software without the host's times: replayed alone, attention would wait for the host,
+  // which in a whole step is ahead by then.
+  const SoftwareProfile software_;
+  std::mutex mutex_;  // guards known_
   std::map<AttentionKey, AttentionTimes> known_;
 };
 

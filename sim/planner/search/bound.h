@@ -1,10 +1,15 @@
-// How fast a layout can be at best: a lower bound of its step on the timeline, in closed form and a few
-// microseconds.
+// StepBound: a lower bound of the time that a layout's step takes on the timeline. It is a closed formula
+// and takes a few microseconds, where a replay takes about a millisecond.
 //
-// Kernels of a rank run one after the other, so that their sum is a bound; forward, transfers between
-// tensor-parallel regions and those before and behind attention hide behind nothing; backward the chain of
-// input gradients is a bound, transfers included. All weights must be gathered and all gradients be
-// scattered. No link and no kernel is faster than its peak.
+// Why it is a bound:
+//   - The kernels of a rank run one after the other, so their sum is one.
+//   - Forward, nothing can hide the transfers between tensor-parallel regions, and those before and behind
+//     attention: the next kernel needs what they bring. They are added to the kernels.
+//   - Backward, the chain of the gradients of inputs is a bound, with its transfers. (Gradients of weights
+//     can run beside transfers.)
+//   - All weights must be gathered, and all gradients scattered.
+//   - No link and no kernel is taken to be faster than its peak.
+// tests/planner/bound_test.cc compares it with the timeline.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +30,14 @@ class StepBound {
  public:
   explicit StepBound(const PlanQuestion& question);  // which must outlive this
 
-  // Of one layout that is not refused.
+  // The bound of one layout in ns. refuse() must not refuse the layout.
   double ns(const ParallelLayout& layout) const { return step_ns(layout, shared(layout), false, nullptr); }
-  // Sharper, of a layout in training, with its attention replayed alone.
+  // A sharper bound of a layout in training: `attention` is its attention, replayed alone.
   double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
     return step_ns(layout, shared(layout), false, &attention);
   }
-  // Of all members of its family (layout_space.h): attention shared evenly, nothing moved for it, nothing
-  // computed again.
+  // A bound of all members of the layout's family (layout_space.h). It takes attention as shared evenly among
+  // the cp ranks without any transfer, and nothing as computed again.
   double family_ns(const ParallelLayout& layout) const {
     return step_ns(layout, shared(layout), true, nullptr);
   }
@@ -44,25 +49,28 @@ class StepBound {
     double forward_ns = 0, backward_ns = 0;
   };
   struct Attention {
-    Pass kernels;  // of the rank that has most pairs, or what comes to it meanwhile where that takes longer
-    Pass moved;    // before and behind it
+    // The kernels of the rank that has most pairs or, if that takes longer, what it receives meanwhile.
+    Pass kernels;
+    Pass moved;  // the transfers before and behind them
   };
-  // Neighbours in a group of cp ranks: how far apart in the cluster.
+  // A group of `size` ranks, of which neighbours are `stride` ranks apart in the cluster.
   struct Ranks {
     std::int64_t stride = 1, size = 1;
   };
 
-  // Of a layer: weights gathered, gradients scattered, and both through the port that they share.
+  // Times of one layer: to gather its weights, to scatter its gradients, and what both put on the port of the
+  // GPU that they share.
   struct Sharding {
     double gather_ns = 0, scatter_ns = 0, port_gather_ns = 0, port_scatter_ns = 0;
-    double ns(std::int64_t gathers, std::int64_t scatters) const;  // of so many
+    double ns(std::int64_t gathers, std::int64_t scatters) const;  // a bound of that many of each
   };
-  // Of a product forward, and of those for the gradients of its input and of its weights: the same flops in
-  // other shapes.
+  // Times of a product forward, and of the two products that give the gradients of its input and of its
+  // weights. All three have the same flops, in other shapes.
   struct Products {
     double forward_ns = 0, input_ns = 0, weight_ns = 0;
   };
-  // What members of a family with as many rows share. Times of one layer, where nothing else is said.
+  // What members of one family share if they have the same number of rows. Times are of one layer unless a
+  // comment says otherwise.
   struct Shared {
     LocalSizes sizes;
     Products products;
@@ -71,9 +79,9 @@ class StepBound {
     double mlp_again_ns = 0;               // products of chunks that the backward pass makes again
     double gather_ns = 0, regions_ns = 0;  // between tensor-parallel regions, in one direction
     Sharding shards;
-    double shards_once_ns = 0;         // of whole parameters and gradients, in the update
-    double update_ns = 0;              // of the step
-    std::vector<std::int64_t> stages;  // their layers
+    double shards_once_ns = 0;         // parameters and gradients that move once, in the update
+    double update_ns = 0;              // the optimizer, of the whole step
+    std::vector<std::int64_t> stages;  // how many layers each stage has
   };
 
   Shared shared(const ParallelLayout& layout) const;
@@ -82,16 +90,16 @@ class StepBound {
   Pass layer(const ParallelLayout& layout, const Shared& shared, bool whole_family,
              const AttentionTimes* replayed) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
-  // Pairs that the last rows of a sequence see, of a head.
+  // The pairs of the last `rows` rows of a sequence, in one head.
   double pairs_of_last(std::int64_t rows) const;
-  // Of an all-to-all or a gather: bytes from each of the other ranks.
+  // A bound of an all-to-all or a gather that brings `bytes` from each of the other ranks.
   double from_each_ns(double bytes, const Ranks& ranks) const;
-  // Of a message to the next rank of a ring, where that takes longest.
+  // A bound of a message to the next rank of a ring, for the pair of ranks where it takes longest.
   double hop_ns(double bytes, const Ranks& ranks) const;
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
   double update_ns(const ParallelLayout& layout, const LocalSizes& sizes, std::int64_t layers) const;
-  // Of that many parameters of a layer, or more.
+  // The sharding of a layer that has that many parameters, or more.
   Sharding sharding(const ParallelLayout& layout, std::int64_t parameters) const;
   Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
 
@@ -99,18 +107,18 @@ class StepBound {
   double product(std::int64_t m, std::int64_t k, std::int64_t n) const;
   Products products(std::int64_t m, std::int64_t k, std::int64_t n) const;
   double memory(double bytes) const { return bytes / best_hbm_; }
-  // Between tensor-parallel regions.
+  // The time of a collective between two tensor-parallel regions.
   double region(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const;
 
   const PlanQuestion& question_;
   const KernelCost kernels_;
-  const double pairs_;       // of a sequence and head
-  double best_hbm_ = 0;      // bytes a ns
-  double best_product_ = 0;  // flops a ns
+  const double pairs_;       // of one sequence and head
+  double best_hbm_ = 0;      // bytes per ns
+  double best_product_ = 0;  // flops per ns
   double launch_ns_ = 0;     // of each kernel
 };
 
-// Bounds of the members of one family, one after the other.
+// Computes the bounds of the members of one family, one after the other, and keeps what neighbours share.
 class FamilyBound {
  public:
   explicit FamilyBound(const StepBound& bound) : bound_(bound) {}  // which must outlive this

@@ -1,5 +1,5 @@
-// A layout of which some keys are given, with the others as the search finds them: what --explain, --baseline
-// and --compare look at.
+// complete(): takes a layout of which some keys are given, and lets the search choose the others. --explain,
+// --baseline and --compare look at its result.
 #pragma once
 
 #include <optional>
@@ -13,30 +13,33 @@
 
 namespace cp::sim {
 
-// Keys that are fixed in a question, and those of a layout: where the layout gives one of the degrees, or one
-// of the strategy's keys, these are its alone, since degrees (and the keys of a strategy) belong together.
+// Joins the keys that a question fixes with those that a layout gives. Degrees belong together, and so do the
+// keys of a strategy: if the layout gives any degree, all degrees of the question are dropped, and likewise
+// for the keys of the strategy.
 Fixed merged(const Fixed& question, const Fixed& given);
 
 struct Completion {
   enum class Kind {
-    rejected,   // no layout with these keys is legal, or (in decode) reads its prompt in time
-    too_large,  // none fits; the one that lacks least memory is timed
+    rejected,   // no layout with these keys is legal or, in decode, reads its prompt in time
+    too_large,  // none fits into memory; `candidate` is the one that lacks least
     fits,
   };
   Kind kind = Kind::rejected;
-  std::optional<Candidate> candidate;  // the fastest with the given keys; none where it is rejected
-  std::string reason;                  // rejected, too large
-  std::string
-      found;  // the keys that were not given: "strategy=all_gather,balance=head_tail"; empty: all were
-  // What would work, and was tried: "tp=4,cp=8"; empty where no other value of one key does.
+  std::optional<Candidate> candidate;  // the fastest with the given keys; absent if rejected
+  std::string reason;                  // why it is rejected, or too large
+  // The keys that were not given, with what the search chose: "strategy=all_gather,balance=head_tail". Empty
+  // if all keys were given.
+  std::string found;
+  // Another value of one key with which it works, and which was tried: "tp=4,cp=8". Empty if there is none.
   std::string works;
-  // The layout with the defaults for all other keys, where that is another one; `as_written_fails` says why
-  // it cannot run.
+  // The layout with the defaults for all other keys, if that differs from `candidate`. If it cannot run,
+  // `as_written_fails` says why.
   std::optional<Candidate> as_written;
   std::string as_written_fails;
-  std::vector<std::string> lost;  // what the question's frameworks have no word for in it
+  std::vector<std::string> lost;  // what of it the question's frameworks cannot express
 };
-// Throws nothing but what the search throws when it is stopped.
+// Completes the layout. A layout that does not work is no error but a Kind; only what the search throws when
+// it is stopped comes through.
 Completion complete(const PlanQuestion& question, const PartialLayout& asked,
                     const SearchOptions& options = {});
 
@@ -45,8 +48,9 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked,
 struct NearestKey {
   std::string key, value;  // "tp", "4"
 };
-// Another value of one of the keys of `changeable`, all of which the question fixes, with which something is
-// legal and fits: the nearest value of the key for which it is nearest.
+// Finds the smallest change of one key after which some layout is legal and fits. Only keys that are set in
+// `changeable` may change; the question fixes all of them. Of the keys that help, the one whose new value is
+// nearest to its old one is returned; nothing if none helps.
 std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed& changeable);
 
 // The text of a layout with the nearest key that works in place of its own: "tp=4,cp=8" for "tp=8,cp=8". The

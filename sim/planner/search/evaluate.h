@@ -1,4 +1,5 @@
-// One layout on the timeline: plans of the parts of a step, replayed and put together.
+// Evaluator: the time of one layout. It makes the plans of the parts of a step, replays them on the timeline
+// and adds them up.
 #pragma once
 
 #include <optional>
@@ -12,25 +13,26 @@
 
 namespace cp::sim {
 
-// For one thread; keeps what layouts share.
+// For one thread. It keeps what several layouts share, such as the plans of attention.
 class Evaluator {
  public:
-  // The question must outlive this. `factors`: how much slower than the question's cluster all is.
+  // The question must outlive this. The time of each rate is multiplied by `factors` (1.1: a tenth slower
+  // than the question's cluster says).
   explicit Evaluator(const PlanQuestion& question, const RateFactors& factors = {});
 
   // The layout must not be refused. Candidate::rank is left at 0.
   Candidate evaluate(const ParallelLayout& layout);
-  // None where it takes longer than the limit and that shows before the end; a pipeline's first stages often
-  // show it.
+  // Returns nothing if it becomes clear before the end that the step takes longer than `limit_ns`. In a
+  // pipeline the first stages often show it. A result may still be longer than the limit.
   std::optional<Candidate> evaluate(const ParallelLayout& layout, double limit_ns);
-  // When each pass of each micro-batch runs, of a layout with stages in training: by pipeline rank.
+  // For a layout with pipeline stages in training: when each pass of each micro-batch runs, by pipeline rank.
   PipelineTimes schedule(const ParallelLayout& layout);
-  // The plan of the rank that is replayed.
+  // The plan of the rank that stands for its stage in the replay.
   Plan plan_of(const ParallelLayout& layout, StepPart part, int stage);
 
  private:
-  struct Parts;  // sums of clocks
-  class Stages;  // of a pipeline
+  struct Parts;  // the sums of the clocks of a step's parts
+  class Stages;  // the stages of a pipeline
 
   StepClock clock_of(const StepRequest& request, StepPart part, int stage);
   Parts whole_step(const StepRequest& request);

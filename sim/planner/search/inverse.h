@@ -1,4 +1,5 @@
-// The other way round: how far a length can grow, how few GPUs do, how the answer changes along a range.
+// Inverse questions: how long a sequence can be, how few GPUs are enough, and how the answer changes along a
+// range of lengths.
 #pragma once
 
 #include <atomic>
@@ -36,30 +37,33 @@ std::vector<SweepPoint> sweep(const std::vector<PlanQuestion>& questions, const 
 
 // ---- what fits ----
 
-// A layout that is legal and fits; of all, the first in the order of the space. Quick: nothing is replayed.
+// Returns the first layout, in the order of the layout space, that is legal and fits; nothing if there is
+// none. It is quick, because nothing is replayed.
 std::optional<ParallelLayout> feasible(const PlanQuestion& question);
 
 struct InverseOptions {
-  const std::atomic<bool>* stop = nullptr;   // when it becomes true there is no answer
+  const std::atomic<bool>* stop = nullptr;   // when it becomes true, the search ends without an answer
   std::function<void(std::int64_t)> trying;  // called with each length, or number of GPUs
 };
 
-// The same question at another length; in decode the cache grows with it.
+// The same question at another length. In decode the new tokens are part of it, and the cache is the rest.
 PlanQuestion at_seq_len(PlanQuestion question, std::int64_t seq_len);
 
-// Lengths that all ranks share evenly, the least of 1024 and more.
+// The step in which lengths are tried: the smallest multiple of 1024 that any number of the GPUs' cp ranks
+// shares evenly, in two halves each (as head_tail needs).
 std::int64_t seq_len_grain(const PlanQuestion& question);
 
-// The longest sequence, a multiple of `grain`, for which something fits, from the question's own length,
-// rounded down, to `limit`; nullopt where not even that fits. Memory grows with the length, so that a
-// bisection finds it.
+// Finds the longest sequence for which some layout fits, among the multiples of `grain` from the question's
+// own length (rounded down) to `limit`. Returns nothing if not even the question's own length fits. It
+// bisects, which is right because memory grows with the length. The default limit is 64 M tokens.
 std::optional<std::int64_t> longest_seq_len(const PlanQuestion& question, std::int64_t grain,
                                             std::int64_t limit = std::int64_t{1} << 26,
                                             const InverseOptions& options = {});
 
 // ---- how few GPUs ----
 
-// Counts up to the question's GPUs, ascending: parts of a node that divide it, then whole nodes.
+// The numbers of GPUs that are tried, ascending, up to the question's own: parts of a node that divide it,
+// then whole nodes.
 std::vector<int> gpu_counts(const PlanQuestion& question);
 // The same question on one of these counts.
 PlanQuestion at_gpus(PlanQuestion question, int gpus);

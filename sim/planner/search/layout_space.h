@@ -1,27 +1,32 @@
-// Every layout that a question allows: families of degrees, order, sharding and micro-batch, whose members
-// differ in the strategy of attention, in what is recomputed and in the loss's chunks.
+// LayoutSpace: every layout that a question allows. Layouts come in families, which have degrees, order,
+// sharding and micro-batch in common. The members of a family differ in the strategy of attention, in what is
+// recomputed, and in the chunks of the loss.
 //
 //   degrees       all factorisations of the GPUs into dp_replicate, dp_shard, cp, tp and pp; ep divides the
 //                 experts
 //   strategy      Ulysses of every degree with ring and all-gather; rings in rings; need_only, pass_q; with
 //                 the balances that suit them
-//   micro_batch   1, 2, 4, 8, 16 where they divide; virtual_stages 1, 2, 4; loss_chunks 1, 4, 16; every:2 and
-//                 every:4
+//   micro_batch   1, 2, 4, 8, 16 where they divide; virtual_stages 1, 2, 4; loss_chunks 1, 4, 16; recompute
+//                 every:2 and every:4 beside the other kinds
 //   zero          3, 2 and 1 of what is sharded without stages; with stages 1
 //   tp            with and without sequence parallelism
 //   mlp_chunks    1, 4, 16; activations on the GPU and in host memory
 //
-// The last three make ten times as many layouts, of which most tie with one that has none of them. They are
-// looked at where the question names a framework, as far as that has them; else sharded parameters and split
-// rows are meant, and no pieces and no host memory, unless the question fixes otherwise.
+// The lists of numbers were chosen, not derived: powers of two or four, so that a search stays short. --fix
+// takes other values.
 //
-// What a framework of the question has no word for is left out (sim/cost/frameworks).
+// The last three lines make ten times as many layouts, and most of them tie with a layout that has none of
+// these choices. So they are tried only if the question names a framework, as far as that framework has them.
+// Otherwise parameters are sharded (zero 3, with stages 1), rows are split between tensor-parallel regions,
+// and there are no MLP chunks and no activations in host memory, unless the question fixes something else.
 //
-// Orders and shardings that put the same ranks into the same groups count once. Of standard_strategies() one
-// is left out, need_only with the balance cost: it serves documents of several lengths, which no question
-// has. Where all rows see what lies before them (or a window of it) head_tail and striped are as even, in few
-// runs of rows, and a plan of q_len / 64 blocks takes over ten times as long to write and replay. `--fix
-// strategy=need_only,balance=cost` asks for it.
+// Layouts that a framework of the question cannot express are left out (sim/cost/frameworks). Orders and
+// shardings that put the same ranks into the same groups count once.
+//
+// One of standard_strategies() is left out: need_only with the balance `cost`. It is for documents of several
+// lengths, which no question has. If all rows see everything before them (or a window of it), head_tail and
+// striped are as even with far fewer runs of rows; a plan of q_len / 64 blocks takes over ten times as long
+// to write and replay. `--fix strategy=need_only,balance=cost` asks for it.
 #pragma once
 
 #include <cstdint>
@@ -38,36 +43,37 @@ class LayoutSpace {
       : LayoutSpace(question, !question.frameworks.empty()) {}
   LayoutSpace(const PlanQuestion& question, bool every_choice);
 
-  // The first member of each family, legal or not. Throws InvalidInput where what is fixed leaves none: it
-  // names what does not fit. `left_out`: adds the layouts that a framework has no word for, in families of
-  // their own or beside members that it has.
+  // Returns the first member of each family, legal or not. Throws InvalidInput that names what does not fit,
+  // if no family is left by what the question fixes. If `left_out` is given, the number of layouts that a
+  // framework cannot express is added to it: whole families, and members of families that are returned.
   std::vector<ParallelLayout> families(std::int64_t* left_out = nullptr) const;
   std::int64_t num_members(const ParallelLayout& family) const;
-  // All legal where one is, but for chunks of an MLP with experts or without rows enough. In a fixed order:
-  // those that differ in loss chunks alone after each other, the fewest first, and before them those that
-  // differ in mlp_chunks or activations as well and have fewer of the former, or the latter on the GPU.
+  // Returns all members of a family, in a fixed order. If one is legal, all are, except that an MLP with
+  // experts or with too few rows cannot be in chunks. Members that differ only in loss chunks stand next to
+  // each other, the fewest chunks first. Among members that differ in mlp_chunks or activations, fewer chunks
+  // come first, and activations on the GPU before those in host memory.
   std::vector<ParallelLayout> members(const ParallelLayout& family) const;
-  // One of them: with the first strategy, and what takes least memory of all else.
+  // Returns the member with the first strategy and, in all other choices, those that take least memory.
   ParallelLayout leanest_member(ParallelLayout family) const;
 
  private:
-  // With what the frameworks have no word for, and without.
+  // The all_* functions return every choice; those below leave out what the frameworks cannot express.
   std::vector<Strategy> all_strategies(const ParallelLayout& family) const;
   std::vector<Recompute> all_recomputes(const ParallelLayout& family) const;
   std::vector<int> all_loss_chunks(const ParallelLayout& family) const;
-  // Of mlp_chunks and activations: what takes least time first.
+  // Choices of mlp_chunks and activations, in order: the one that takes least time first.
   struct Savings {
     int mlp_chunks = 1;
     bool host_activations = false;
   };
   std::vector<Savings> all_savings(const ParallelLayout& family) const;
-  // Those that go with the recomputation.
+  // The choices that are possible with this recomputation.
   std::vector<Savings> savings(const ParallelLayout& family, const Recompute& recompute) const;
   std::vector<Strategy> strategies(const ParallelLayout& family) const;
   std::vector<Recompute> recomputes(const ParallelLayout& family) const;
   std::vector<int> loss_chunks(const ParallelLayout& family) const;
   bool can_be_said(const ParallelLayout& layout, RulePart part) const;
-  // Of families that what is fixed leaves, none of which can be said.
+  // Throws when what is fixed leaves families, and the frameworks can express none of them.
   [[noreturn]] void throw_cannot_be_said(const ParallelLayout& family) const;
   void add_orders(ParallelLayout layout, std::vector<ParallelLayout>& families) const;
   void add_variants(ParallelLayout layout, std::vector<ParallelLayout>& families) const;

@@ -1,4 +1,4 @@
-// What each stream does in one step of a layout, for people to look at.
+// layout_timeline(): what each stream does during one step of a layout, as bars for the report.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,10 @@
 
 namespace cp::sim {
 
-// Of the rank that is replayed: one micro-batch and the update behind it (serving: the step). With pipeline
-// stages: the schedule of every stage, a bar for each pass of a micro-batch. At most `max_spans`, the longest
-// ones.
+// Without pipeline stages: the steps of the rank that is replayed, for one micro-batch and the update after
+// it (serving: for the step). With stages: the schedule of every stage, one bar for each pass of a
+// micro-batch. If there are more than `max_spans` bars, the longest ones are kept. The default is
+// chosen, not measured: all bars are in the report's file, and a browser draws each of them.
 std::vector<ReportSpan> layout_timeline(const PlanQuestion& question, const ParallelLayout& layout,
                                         std::size_t max_spans = 20000);
 

@@ -9,15 +9,16 @@
 
 namespace cp::sim {
 
-// The layouts that came nearest.
+// The layouts that came nearest to working, of all that a search looked at.
 struct NearestMisses {
-  std::optional<ParallelLayout> refused;  // the first that is not legal
-  std::optional<ParallelLayout> leanest;  // of those that are, but need more memory than there is
+  std::optional<ParallelLayout> refused;  // the first one that is not legal
+  std::optional<ParallelLayout> leanest;  // of those that are legal but do not fit, the one of least memory
   std::int64_t leanest_bytes = 0;
-  std::optional<ParallelLayout> fastest_prompt;  // of those that fit, but read the prompt too slowly
+  // Of those that fit but read the prompt too slowly, the fastest.
+  std::optional<ParallelLayout> fastest_prompt;
   double fastest_prompt_us = 0;
 
-  // Keeps the nearer one.
+  // Both keep the given layout if it is nearer than the one they have.
   void too_large(const ParallelLayout& layout, std::int64_t bytes);
   void too_slow(const ParallelLayout& layout, double prompt_us);
 };

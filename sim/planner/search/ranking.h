@@ -1,4 +1,5 @@
-// Order among candidates: their ranks, the best of each kind and of each class, and what sets two apart.
+// The order of candidates: their ranks, the best of each kind and of each class, and what makes the
+// difference between two.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +12,27 @@
 
 namespace cp::sim {
 
-// What makes layouts different enough to stand beside each other among the best; of each, the fastest does.
+// Two layouts are of one kind if these numbers are equal. Of each kind, only the fastest layout stands among
+// the best of an answer, so that the list shows real alternatives.
 using LayoutKind = std::tuple<int, int, int, int, int, int, Core, int>;
 LayoutKind kind_of(const ParallelLayout& layout);
 
 // "pure CP", "TP + CP", "with PP", "without CP": the class that a layout counts for.
 std::string class_of(const ParallelLayout& layout);
 
-// Times in steps of this from the fastest on are ties: no measurement of a step tells them apart, and the
-// freer one comes first.
+// Times are ties if they fall into the same step of this share, counted from the fastest time on; then the
+// layout with more free memory comes first. Chosen: half a percent, less than a measurement of a step can
+// tell apart. A larger value lets memory decide more often.
 constexpr double kTie = 0.005;
-// Memory in twentieths of what can be used: of ties, what takes a twentieth less comes first, then the faster
-// one.
+// The memory of a layout in twentieths of what can be used, rounded down. Among ties, the layout that takes
+// fewer twentieths comes first; if these are equal too, the faster one. The twentieth is chosen: a difference
+// of less than that counts as none.
 std::int64_t memory_step(const Memory& memory, std::int64_t usable_bytes);
 
-// Sorts them, the fastest first, ties by their memory, and sets their ranks.
+// Sorts candidates, the fastest first and ties by memory, and sets their ranks.
 void rank_candidates(std::vector<Candidate>& candidates);
 
-// Of ranked ones: the fastest of each kind, `most` of them at most.
+// Returns the fastest candidate of each kind, at most `most` of them. `ranked` must be in order.
 std::vector<Candidate> best_of_kinds(const std::vector<Candidate>& ranked, std::size_t most);
 // The fastest of each class, and how far it is from the first.
 std::vector<ClassBest> best_of_classes(const std::vector<Candidate>& ranked);

@@ -1,4 +1,4 @@
-// How much an answer hangs on numbers that nobody is sure of, and which measurements would settle it.
+// How much an answer depends on numbers that nobody is sure of, and which runs would settle the choice.
 #pragma once
 
 #include <string>
@@ -9,23 +9,25 @@
 
 namespace cp::sim {
 
-// A rate of the cluster, faster or slower by a tenth.
+// The layouts' times after one rate of the cluster is made faster or slower by a tenth. The tenth is chosen;
+// a rate that was measured on another machine of the same kind is off by 8 or 9 % (widths.h).
 struct Changed {
   std::string rate;             // "attention", "products", "memory", "NVLink", "network", "latency", "host"
   double factor = 1;            // 0.9 or 1.1
   std::vector<double> step_us;  // of the layouts, in their order
-  int best = 0;  // index of the first that is as fast as the fastest, but for a tie (ranking.h)
-  Rate measured = Rate::products;  // of those that the name stands for, the one whose measurement tells it
+  int best = 0;  // index of the first layout that is as fast as the fastest, or ties with it (ranking.h)
+  // The rate to measure. `rate` may stand for several, for example attention forward and backward.
+  Rate measured = Rate::products;
 };
 
 struct Sensitivity {
   std::vector<ParallelLayout> layouts;  // the best ones of the answer, in order
   std::vector<double> step_us;          // as they are
   std::vector<Changed> changes;
-  // Whether the best one stays the best whatever is changed.
+  // True if the best layout stays the best under every change.
   bool robust() const;
 };
-// Of the first `top` of answer.best.
+// Changes each rate for the first `top` layouts of answer.best.
 Sensitivity sensitivity_of(const PlanAnswer& answer, int top = 10);
 
 // A run that would tell tied layouts apart.
@@ -35,10 +37,11 @@ struct Experiment {
   std::string settles;     // "7.1 s means attention 10 % slower, 6.3 s network 10 % faster"
   double separates = 0;    // share of what was still open that it decides
 };
-// At most three, chosen one after the other: each tells apart most of the pairs of changes (the unchanged
-// rates among them) that have different best layouts and that the runs before leave open. A run tells two
-// changes apart when its times differ by more than `noise`. Empty where the best layout is the best under
-// every change.
+// Chooses at most three runs, one after the other. A pair of changes (or of a change and the unchanged rates)
+// is open if its two sides have different best layouts and no earlier run tells them apart. Each run is the
+// one that decides most of the open pairs. A run decides a pair if the layout's times with the two changes
+// differ by more than the share `noise`, whose default is chosen, not measured. Empty if the best layout is
+// the best under every change.
 std::vector<Experiment> next_experiments(const Sensitivity& sensitivity, double noise = 0.02);
 
 }  // namespace cp::sim

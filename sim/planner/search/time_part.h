@@ -34,16 +34,15 @@ enum class TimePart : std::uint8_t {
 inline constexpr std::size_t kNumTimeParts = static_cast<std::size_t>(TimePart::prompts_of_others) + 1;
 std::array<TimePart, kNumTimeParts> all_time_parts();
 
-// The axis whose transfers it is; none for what is no transfer between ranks.
+// The axis whose transfers the part is. Nothing for parts that are no transfers between ranks.
 std::optional<GroupAxis> axis_of(TimePart part);
 TimePart exposed(GroupAxis axis);
-// Transfers that nothing hides, those of the host's memory among them.
+// True for transfers that no kernel hides, including those from and to the host's memory.
 bool is_exposed(TimePart part);
 
 // "attention", "other kernels", "exposed tp", "host between steps", ...
 std::string_view name(TimePart part);
-// What a step is bound by that this is the largest part of: "attention kernels", "tensor-parallel transfers",
-// ...
+// What bounds a step in which this is the largest part: "attention kernels", "tensor-parallel transfers", ...
 std::string_view bound_text(TimePart part);
 
 // What a bar of the report's timeline shows: a kernel, a transfer of an axis or of the host's memory, or a
