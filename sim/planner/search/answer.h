@@ -88,8 +88,8 @@ struct SearchCounts {
 
 // The row of the published tables that is nearest to the question.
 struct NearestMeasurement {
-  std::string source;  // "torchtitan llama3 h100 2024-12 table 2"
-  std::string what;    // "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens"
+  // For example "torchtitan llama3 h100 2024-12 table 2", "Llama-3.1-8B, 8 GPUs, cp 2, 65,536 tokens".
+  std::string source, what;
   std::string metric;  // with its unit
   double measured = 0, predicted = 0;
   bool is_rate = false;       // the metric is tokens per second, not a time
