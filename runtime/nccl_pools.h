@@ -1,7 +1,7 @@
-// What NCCL takes of /dev/shm. For each communicator that a rank sends or receives over a network with,
-// sockets among them, the rank's process allocates a pool there, whole from the first connection on
-// (ncclProxyOpsPool, in NCCL 2.28). Containers have 64 MiB of it unless they are told otherwise, and NCCL's
-// own words for too little are "unhandled system error".
+// How much of /dev/shm NCCL takes. For each communicator over which a rank sends or receives through a
+// network (sockets included), the rank's process allocates a pool there, in full at the first connection
+// (ncclProxyOpsPool, in NCCL 2.28). Containers have 64 MiB of /dev/shm by default. If it is too little, NCCL
+// only says "unhandled system error"; NcclPools says it before, with the numbers.
 #pragma once
 
 #include <cstdint>

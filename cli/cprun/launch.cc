@@ -131,7 +131,9 @@ void check(const LaunchRequest& request) {
   }
 }
 
-// Two for each process and one until it runs, and some of our own. Raises the soft limit where it can.
+// A process takes two descriptors for its output, and one more until it runs; with one to spare that makes
+// kEach. kOwn is for what the launcher itself has open: its server, listeners and logs (a generous estimate).
+// Raises the soft limit if the hard one allows it; otherwise throws InvalidInput.
 void require_descriptors(int processes) {
   constexpr rlim_t kEach = 4, kOwn = 64;
   const rlim_t needed = kEach * static_cast<rlim_t>(processes) + kOwn;
@@ -291,8 +293,9 @@ class LaunchedJob {
     return "";
   }
 
-  // The server finds the cause of what has come to a rank that had joined: as soon as a silent rank is given
-  // up, at the latest.
+  // How long to wait for the server to say why a rank's process ended. For a rank that had joined, the server
+  // knows the cause at the latest when it gives a silent rank up, after the heartbeat timeout. kSoon is added
+  // for the answer to arrive; chosen, well above the server's tick of 20 ms and a round trip.
   std::chrono::milliseconds patience(Rank rank) const {
     constexpr std::chrono::milliseconds kSoon{500};
     for (const runtime::RankStatus& status : ranks()) {
@@ -323,7 +326,9 @@ class LaunchedJob {
     }
   }
 
-  static constexpr std::chrono::milliseconds kAskedFor{1'000};  // while the processes wait
+  // How long a question to the server may take while the processes wait for its answer. Chosen: a server that
+  // lives answers within milliseconds.
+  static constexpr std::chrono::milliseconds kAskedFor{1'000};
 
   const LaunchRequest& request_;
   const int world_;

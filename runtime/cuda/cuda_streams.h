@@ -82,6 +82,7 @@ class StepEvents {
   // Device::record and Device::wait. Only the last kRing events are kept. Waiting for an older one waits for
   // everything that its stream has been given so far. That is later than necessary, but never a deadlock: all
   // of it was enqueued before, and waiting for earlier work makes no cycle (contract 5).
+  // The number is chosen: with a smaller ring, waits for old events end later.
   static constexpr std::int64_t kRing = 4096;
   EventId record(StreamId stream);
   void wait(StreamId stream, EventId event);

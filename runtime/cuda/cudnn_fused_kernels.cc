@@ -21,7 +21,9 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-constexpr std::size_t kKeptGraphs = 256;  // the latest; steps of the prepared plan keep theirs
+// How many cuDNN graphs are kept for later plans, the latest ones; steps of the prepared plan keep theirs in
+// any case. Chosen: building one again takes time, keeping one takes memory.
+constexpr std::size_t kKeptGraphs = 256;
 
 void check_cudnn(cudnnStatus_t status, std::string_view call) {
   if (status != CUDNN_STATUS_SUCCESS)

@@ -14,6 +14,8 @@ namespace cp::runtime {
 
 class HostCopies {
  public:
+  // Chosen, not measured: large enough that a copy's fixed cost does not matter, small enough that the two
+  // pieces take little pinned memory.
   static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
   HostCopies() = default;

@@ -8,8 +8,12 @@
 
 namespace cp::runtime {
 
+// A tile is as wide as a warp, so that a warp reads and writes a whole row of it at once. 256 threads are
+// chosen: each moves four elements.
 inline constexpr int kTransposeTile = 32, kTransposeThreads = 256;
 
+// One element more to a row than it needs: then the elements of a column lie in different banks of the shared
+// memory.
 template <class Unit>
 inline constexpr int kTransposeShared = kTransposeTile*(kTransposeTile + 1) * static_cast<int>(sizeof(Unit));
 

@@ -21,7 +21,10 @@ using Function = GlooCall::Function;
 // Above the prefixes of Gloo's own collectives, which are small numbers (gloo/types.h).
 constexpr std::uint64_t kSlotPrefix = std::uint64_t{0x80} << 56;
 
-constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // of a transfer
+// Transfers of an exchange go in pieces of this size, so that transfers to several peers advance together.
+// Chosen, not measured: a smaller piece costs more waits (gloo_reduction.cc), a larger one lets one peer wait
+// longer for its turn.
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
 }  // namespace
 

@@ -33,9 +33,16 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
+// A refused connection is tried again after kFirstRetry, and then after twice as long each time, up to
+// kLastRetry. Chosen: ranks that start together connect within milliseconds, and a rank that starts late is
+// noticed within a quarter of a second.
 constexpr Milliseconds kFirstRetry{5}, kLastRetry{250};
-constexpr Milliseconds kStoreSlice{200};  // of a wait in the store, which no abort reaches
-constexpr int kAcceptedAtOnce = 16;       // before those that are connected get their turn
+// An abort cannot end a wait in the store, so the wait is cut into slices of this length. It is the longest
+// that an abort is delayed (chosen).
+constexpr Milliseconds kStoreSlice{200};
+// After accepting so many connections, those that are connected get their turn. Chosen, so that strangers who
+// connect all the time cannot starve peers.
+constexpr int kAcceptedAtOnce = 16;
 
 std::string text_of(const tcp::endpoint& endpoint) {
   return endpoint_text(endpoint.address().to_string(), endpoint.port());

@@ -45,7 +45,8 @@ struct SealedSockets {
   Strangers strangers;
 };
 
-// How many connections without a proof are served at a time.
+// How many connections that have not proved the token are served at a time. Chosen: it bounds what strangers
+// can make a rank keep open.
 inline constexpr std::size_t kMostUnproven = 128;
 
 // Blocks until this rank, at place `index` of the group, is connected with all others. The store is the

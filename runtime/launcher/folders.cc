@@ -28,7 +28,9 @@ bool each_entry(const char* path, VisitEntry visit, void* context) noexcept {
   return size >= 0;
 }
 
-// What was read may be removed while the rest is read; an entry may be passed over then, so it is read again.
+// Removes a folder that has files only. Removing an entry while the folder is read may make the reading skip
+// another one, so it is read again until it is empty; kMostRounds (chosen) ends that if somebody keeps adding
+// files.
 bool remove_flat_folder(const char* path) noexcept {
   constexpr int kMostRounds = 16;
   for (int round = 0; round < kMostRounds; ++round) {

@@ -32,7 +32,9 @@ void nap() noexcept {
 
 // Who is killed may have started another one meanwhile.
 void kill_marked(const char* mark) noexcept {
-  constexpr int kMostRounds = 250;  // five seconds: one may wait for a device that does not answer
+  // 250 rounds of 20 ms are five seconds. A process that waits for a device which does not answer cannot be
+  // killed, so there must be an end (chosen).
+  constexpr int kMostRounds = 250;
   for (int round = 0; round < kMostRounds; ++round) {
     bool found = false;
     each_marked(mark, [&](pid_t pid, int) {

@@ -8,22 +8,22 @@
 
 namespace cp::runtime {
 
-// Into standard output or error without ever waiting for who reads them, since a launcher that waits there (a
-// pager that shows its first page) hears no signal: what is not taken stays here. Into any other stream at
-// once.
+// LineSink: writes lines to standard output or standard error without ever blocking. What the reader does not
+// take stays here. A launcher that blocked there (for example on a pager that shows its first page) would not
+// hear signals. Lines for any other stream are written at once.
 class LineSink {
  public:
   explicit LineSink(std::ostream& stream);  // which must outlive it
 
   void write(std::string_view lines);
-  void flush();  // as much as is taken now
+  void flush();  // writes as much as the reader takes now
 
   bool waiting() const { return !pending_.empty(); }
   bool full() const { return pending_.size() >= kEnough; }  // who has more to say should wait as well
   int fd() const { return fd_; }                            // becomes writable while waiting
 
  private:
-  static constexpr std::size_t kEnough = std::size_t{1} << 20;
+  static constexpr std::size_t kEnough = std::size_t{1} << 20;  // bytes; chosen
 
   std::ostream& stream_;
   int fd_ = -1;  // of standard output or error

@@ -9,7 +9,8 @@
 
 namespace cp::runtime {
 
-// Cuts a stream of bytes into lines; a longer one into several.
+// LineCutter: cuts a stream of bytes into lines. A line longer than kLongestBytes (chosen, to bound what is
+// kept of a program that ends no line) becomes several.
 class LineCutter {
  public:
   static constexpr std::size_t kLongestBytes = 64 * 1024;

@@ -71,6 +71,7 @@ class LauncherRun {
     std::optional<Time> kill_at, give_up_at;  // what is left of the group
   };
   enum class Phase { running, failed, stopping, killing };
+  // Used if the owner of the processes gives no patience of its own (chosen).
   static constexpr std::chrono::milliseconds kPatience{500};
 
   void start_all();

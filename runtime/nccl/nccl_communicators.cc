@@ -18,6 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Connecting gets at least this long, even in a job with a shorter timeout: NCCL finds out the topology and
+// opens its connections then, which can take seconds. Chosen; it is also the default timeout
+// of a job (job_environment.h).
 constexpr std::chrono::milliseconds kLeastConnectTimeout{30'000};
 
 std::string encode(const std::map<std::string, Group>& groups) {

@@ -300,8 +300,10 @@ class NcclDevice::Impl {
     }
   }
 
-  // Looks again soon at first and then less often: a short run ends without delay, a long one leaves the
-  // processor to others. Without cudaStreamSynchronize, which an abort might not get out.
+  // Looks all the time at first, and after kSpin only every kNap: a short run ends without delay, and a long
+  // one leaves the processor to others. Both are chosen; kNap is Linux's default timer slack, by which
+  // shorter sleeps would be late anyway. It
+  // does not call cudaStreamSynchronize, because an abort might not end that.
   void await_streams() {
     constexpr std::chrono::microseconds kSpin{200}, kNap{50};
     const auto begin = std::chrono::steady_clock::now();

@@ -52,6 +52,7 @@ class SingleReaderQueue {
   bool empty() const { return popped() == pushed(); }
 
  private:
+  // Values in a block. Chosen: one allocation for 256 values.
   static constexpr std::size_t kBlock = 256;
   struct Block {
     std::array<T, kBlock> values;

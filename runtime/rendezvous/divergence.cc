@@ -8,7 +8,9 @@
 namespace cp::runtime {
 namespace {
 
-// Of each group, the newest; ranks are at most the collectives in flight apart.
+// How many points of a group are kept, the newest ones. Ranks are apart by at most the collectives that are
+// in flight, far fewer than this. kMostGroupsOfJob bounds what clients can make the server keep. Both are
+// chosen.
 constexpr std::size_t kMostPoints = 512;
 constexpr std::size_t kMostGroupsOfJob = 4096;
 

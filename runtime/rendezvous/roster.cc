@@ -8,12 +8,16 @@
 namespace cp::runtime {
 namespace {
 
-constexpr std::chrono::milliseconds kSettleTime{300};  // for a cause to arrive after its consequence
-constexpr std::size_t kMostGroupsOfRank = 1024;        // of a rank, that are remembered
+// How long a failure that blames a peer waits for a better cause, which may arrive after its consequence.
+// Chosen: longer than a report takes over a network, and short for a person. If it is too short, the victim
+// is named instead of the culprit.
+constexpr std::chrono::milliseconds kSettleTime{300};
+// How many groups of a rank are remembered. Chosen, to bound what a client can make the server keep.
+constexpr std::size_t kMostGroupsOfRank = 1024;
 // For the launcher of a lost rank to say how it ended. It sees the end at once, and waits a tenth of this for
 // a better cause.
 constexpr std::chrono::milliseconds kLaunchersWord{1'000};
-constexpr std::size_t kMostRefusals = 8;  // that are told
+constexpr std::size_t kMostRefusals = 8;  // how many a message lists; chosen
 
 bool blames_a_peer(ErrorKind kind) { return kind == ErrorKind::peer_lost || kind == ErrorKind::timeout; }
 

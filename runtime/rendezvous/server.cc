@@ -26,8 +26,11 @@ using boost::asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
+// How often the server looks at its clocks. Chosen: every time limit is up to this much late, and the
+// shortest is 300 ms (kSettleTime in roster.cc).
 constexpr std::chrono::milliseconds kTick{20};
-constexpr std::chrono::milliseconds kLastWords{1'000};  // for launchers to hear how the job has ended
+// How long the server stays for launchers to hear how the job has ended (chosen).
+constexpr std::chrono::milliseconds kLastWords{1'000};
 
 void refuse_bad(const ServerOptions& options) {
   if (options.world_size < 1)

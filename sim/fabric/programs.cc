@@ -9,7 +9,9 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::size_t kMostEntries = std::size_t{1} << 20;  // of a program that are looked at
+// How many collectives of a program are compared. Chosen: it bounds the time and the memory of a
+// diagnosis.
+constexpr std::size_t kMostEntries = std::size_t{1} << 20;
 
 using Entries = std::vector<const RankProgram::Entry*>;
 

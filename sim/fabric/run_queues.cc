@@ -20,7 +20,8 @@ namespace {
 // A member's part that is worth a second meeting: copying this much takes about as long as one wake-up.
 constexpr std::int64_t kWorthwhilePartBytes = 16'384;
 
-// How often a slow rank yields its processor before each of its steps, where no baton keeps it back.
+// How often a slow rank yields its processor before each of its steps, if no baton keeps it back. Chosen: it
+// makes the rank late most times; nothing depends on how late.
 constexpr int kSlowYields = 32;
 
 // -1: a step that is not in the plan, which a body has launched itself.

@@ -11,13 +11,22 @@
 namespace cp::cli {
 namespace {
 
-constexpr std::size_t kWarmUp = 2;  // iterations that do not count
+// Chosen: the first iterations load kernels and connect ranks, which is not what is measured.
+constexpr std::size_t kWarmUp = 2;
+// How many iterations a point takes. kPilot of them find out how long one takes; then as many are run as fit
+// into kPointUs, but at least kLeast and at most kMost. Chosen: of seven, a median and a spread can be told;
+// more than 200 make a profile longer and its medians hardly better.
 constexpr std::int64_t kPilot = 3, kLeast = 7, kMost = 200;
-// Steps whose issue is measured. The many are less than a device takes before the host has to wait: NCCL's
-// network has slots for 64 collectives of 16 channels (nccl_launch.h).
+// How many steps are issued to measure what the host needs for one: the time of the many less that of the few
+// leaves out what every run begins with. The many must be fewer than a device takes before the host has to
+// wait: NCCL's network has slots for 64 collectives of 16 channels (nccl_launch.h).
 constexpr std::int64_t kFewIssued = 8, kManyIssued = 40;
-constexpr std::int64_t kMostBeside = 16;  // of one, to an iteration of the other
-constexpr double kPointUs = 200e3;        // a part of a point, about
+// How many calls of the shorter of two things run beside one call of the longer one. Chosen: a limit for
+// pairs whose times are far apart, which would otherwise fill the device's queue.
+constexpr std::int64_t kMostBeside = 16;
+// About how long one part of a point takes, in us. Chosen: how long a whole
+// profile takes is in proportion to it.
+constexpr double kPointUs = 200e3;
 constexpr double kUsPerS = 1e6;
 
 // One tile of numbers, over and over: below 1 MiB, and of a length that is no multiple of a row's.

@@ -65,8 +65,11 @@ Overlapping overlapping_times(const std::vector<TimedOp>& steps, std::string_vie
 
 std::int64_t head_repeats(const std::vector<TimedOp>& tried, std::int64_t tried_iterations,
                           std::int64_t iterations) {
-  constexpr double kHostUs = 30;  // of a step, at most: the launch of a fused attention or of a collective
-  constexpr double kMostRepeats = 10'000;
+  // Estimate: a host needs no longer than this to issue a step; the slowest are a fused attention and a
+  // collective. If a host is slower, the steps behind the head are issued too late and look slower than they
+  // are.
+  constexpr double kHostUs = 30;
+  constexpr double kMostRepeats = 10'000;  // chosen: ends the loop if the head takes no time at all
   const std::vector<double> heads = times_of(tried, kHeadLabel, 0);
   if (heads.empty()) return 1;
   const auto steps = static_cast<double>(tried.size() - heads.size()) / static_cast<double>(tried_iterations);

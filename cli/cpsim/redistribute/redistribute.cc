@@ -178,9 +178,9 @@ bool is_direct(const Redistribution& r) {
   return r.steps.size() == 1 && r.steps.front().move.kind == MoveKind::exchange;
 }
 
-// The plans that others are asked about. Finding the leanest takes many searches, and a direct exchange of
-// many ranks has the square of their number of pieces: not for a remark in passing where one search already
-// takes a while.
+// Adds the plans that the chosen one is compared with. To find the leanest takes many searches, and a direct
+// exchange among n ranks has n^2 pieces. That is too much for a side remark if one search already takes long,
+// so it is left out for meshes of more than kManyRanks ranks (chosen; --pareto has no such limit).
 void add_alternatives(Planned& planned, bool pareto) {
   constexpr int kManyRanks = 128;
   sim::Explanation& e = planned.explanation;

@@ -90,8 +90,9 @@ sim::StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked
   return outcome;
 }
 
-// Seconds that the runs take, about: from one device's reference of a short sequence, which takes most of the
-// time and grows with the product of the lengths. Nothing for what is done at once.
+// Estimates how many seconds the runs take. Most of the time goes into one device's reference, which grows
+// with the product of the lengths; so the reference of a short sequence is timed and scaled up. Returns
+// nothing if the runs take a few seconds at most.
 std::optional<double> expected_seconds(const sim::AttentionJob& job, const AttentionProblem& problem) {
   constexpr std::int64_t kProbe = 512;
   constexpr double kAtOnce = 2048.0 * 2048 * 8 * 64;  // such a problem takes a second
@@ -107,8 +108,9 @@ std::optional<double> expected_seconds(const sim::AttentionJob& job, const Atten
   const sim::AttentionTestData data(probe, job.seed);
   data.forward();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  // Of the reference's forward pass: its backward pass, and what planning, running and checking a strategy
-  // takes, as measured.
+  // Measured, as multiples of the reference's forward pass: the reference with its backward pass takes 2.75;
+  // to plan, run and check one strategy takes 0.3 forward and 0.75 with the backward pass. They only decide
+  // whether announce() warns, and what it says.
   const double reference = job.backward ? 2.75 : 1, each = job.backward ? 0.75 : 0.3;
   return took.count() * size_of(problem) / size_of(probe) *
          (reference + each * static_cast<double>(job.strategies.size()));
@@ -116,7 +118,7 @@ std::optional<double> expected_seconds(const sim::AttentionJob& job, const Atten
 
 // Said before a long run, so that nobody waits for what a shorter sequence would show as well.
 void announce(const sim::AttentionJob& job, const AttentionProblem& problem) {
-  constexpr double kLong = 30;
+  constexpr double kLong = 30;  // seconds; chosen: whoever starts a run waits that long without wondering
   const auto seconds = expected_seconds(job, problem);
   if (!seconds || *seconds < kLong) return;
   fmt::print(stderr,

@@ -19,6 +19,8 @@ namespace pb = proto::perfetto;
 
 // Ranks and their hosts have process ids below this in one file (chrome_trace.cc).
 constexpr std::int32_t kSecondTrace = 10'000'000;
+// Ids of arrows must be whole numbers that a double holds exactly, also after those of the other file were
+// added: 2^53 is 9e15.
 constexpr double kMostArrows = 1e15;
 
 // ---- Chrome

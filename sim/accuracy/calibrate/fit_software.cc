@@ -137,6 +137,7 @@ SoftwareFit fit_software(const SoftwareProfile& software, const std::vector<std:
     const Range range = range_of(name);
     parameters.push_back({name, range, rows_of(name, range, rows, software)});
   }
+  // The parameters are fitted in turn until none moves any more. Chosen: 8 sweeps, should they never settle.
   constexpr int kSweeps = 8;
   bool moved = true;
   for (int sweep = 0; moved && sweep < kSweeps; ++sweep) {

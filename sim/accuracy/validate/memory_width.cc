@@ -8,7 +8,7 @@
 namespace cp::sim {
 
 MemoryWidth memory_width_of(std::vector<double> ratios) {
-  constexpr double kShare = 0.8;
+  constexpr double kShare = 0.8;  // of runs to come, that the width is to hold, as widths.h has it for times
   if (ratios.empty()) return {};
   std::sort(ratios.begin(), ratios.end());
   const std::size_t runs = ratios.size();

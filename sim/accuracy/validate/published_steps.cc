@@ -20,7 +20,9 @@ namespace {
 using Metric = PublishedStep::Metric;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
-constexpr double kOtherPrecision = 0.5;  // of products, in doublings of a size
+// How far apart two rows count whose products have another precision, in doublings of a size. Chosen. It only
+// decides which published row is shown as the nearest.
+constexpr double kOtherPrecision = 0.5;
 
 Metric metric_of(const CsvRow& row) {
   const std::string& metric = row.text("metric");

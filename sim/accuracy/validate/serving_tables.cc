@@ -130,7 +130,9 @@ ValidationTable served_table(Fill&& fill) {
   return table;
 }
 
-constexpr double kOtherGpu = 1, kOtherSoftware = 1, kOtherFormat = 0.5;  // in doublings of a size
+// How far apart two rows count that differ in their GPU, software or format, in doublings of a size: another
+// GPU is as far as twice the length. Chosen. They only decide which published row is shown as the nearest.
+constexpr double kOtherGpu = 1, kOtherSoftware = 1, kOtherFormat = 0.5;
 
 double doublings(double a, double b) { return std::abs(std::log2(a / b)); }
 

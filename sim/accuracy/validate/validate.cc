@@ -114,6 +114,8 @@ double regret(const Grid& grid, const ValidationRow& chosen) {
 }
 
 OrderingSummary ordering_of(std::vector<double> regrets) {
+  // A choice counts as right if it is at most this much slower than the best one measured. Chosen. Only the
+  // count of right choices depends on it, not the regrets.
   constexpr double kNearEnough = 0.05;
   OrderingSummary summary;
   summary.grids = static_cast<int>(regrets.size());

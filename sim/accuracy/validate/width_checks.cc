@@ -17,7 +17,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kEight = 0.8;
+constexpr double kEight = 0.8;  // what intervals are said to hold: eight errors in ten (widths.h)
 
 double share_below(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());

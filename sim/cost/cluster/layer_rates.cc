@@ -51,13 +51,14 @@ double latent_us(const LatentRate& rate, const LatentCall& call, int sms, double
 
 LinearCall gated_delta_call(double sequences, double tokens, double key_heads, double value_heads,
                             double dim) {
-  constexpr double kElement = 2, kState = 4;  // bytes
+  constexpr double kElement = 2, kState = 4;  // bytes: of 16-bit tokens, and of states in f32
   return {sequences, tokens, sequences * value_heads, kElement * dim * 2 * (key_heads + value_heads),
           2 * kState * value_heads * dim * dim};
 }
 
 LinearCall convolution_call(double sequences, double tokens, double channels) {
-  constexpr double kElement = 2, kKept = 3, kChannels = 128;  // of a multiprocessor at once
+  // 16-bit elements; a convolution over four tokens keeps three as its state; 128 channels are one chain.
+  constexpr double kElement = 2, kKept = 3, kChannels = 128;
   return {sequences, tokens, sequences * channels / kChannels, 2 * kElement * channels,
           2 * kElement * kKept * channels};
 }

@@ -46,7 +46,8 @@ double product_us(const ProductRate& rate, double m, double n, double k, double 
   const double heated = rate.sustained_us > 0 ? cool / (cool + rate.sustained_us) : 0;
   const double work = cool * (1 + heated * (1 / rate.sustained_share - 1));
   const double bytes_per_us = hbm_gbps * 1e3 * rate.memory_share, operand = rate.bits / 8.0;
-  constexpr double kResult = 2, kCast = 3;  // bytes of an element
+  // Bytes of an element: the result is in 16 bits; a cast reads 16 bits and writes 8.
+  constexpr double kResult = 2, kCast = 3;
   const double memory = ((m + n) * k * operand + m * n * kResult) / bytes_per_us;
   const double cast = rate.bits == 8 ? m * k * kCast / bytes_per_us : 0;
   return rate.floor_us + blended(work, memory, rate.blend) + cast;

@@ -14,10 +14,17 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kFewRows = 64;        // one tile of a kernel: its keys are split instead
-constexpr double kKeysOfDecoding = 4;  // of a query, at least: else keys are not split
+// Attention with at most this many query rows fills one tile of a kernel. Kernels then split the keys over
+// the GPU instead (decoding), and another rate counts. Chosen: the rows of one tile.
+constexpr double kFewRows = 64;
+// Keys are split only if there are at least this many for each query. Chosen; with
+// fewer keys there is little to split.
+constexpr double kKeysOfDecoding = 4;
 
-constexpr int kManyRows = 50;  // fewer say little of other shapes than their own
+// If fewer rows of a table were left out of a rate's fit, their errors say little about other shapes. Then
+// the width is at least that of a curve from another machine (widths::kKernelElsewhere). Chosen.
+constexpr int kManyRows = 50;
+// No width is larger. Chosen: a width of 1 or more would say nothing about the time.
 constexpr double kWidest = 0.9;
 
 std::int64_t apart(int a, std::int64_t b) { return std::abs(a - b); }

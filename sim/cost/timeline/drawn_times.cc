@@ -14,7 +14,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kTail = 0.1;          // below the interval, and above
+constexpr double kTail = 0.1;          // share of the draws below an interval, and above: it holds 8 in 10
 constexpr std::uint64_t kSeed = 2718;  // any: answers must not change from one call to the next
 
 // Of the standard normal distribution, one from each of so many equally likely ranges, in random order: their

@@ -10,7 +10,9 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kOtherShare = 0.8;  // of the peak, where nothing was measured
+// The share of the peak that kernels other than attention are taken to reach if nothing was measured for
+// them. An assumption, not fitted: times of such kernels change in proportion to it.
+constexpr double kOtherShare = 0.8;
 // Of the share of its peak that a product in 16 bits reaches, what one in 8 bits does, with its casts. In
 // TensorRT-LLM 1.3 the latter is 1.58 (H100), 1.63 (H200), 1.61 (B200) and 1.63 (L40S) times as fast in the
 // median of 675 products of 4,096 and more rows, columns and channels, with twice the peak (tables of

@@ -10,6 +10,7 @@
 namespace cp::sim {
 namespace {
 
+// Chosen: a node and its edges take tens of bytes, so a larger plan would need many gigabytes.
 constexpr std::int64_t kMaxNodes = std::int64_t{1} << 27;
 
 }  // namespace

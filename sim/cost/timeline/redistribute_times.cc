@@ -13,7 +13,10 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kTypicalBytes = 64 << 20;  // of a rank
+// The size, for each rank, at which the efficiencies of collectives, transfers and memory are read off the
+// cluster's curves. Chosen: a layer's activations or weights are of that order. The closed form has one
+// efficiency for all sizes; small tensors look faster in it than they are. The replay has no such error.
+constexpr double kTypicalBytes = 64 << 20;
 
 double replay_us(const Cluster& cluster, const std::vector<Plan>& plans) {
   return replay(plans, cluster, SoftwareProfile{}).time_ns / 1e3;

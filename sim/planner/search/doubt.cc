@@ -20,9 +20,13 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::size_t kMostReplayed = 64;  // layouts that more chains are looked for of
-constexpr double kFarFromBest = 1.5;       // times the best: no rate makes up for that where others share it
-constexpr double kFar = 2;                 // standard deviations: beyond lie 5 % of all rates
+// For how many layouts more chains are looked for. Chosen: each takes two replays.
+constexpr std::size_t kMostReplayed = 64;
+// Layouts slower than this many times the best get no more chains. Chosen: layouts share most of their rates,
+// and no error of the others makes up for so much.
+constexpr double kFarFromBest = 1.5;
+// By how many standard deviations rates are moved to find more chains. 5 % of all rates lie further out.
+constexpr double kFar = 2;
 
 const std::array<Rate, 3> kTransfers = {Rate::inside, Rate::network, Rate::latency};
 

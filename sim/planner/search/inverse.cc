@@ -13,6 +13,7 @@
 namespace cp::sim {
 namespace {
 
+// The longest length that may be asked for. Chosen: far above what any model has.
 constexpr std::int64_t kLongest = std::int64_t{1} << 40;
 // Both forms, in numbers that are such.
 std::string forms_of(std::string_view what) {

@@ -51,7 +51,7 @@ bool something_fits(const PlanQuestion& question) {
 
 // More GPUs with which something fits, as a flag: a few counts from where memory would be enough are tried.
 std::string more_gpus(PlanQuestion question, double ratio) {
-  constexpr int kTries = 6;
+  constexpr int kTries = 6;  // chosen: each is a search for a layout that fits
   const std::int64_t of_node = question.cluster.node.gpus;
   std::int64_t nodes = question.cluster.nodes;
   if (!question.part_of_a_node)

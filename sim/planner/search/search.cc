@@ -24,10 +24,13 @@
 namespace cp::sim {
 namespace {
 
-// Layouts replayed before the mark is moved: the same for any number of threads.
+// How many layouts are replayed before the mark is moved: kFirstRound at first, and up to kLastRound later.
+// The numbers do not depend on the threads, so neither does the answer. Chosen: a small first round gives an
+// early mark, which prunes much; large rounds later keep all threads busy.
 constexpr std::int64_t kFirstRound = 32, kLastRound = 512;
-constexpr std::size_t kOpenedAtOnce = 64;  // families
-constexpr std::size_t kForReport = 8;      // best layouts of different kinds that are certain to be found
+constexpr std::size_t kOpenedAtOnce = 64;  // families whose members are bounded together; chosen
+// How many of the best layouts of different kinds are certain to be found, for the report (chosen).
+constexpr std::size_t kForReport = 8;
 
 class Search {
  public:
