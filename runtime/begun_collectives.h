@@ -1,6 +1,6 @@
-// What ranks compare while they run: which collectives of a group each has begun. GlooDevice and NcclDevice
-// count and digest them here, so that a job's server finds the same on all members (rendezvous/divergence.h),
-// and messages say the same numbers.
+// BegunCollectives: counts and digests the collectives that a rank has begun on one group. GlooDevice and
+// NcclDevice both use it. So the job's server can compare all members of a group
+// (rendezvous/divergence.h), and messages show the same numbers on every device.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +11,34 @@
 
 namespace cp::runtime {
 
-// By StepId, {} for a step that is no collective: its canonical_digest() and the inputs of its plan. So equal
-// collectives of two plans differ, since what the plans do between them may differ. Made once for each
-// prepared plan, and used each time that a step runs.
+// Returns a digest for each step, by StepId; {} for a step that is not a collective. It is made from the
+// step's canonical_digest() and the inputs of its plan. So equal collectives of two different plans have
+// different digests, because the plans may do different things between them. Call it once for each prepared
+// plan.
 std::vector<Digest> collective_digests(const Plan& plan);
 
-// The digest of all collectives of a group, from that of all before the latest (at first {}) and the
-// latest's. Equal on two members where both have begun the same collectives of the same plans in the same
-// order.
+// Returns the digest of all collectives of a group so far, from the digest of those before the latest one ({}
+// at first) and the digest of the latest one. It is equal on two members if both have begun the same
+// collectives of the same plans in the same order.
 Digest continued(const Digest& before, const Digest& collective);
 
-// The collectives of one group that a rank has begun. For one thread at a time: the collectives of a group
-// are on one stream.
+// The collectives of one group that a rank has begun. One thread at a time may use it; that is no limit,
+// because all collectives of a group are on one stream.
 class BegunCollectives {
  public:
   struct Point {
     std::int64_t number = 0;    // since the device was made
     std::int64_t sequence = 0;  // since reset_sequence()
-    Digest digest;              // of all up to this one
+    Digest digest;              // of all collectives up to this one
   };
-  // One more, whose digest is that of collective_digests().
+  // Counts one more collective. `collective` is its digest from collective_digests().
   Point begin(const Digest& collective);
 
   std::int64_t next_sequence() const { return next_.sequence; }
   void reset_sequence() { next_.sequence = 0; }
 
  private:
-  Point next_;  // but for the digest, which is of those before it
+  Point next_;  // the numbers of the next collective, and the digest of those before it
 };
 
 }  // namespace cp::runtime

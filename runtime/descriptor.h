@@ -1,4 +1,4 @@
-// A file descriptor that is closed with its owner.
+// Descriptor: a file descriptor that is closed when its owner is destroyed. It can be moved, not copied.
 #pragma once
 
 #include <fcntl.h>
@@ -37,11 +37,11 @@ struct Pipe {
   Descriptor read_end, write_end;
 };
 
-// Both ends are closed on exec, and neither is 0, 1 or 2 even where those were closed. Throws InvalidInput
-// with the limit that was met.
+// Makes a pipe. Both ends are closed on exec, and neither is 0, 1 or 2 even if those are free, so that no
+// child takes one for its standard output. Throws InvalidInput that names the limit which was reached.
 Pipe make_pipe();
 
-// The same for a file. Throws InvalidInput that quotes the path.
+// Opens a file, with the same promises. Throws InvalidInput that quotes the path.
 Descriptor open_file(const char* path, int flags);
 
 }  // namespace cp::runtime

@@ -1,4 +1,5 @@
-// Clocks and power of a GPU, as NVML says: the library of the driver, loaded when it is first asked.
+// The clocks and the power of a GPU, as NVML tells them. NVML is a library of the driver; it is loaded at the
+// first call, so that programs also start on machines without it.
 #pragma once
 
 #include <optional>
@@ -11,7 +12,8 @@ struct GpuClocks {
   std::string driver;  // "580.95.05"
 };
 
-// `address` as VisibleGpu has it ("0000:65:00"). Nothing where there is no NVML, or it does not know the GPU.
+// `address` is the GPU's place on the PCI bus as in VisibleGpu ("0000:65:00"). Returns nothing if there is no
+// NVML or if it does not know the GPU.
 std::optional<GpuClocks> gpu_clocks(const std::string& address);
 
 }  // namespace cp::runtime

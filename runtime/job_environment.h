@@ -1,5 +1,6 @@
-// What a process of a job knows from its environment: its rank, and where the others are found. cprun sets
-// it; the names are those of torchrun, where it has one.
+// JobEnvironment: what a process of a job learns from its environment variables: which rank it is, and where
+// to find the other ranks. cprun sets the variables. Where torchrun has a variable for the same thing, it has
+// the same name here.
 //
 //   RANK, WORLD_SIZE, LOCAL_RANK   the rank among all, how many there are, and the rank on its machine
 //   MASTER_ADDR, MASTER_PORT       the rendezvous server
@@ -37,28 +38,32 @@ struct JobEnvironment {
   std::string interface = "127.0.0.1";
   std::string backend = "gloo";  // one of backends() (backend.h)
   bool allow_shared_gpu = false;
-  // Read by the launcher; null where it has none for this process.
+  // Where this process writes what it is doing, for the launcher to read. Null if the launcher has no page
+  // for this process.
   std::shared_ptr<ProgressWriter> progress = nullptr;
 };
 
-// Takes the token and the page out of the environment, so that what this process starts does not have them:
-// once for each process. Nothing where cprun did not start this process (no CPRUN_TOKEN). Throws InvalidInput
-// that names the variable, for one that is missing or makes no sense.
+// Reads the variables, and removes the token and the page from the environment, so that programs which this
+// process starts do not inherit them. Call it once in a process. Returns nothing if cprun did not start this
+// process (there is no CPRUN_TOKEN). Throws InvalidInput that names a variable which is missing or makes no
+// sense.
 std::optional<JobEnvironment> job_environment();
 
-// "RANK=3", ...: what job_environment() reads again; without the page, which is no text.
+// Returns the variables ("RANK=3", ...) from which job_environment() reads the same job again. The page is
+// not among them, because a descriptor cannot be passed as text.
 std::vector<std::string> variables_of(const JobEnvironment& job);
 
-// Rank, number of ranks and local rank by another launcher: torchrun, Slurm, Open MPI, MPICH. Nothing where
-// there is none.
+// The rank as another launcher tells it: torchrun, Slurm, Open MPI or MPICH.
 struct ForeignRank {
   std::string launcher;  // "torchrun", "Slurm", ...
   Rank rank = 0;
   std::int32_t world_size = 1, local_rank = 0;
 };
+// Returns nothing if no such launcher started this process.
 std::optional<ForeignRank> foreign_rank();
 
-// Joins the job; blocks until the server has taken the rank. Throws what RendezvousClient throws.
+// Joins the job. Blocks until the server has accepted the rank. Throws what the constructor of
+// RendezvousClient throws.
 std::shared_ptr<RendezvousClient> join(const JobEnvironment& job);
 
 }  // namespace cp::runtime

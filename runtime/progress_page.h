@@ -1,13 +1,13 @@
-// What a rank is doing, in memory that it shares with its launcher on the same machine: exact after any death
-// of the rank.
+// A progress page tells what a rank is doing, in memory that the rank shares with its launcher on the same
+// machine. It is exact even after the rank has died in any way.
 //
-// The launcher makes a page for each process that it starts and hands its descriptor down; the rank's devices
-// write there when a collective begins and when it has ended, at the cost of some stores; whoever reads it
-// when the rank is dead, or stopped, finds what was written last, whole. A program that does not use this
-// library leaves its page as it was.
+// The launcher makes a page for each process that it starts, and the process inherits its descriptor. The
+// rank's devices write into it when a collective begins and when it has ended; that costs a few stores.
+// Whoever reads the page when the rank is dead or stopped finds what was written last, and never half of it.
+// A program that does not use this library leaves its page empty.
 //
-// The memory is one of the kernel's (memfd): it has no name, and goes with its last user. A rank can write
-// its own page alone, and cannot make it smaller.
+// The memory is a memfd: it has no name, and the kernel frees it with its last user. A rank can write only
+// its own page, and cannot make it smaller.
 #pragma once
 
 #include <array>
@@ -27,19 +27,22 @@
 
 namespace cp::runtime {
 
-// The name and the ranks of a group, and the name of an operation: what is longer is cut, and ends with
-// "...".
+// Room for the name and the ranks of a group, and for the name of an operation. Longer texts are cut and end
+// with "...". With these sizes a track has 512 bytes (see the static_assert below).
 inline constexpr std::size_t kPageGroupBytes = 192, kPageOperationBytes = 32;
-// Streams of a rank's devices that have a track of their own.
+// How many streams of a rank's devices have a track. 31 tracks and the head make a page of 16 KiB.
 inline constexpr int kPageTracks = 31;
 
-// What the page of a rank that has opened it says.
+// What a page says, if its rank has opened it.
 struct PageReport {
-  std::vector<Progress> under_way;  // latest begin first; more than one where several streams communicate
-  std::optional<Progress> ended;    // that ended last; of use where none is under way
-  bool knows_all = true;  // every stream had a track, and no device before the latest went amid a collective
-  std::chrono::milliseconds look_every{
-      0};  // 0: exact; else begin and end are seen by a look every so often (a GPU's)
+  // The collectives that have begun and not ended, the one that began last first. There are several if
+  // several streams communicate.
+  std::vector<Progress> under_way;
+  std::optional<Progress> ended;  // the one that ended last; useful if none is under way
+  // False if some stream had no track, or if an earlier device was destroyed during a collective.
+  bool knows_all = true;
+  // 0 if the page is exact. On a GPU, begin and end are noticed by looking at this interval.
+  std::chrono::milliseconds look_every{0};
 };
 
 // "in all_gather #17 of cp[0,1,2,3], step 40", "after all_gather #17 of cp[0,1,2,3], step 40, had ended",
@@ -49,7 +52,7 @@ std::string to_string(const PageReport& report);
 
 namespace page {
 
-// One collective of one stream, by words that each are written as a whole.
+// One collective of one stream. It is made of words, each of which is written in one store.
 struct Entry {
   std::atomic<std::uint64_t> order, number, step;
   std::array<std::atomic<std::uint64_t>, kPageGroupBytes / 8> group;
@@ -58,8 +61,9 @@ struct Entry {
 
 // The next collective is written beside the current one, and becomes current by one store.
 struct Track {
-  std::atomic<std::uint64_t> current;  // begins so far: its entry is entries[current % 2]; 0: none
-  std::atomic<std::uint64_t> ended;    // beyond the current entry's order: it has ended
+  // How many collectives have begun; the current one is entries[current % 2]. 0: none yet.
+  std::atomic<std::uint64_t> current;
+  std::atomic<std::uint64_t> ended;  // if this is above the current entry's order, that one has ended
   std::array<Entry, 2> entries;
 };
 
@@ -78,17 +82,19 @@ using Mapping = std::unique_ptr<Page, Unmap>;
 
 }  // namespace page
 
-// The launcher's side.
+// The launcher's side of a page.
 class ProgressReader {
  public:
-  // Where the system gives no such memory, nothing is shared: the page is one that nobody opens.
+  // Makes a page. If the system gives no such memory, nothing is shared, and read() returns nothing.
   ProgressReader();
 
-  // What the process is told by kProgressVariable; empty where nothing is shared. Before take_descriptor().
+  // The value of kProgressVariable for the process; empty if nothing is shared. Call it before
+  // take_descriptor(), whose result the process must inherit.
   std::string text() const;
-  Descriptor take_descriptor() { return std::move(descriptor_); }  // for the process to inherit
+  Descriptor take_descriptor() { return std::move(descriptor_); }
 
-  // Nothing while no program of this library has opened the page. Consistent at any time.
+  // Returns what the page says, or nothing as long as no program of this library has opened it. It may be
+  // called at any time; the result is consistent even while the rank writes.
   std::optional<PageReport> read() const;
 
  private:
@@ -98,18 +104,18 @@ class ProgressReader {
 
 inline constexpr const char* kProgressVariable = "CPRUN_PROGRESS";
 
-// The rank's side.
+// The rank's side of a page.
 class ProgressWriter {
  public:
-  // By the launcher's text, whose descriptor is closed here. Null where that descriptor is not here any more,
-  // since a program in between closed it.
+  // Opens the page that `text` names, the value of kProgressVariable, and closes the descriptor. Returns null
+  // if the descriptor does not exist any more, because a program between the launcher and this one closed it.
   static std::shared_ptr<ProgressWriter> open(const std::string& text);
 
-  // A stream's place in the page, for one thread at a time; -1 where there is none left, which then is told
-  // to nobody.
+  // Takes a track for a stream; one thread at a time may use it. Returns -1 if none is left; the other
+  // functions then ignore that stream. release() gives it back.
   int claim();
   void release(int track);
-  // Of a device that learns of begin and end by looking so often.
+  // To be called by a device that notices begin and end only by looking at this interval.
   void set_look_every(std::chrono::milliseconds period);
 
   void begun(int track, std::string_view group, std::string_view operation, std::int64_t number,
@@ -122,8 +128,8 @@ class ProgressWriter {
   void give_up(page::Track& track);
 
   page::Mapping page_;
-  std::atomic<std::uint64_t> events_{0};  // begins and ends of all tracks so far
-  std::mutex mutex_;                      // of the below
+  std::atomic<std::uint64_t> events_{0};  // how many begins and ends there were, on all tracks
+  std::mutex mutex_;                      // guards claimed_
   std::array<bool, kPageTracks> claimed_{};
 };
 

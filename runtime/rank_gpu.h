@@ -1,5 +1,5 @@
-// Which GPU each rank of a job has, on a backend that runs on GPUs (backend.h), and whether the job's ranks
-// can work with what they have.
+// Which GPU each rank of a job has, for backends that run on GPUs (backend.h), and whether the job's ranks
+// can work together with these GPUs.
 #pragma once
 
 #include <string>
@@ -14,32 +14,33 @@ struct RankGpu {
   int cuda_device = 0;
   std::string name;                // "NVIDIA H100 80GB HBM3"
   std::string address;             // on the PCI bus, "0000:65:00"
-  const Target* target = nullptr;  // what plans for it are made for
-  // Who has which, in words, where the ranks' targets differ: plans for such a job need a target that
-  // somebody names.
+  const Target* target = nullptr;  // the target for which plans for it are made; lives for ever
+  // If the ranks' targets differ, says in words which rank has which. Plans for such a job need a target that
+  // the user names. Empty if all are the same.
   std::string targets_differ = {};
-  std::vector<Rank> here = {};  // the ranks of this machine, this one among them
+  std::vector<Rank> here = {};  // the ranks on this machine, including this one
 };
 
-// Called by all ranks of the job, before anything is made on a GPU. Throws InvalidInput where this build,
-// this machine or this process has none, where two ranks have one GPU and the job does not allow that, and
-// where nothing is known of the GPU's generation.
+// All ranks of the job must call this together, before they make anything on a GPU. Throws InvalidInput if
+// this build, this machine or this process has no GPU, if two ranks have the same GPU and the job does not
+// allow that, or if the GPU's generation is not known.
 RankGpu rank_gpu(const JobEnvironment& job, RendezvousClient& client);
 
 // ---- its rules
 
-// The number of the GPU among those that the process sees. With the i-th process of a machine goes the i-th
-// GPU; the only one that a process sees is its own (CUDA_VISIBLE_DEVICES), unless another rank says that it
-// has it too. `gpus` is positive.
+// Returns the rank's GPU by its number among the `gpus` GPUs that the process sees (at least 1). The i-th
+// process of a machine gets the i-th GPU. If a process sees only one (CUDA_VISIBLE_DEVICES), that one is its
+// own; refuse_shared_gpus() finds out if another rank has it too. Throws InvalidInput if there are several
+// GPUs but too few, unless the job allows ranks to share them.
 int choose_gpu(const JobEnvironment& job, int gpus);
 
 struct GpuOfRank {
   std::string host, address, name, target;
-  std::string boot = {};  // boot_id() of the host: machines may have one name
+  std::string boot = {};  // boot_id() of the host, because different machines may have the same name
 };
-// By rank: those on the machine of `rank`.
+// Returns the ranks on the machine of `rank`, including itself. `ranks` is indexed by rank.
 std::vector<Rank> ranks_beside(const std::vector<GpuOfRank>& ranks, Rank rank);
-// By rank. Throws InvalidInput where two ranks have one GPU.
+// Throws InvalidInput if two ranks have the same GPU. `ranks` is indexed by rank.
 void refuse_shared_gpus(const std::vector<GpuOfRank>& ranks);
 // "sm80 (NVIDIA A100) on ranks 0, 1, and sm90 (NVIDIA H100) on ranks 2, 3"; empty when all are the same.
 std::string differing_targets(const std::vector<GpuOfRank>& ranks);

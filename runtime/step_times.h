@@ -1,4 +1,4 @@
-// When the steps of a device's plan ran, by stream: what take_times() gives.
+// StepTimes: collects when the steps of a device's plan ran, for ProcessDevice::take_times().
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,15 @@
 
 namespace cp::runtime {
 
-// Of each stream the latest kKeptTimes. Times of different streams may be added on different threads; all
-// else is for when none is added.
+// Keeps the latest kKeptTimes times of each stream. Different threads may add times of different streams.
+// While any thread adds, no other function may be called.
 class StepTimes {
  public:
-  // Of streams [0, streams) of another plan: forgets those that it has. Steps are the plan's, and stay until
-  // take().
+  // Begins with another plan, which has that many streams, and forgets all times. The plan's steps must live
+  // until take().
   void use(std::size_t streams);
-  // Nanoseconds since the device was made; of a stream in the order in which they ran.
+  // Adds a time, in ns since the device was made. Steps of one stream are added in the order in which they
+  // ran.
   void add(const Step& step, std::int64_t begin_ns, std::int64_t end_ns);
   DeviceTimes take();
 

@@ -5,10 +5,10 @@
 
 namespace cp::runtime {
 
-std::string host_name();  // "unknown" where the system does not say
+std::string host_name();  // "unknown" if the system does not tell
 
-// Changes with each start of the system, and is another on each machine; empty where the kernel says none.
-// Machines may have one name ("localhost").
+// An id that differs between machines, and changes each time that the system starts. It tells machines apart
+// that have the same name ("localhost"). Empty if the kernel does not tell it.
 std::string boot_id();
 
 }  // namespace cp::runtime
