@@ -1,5 +1,5 @@
-// Which attention kernel software runs on a cluster: the first of those that it names that the cluster has a
-// rate or a curve of.
+// Which attention kernel a software runs on a cluster. A software profile names kernels in the order in which
+// it would take them; the first one for which the cluster has a rate or a curve is chosen.
 #pragma once
 
 #include <string>
@@ -11,24 +11,25 @@
 
 namespace cp::sim {
 
-// Of the cluster's curves and rates: measured on it, then of tables, then borrowed. The first is the one of
-// software that says "any", or that names none of them. Empty where the cluster has neither curves nor rates.
+// Returns the kernels of the cluster's curves and rates: first those measured on it, then those from tables,
+// then those borrowed from another GPU. Software that says "any", or names none of them, gets the first.
+// Empty if the cluster has neither curves nor rates.
 std::vector<std::string> attention_kernels(const Cluster& cluster, int bits = 16);
 
-// Of `attention_kernel` of a profile: names with commas between, in the order in which the software would
-// take them.
+// Returns the chosen kernel. `names` is the field `attention_kernel` of a profile: names separated by commas,
+// in the order in which the software would take them.
 std::string chosen_kernel(const Cluster& cluster, std::string_view names, int bits = 16);
 
-// The profile with that kernel alone (a user's choice, as source). Throws InvalidInput with the nearest one
-// that the cluster has.
+// Returns the profile with that kernel as its only one; the field's source says that a user chose it. Throws
+// InvalidInput that names the nearest kernel, if the cluster does not have this one.
 SoftwareProfile with_attention_kernel(SoftwareProfile software, const Cluster& cluster,
                                       const std::string& kernel);
 
 // Whether any kernel of the cluster has rates of queries, keys and values in 8 bits.
 bool has_attention_8(const Cluster& cluster);
 
-// The profile with attention in 8 bits. Throws InvalidInput where no kernel that it names has rates of it on
-// the cluster; says which have.
+// Returns the profile with attention in 8 bits. Throws InvalidInput if none of the profile's kernels has
+// rates for that on the cluster; the message says which kernels have.
 SoftwareProfile with_attention_8(SoftwareProfile software, const Cluster& cluster);
 
 }  // namespace cp::sim

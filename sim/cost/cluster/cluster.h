@@ -24,8 +24,9 @@ struct Gpu {
   double memory_gib = 0;
   double usable_memory_gib = 0;  // what is left to tensors and allocator
   double power_limit_w = 0;
-  // Of the boost clock, in long products under the power limit, in (0, 1]. What is below the peak at the
-  // usual limit of this GPU stands in matmul_efficiency; this is for a lower limit.
+  // The clock that long products keep under the power limit, as a share of the boost clock, in (0, 1]. It is
+  // for a power limit below the usual one of this GPU; what products lose at the usual limit is part of
+  // matmul_efficiency.
   double sustained_clock = 1;
   double kernel_launch_us = 0;  // from one kernel's end to the next one's beginning in a stream
   bool operator==(const Gpu&) const = default;
@@ -41,13 +42,13 @@ struct Node {
   int gpus_per_pcie_switch = 1;
   double pcie_root_gbps = 0;  // of a PCIe switch towards the others; shared by its GPUs
   bool pcie_peers = true;     // GPUs of one PCIe switch send to each other; else by way of the host's memory
-  // What the host moves, of all transfers of a node together that go from one PCIe switch to another, or by
-  // way of its memory; 0: as much as the switches send.
+  // The limit of what the host moves for all transfers of a node together that go from one PCIe switch to
+  // another, or through its memory. 0: no limit but the switches' own.
   double pcie_host_gbps = 0;
-  // Of a GPU to the host's memory, and as much back, where that way is not PCIe; 0: PCIe.
+  // The rate between a GPU and the host's memory, each way, if that is not PCIe. 0: it is PCIe.
   double host_link_gbps = 0;
-  // What the host's processors read and write of their memory together, as its optimizer does; 0: as much as
-  // the GPUs' links to it.
+  // What the host's processors can read and write in their memory, together, for example in an optimizer
+  // step. 0: as much as the GPUs' links to it.
   double host_memory_gbps = 0;
   int nvlink_links = 0;     // of a GPU; nvlink_gbps is of all together. 0: unknown, or none
   int nvlink_switches = 0;  // that a domain's links are spread over; 0: unknown, or none
@@ -65,18 +66,19 @@ struct Network {
   bool operator==(const Network&) const = default;
 };
 
-// Rate of one transfer between two GPUs, over its bytes, in GB/s, as bytes over the time of the whole:
-// latency is included, and the time does not fall as bytes grow; transfer_gbps() says what holds below the
-// first point. Empty: the link's rate, after the latency.
+// The rate of one transfer between two GPUs, over its size in bytes. It is the bytes divided by the whole
+// time, so latency is included; the time never falls as bytes grow. transfer_gbps() says what holds below the
+// first point. If a curve is empty, a transfer takes the latency and then runs at the link's rate.
 struct TransferCurves {
   Curve intra_node, inter_node;
   double intra_node_latency_us = 0;
-  // Share of its rate that a transfer keeps while a kernel runs on its source or target; in (0, 1].
+  // The share of its rate that a transfer keeps while a kernel runs on its source or its target, in (0, 1].
   double beside_kernels = 1;
   bool operator==(const TransferCurves&) const = default;
 };
 
-// Time of a collective of all GPUs of a system, measured as nccl-tests does; it does not fall as bytes grow.
+// The time of a collective of all GPUs of a system, measured as nccl-tests does. It never falls as bytes
+// grow.
 struct CollectiveCurve {
   std::string
       operation;  // all_gather, reduce_scatter, all_reduce, all_to_all, exchange (nccl-tests: sendrecv)
@@ -86,9 +88,9 @@ struct CollectiveCurve {
   bool operator==(const CollectiveCurve&) const = default;
 };
 
-// Achieved rate of attention kernels, in TFLOP/s of the pairs that the mask allows (forward 4 flops for each
-// pair and head dimension, backward 10), over the pairs of the whole kernel: batch x query heads x allowed
-// pairs.
+// The rate that attention kernels reach, over the pairs of the whole kernel (batch x query heads x allowed
+// pairs). It is in TFLOP/s of the pairs that the mask allows: forward 4 flops for each pair and head
+// dimension (two products), backward 10 (five products).
 struct AttentionCurve {
   bool backward = false, causal = false;  // causal: any mask with a diagonal
   int head_dim = 128;
@@ -106,9 +108,9 @@ struct Cluster {
   TransferCurves transfer;
   std::vector<CollectiveCurve> collectives;
   std::vector<AttentionCurve> attention;
-  // What its kernels reach, fitted to tables; where the cluster has a curve of its own for a kernel, that
-  // counts. They scale with tflops_16 over that of the GPU that was measured, and with sustained_clock. Their
-  // source is that of "rates".
+  // What its kernels reach, fitted to tables of measured times. If the cluster has a curve of its own for a
+  // kernel, the curve counts instead. Rates are scaled by tflops_16 divided by that of the GPU that was
+  // measured, and by sustained_clock. Their source is that of the field "rates".
   Rates rates;
   Curve matmul_efficiency;  // of the peak, over the flops of the product; empty: the rates
   Curve fp8_efficiency;     // of tflops_fp8, with its casts; empty: the rates, else as matmul_efficiency
@@ -119,7 +121,8 @@ struct Cluster {
 
   int num_gpus() const { return nodes * node.gpus; }
   int node_of(int index) const { return index / node.gpus; }
-  // Of the number or curve of that name ("gpu.hbm_gbps", "attention[2].tflops"); null when it has none.
+  // Returns the source of a number or curve by its name ("gpu.hbm_gbps", "attention[2].tflops"), or null if
+  // it has none.
   const Source* source_of(std::string_view field) const;
   bool operator==(const Cluster&) const = default;
 };

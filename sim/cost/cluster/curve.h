@@ -1,5 +1,5 @@
-// A quantity over the size of a message, a kernel or a product: what was measured at some sizes, and what
-// lies between.
+// Curve: a quantity over a size (of a message, a kernel or a product). It was measured at some sizes, and is
+// interpolated between them.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,8 @@ struct CurvePoint {
   bool operator==(const CurvePoint&) const = default;
 };
 
-// A straight line between neighbours in log-log scale; the first and the last value outside of the points.
+// Between two neighbouring points the curve is a straight line in log-log scale. Outside of all points it has
+// the value of the first or the last one.
 class Curve {
  public:
   Curve() = default;

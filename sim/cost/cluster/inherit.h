@@ -1,6 +1,6 @@
-// What a cluster file keeps of the one that it is like: rescaled by the ratio of the figures that the file
-// changes, so that a faster link makes everything that uses it faster, whether its time comes from a figure
-// or from a curve.
+// What a cluster file inherits from the preset that it names in `like`. Inherited curves are rescaled by the
+// ratio of the figures that the file changes. So a faster link makes everything faster that uses it, whether
+// its time comes from the figure or from a curve.
 //
 //   transfer.*, collectives    what is beyond the smallest transfer's time shrinks by the ratio of the links;
 //                              of a collective the times go as those of sim/cost/timeline/nccl_model.h do
@@ -17,11 +17,12 @@
 
 namespace cp::sim {
 
-// The rates of a transfer over links that are `factor` times as fast and give `link_gbps`.
+// Returns the rates of a transfer after the links have become `factor` times as fast; they now have
+// `link_gbps`.
 Curve with_faster_links(const Curve& rates, double factor, double link_gbps);
 
-// `cluster`: was `base`, with the file's numbers since; sources say what was rescaled. `given`: whether the
-// file has a field.
+// Rescales `cluster`, which is a copy of `base` with the file's numbers in it. `given` tells whether the file
+// has a field. The sources of rescaled fields say that they were rescaled.
 void rescale_inherited(const Cluster& base, const std::function<bool(const std::string&)>& given,
                        Cluster& cluster);
 

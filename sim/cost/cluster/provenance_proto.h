@@ -1,5 +1,5 @@
-// The protobuf form of a Provenance: `origin` and `source` of the messages in quantity.proto, rates.proto and
-// cluster.proto. The only place that knows both.
+// Converts a Provenance from and to its protobuf form: the fields `origin` and `source` of the messages in
+// quantity.proto, rates.proto and cluster.proto. No other file knows both forms.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace cp::sim {
 proto::Origin to_proto(Origin origin);
 std::optional<Origin> from_proto(proto::Origin origin);  // nothing: unset
 
-// What is missing of the two, and what to add; empty where nothing is.
+// Says which of the two is missing and what to add. Empty if both are there.
 std::string provenance_error(proto::Origin origin, std::string_view source);
 
 template <class Message>
@@ -22,7 +22,8 @@ std::string provenance_error(const Message& message) {
   return provenance_error(message.origin(), message.source());
 }
 
-// An origin that is missing, which provenance_error() refuses, is `assumed`.
+// Reads the provenance of a message. A missing origin, which provenance_error() reports, is read as
+// `assumed`.
 template <class Message>
 Provenance provenance_of(const Message& message) {
   return {from_proto(message.origin()).value_or(Origin::assumed), message.source()};

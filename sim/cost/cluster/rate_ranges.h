@@ -1,5 +1,5 @@
-// Where the numbers of fitted rates may lie: wide enough for every GPU, narrow enough to find a slip of
-// units.
+// The ranges that numbers of fitted rates must lie in. They are chosen: wide enough for every GPU, and narrow
+// enough to notice a wrong unit.
 #pragma once
 
 #include "sim/cost/cluster/sourced_text.h"

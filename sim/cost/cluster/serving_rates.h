@@ -1,6 +1,6 @@
-// What the kernels of serving software reach: products with weights that are stored in few bits, and
-// all-reduces of their own. A part of Rates (sim/cost/cluster/rates.h), fitted to tables of measured times
-// like the rest.
+// Rates of the kernels of serving software: products with weights that are stored in few bits, and
+// all-reduces of their own instead of NCCL's. They are a part of Rates (sim/cost/cluster/rates.h), fitted to
+// tables of measured times like the rest.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ namespace cp::sim {
 //     tile   = k us_per_k                     what a tile of the result takes, however few tiles there are
 //     time   = floor_us + (memory^blend + work^blend + tile^blend)^(1 / blend)
 struct StoredProductRate {
-  static constexpr double kFewRows = 256;  // up to them the rate with few_rows counts
+  static constexpr double kFewRows = 256;  // with at most so many rows (m), the rate with few_rows counts
   int bits = 16;                           // 16, 8 or 4
   bool few_rows = false;
   double floor_us = 0, tflops = 0, us_per_k = 0, memory_share = 0, blend = 1;
@@ -28,8 +28,9 @@ struct StoredProductRate {
   bool operator==(const StoredProductRate&) const = default;
 };
 
-// Of tensor-parallel ranks in one NVLink domain: a straight line between neighbours, the first time below the
-// first point, and beyond the last one time in proportion to the bytes.
+// The times of an all-reduce of tensor-parallel ranks in one NVLink domain. Between two neighbouring points
+// the time is a straight line; below the first point it is that of the first; beyond the last point it grows
+// in proportion to the bytes.
 struct AllReduceRate {
   std::string kernel;  // whose: "trtllm", "vllm", "sglang"
   int gpus = 0;
@@ -40,7 +41,7 @@ struct AllReduceRate {
 
 double stored_product_us(const StoredProductRate& rate, double m, double n, double k, double hbm_gbps,
                          double speed);
-// The rate for so many rows; null without one of these bits.
+// Returns the rate for that many rows, or null if there is none with these bits.
 const StoredProductRate* find_stored_product(const std::vector<StoredProductRate>& rates, int bits,
                                              double rows);
 double all_reduce_us(const AllReduceRate& rate, double bytes);

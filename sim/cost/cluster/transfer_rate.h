@@ -1,15 +1,15 @@
-// How fast one transfer is, where transfers were measured, below the first measured size too.
+// How fast one transfer is by measured rates, also for sizes below the first measured one.
 #pragma once
 
 #include "sim/cost/cluster/curve.h"
 
 namespace cp::sim {
 
-// GB/s over the whole time of a transfer of so many bytes, along measured rates (not an empty curve), which
-// have the latency in them. Below the first point the time is a straight line from `latency_us` at no bytes
-// to what the first point took; a latency of 0, or one above that time, says nothing, and then the first
-// point's time is the floor. So time never falls below that, nor as bytes grow if it does not between the
-// points.
+// Returns the rate of a transfer in GB/s, as bytes divided by its whole time. `rates` are measured rates,
+// which include the latency; the curve must not be empty. Below the first point, the time is a straight line
+// from `latency_us` for no bytes to the time of the first point. If the latency is 0, or longer than the
+// first point's time, it tells nothing; then every smaller transfer takes the first point's time. So the time
+// never falls as bytes grow, if it does not fall between the points.
 double transfer_gbps(const Curve& rates, double latency_us, double bytes);
 
 }  // namespace cp::sim

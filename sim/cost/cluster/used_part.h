@@ -1,16 +1,18 @@
-// What of a large cluster a few ranks use.
+// The part of a large cluster that a few ranks use.
 #pragma once
 
 #include "sim/cost/cluster/cluster.h"
 
 namespace cp::sim {
 
-// The cluster with no more nodes than the first `gpus` GPUs need, one that they do not use, and what
-// completes the leaf switch and the NVLink domain of both: work on those GPUs alone takes the same time on
-// it, and a million other nodes are neither laid out nor searched. The cluster itself where it is no larger.
+// Returns the cluster with fewer nodes: those that the first `gpus` GPUs need, one more that they do not use,
+// and the nodes that complete the leaf switches and NVLink domains of these. Work on the first `gpus` GPUs
+// takes the same time on it, but the other nodes, perhaps a million, are neither laid out nor searched.
+// Returns the cluster itself if it is not larger than that.
 Cluster used_part(Cluster cluster, int gpus);
 
-// One node with so many of its GPUs, which they must divide; throws InvalidInput with a count that does.
+// Returns one node of the cluster with only `gpus` of its GPUs. `gpus` must divide the node's number; throws
+// InvalidInput that names a number which does.
 Cluster part_of_node(Cluster cluster, int gpus);
 
 }  // namespace cp::sim

@@ -1,4 +1,5 @@
-// The running flows by the time at which they will end: a heap whose entries can be moved.
+// EndQueue: the running flows, ordered by the time at which they will end. It is a heap whose entries can be
+// moved when a flow's rate changes.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +8,8 @@
 
 namespace cp::sim {
 
-// Among equal times the least number comes first. Four children to a node: fewer levels, and they lie side by
-// side.
+// Among equal times, the flow with the smallest number comes first. Each node has four children: that makes
+// fewer levels than two, and the four lie side by side in memory.
 class EndQueue {
  public:
   struct Entry {
@@ -19,7 +20,7 @@ class EndQueue {
   bool empty() const { return heap_.empty(); }
   const Entry& top() const { return heap_.front(); }
 
-  // Puts the flow in, or moves it.
+  // Inserts the flow, or moves it if it is in the queue.
   void set(std::int32_t flow, double end_ns) {
     const auto index = static_cast<std::size_t>(flow);
     if (index >= position_.size()) position_.resize(index + 1, kAbsent);

@@ -1,11 +1,12 @@
-// Flows over links: each has the max-min fair share of the links that it crosses, at most its own cap, and
-// its rate changes when flows that share a link with it (directly or through others) come or go.
+// FlowNetwork: flows that share links. Each flow gets its max-min fair share of the links that it crosses,
+// but at most its own cap. Its rate changes when flows come or go that share a link with it, directly or
+// through other flows.
 //
-// Exact: rates are those of progressive filling, and bytes are counted by rate x time between changes of the
-// rate. What happens at one time is one change: rates are found again when time moves on, and only for the
-// flows that can feel it.
+// The result is exact: rates are those of progressive filling, and bytes are counted as rate x time between
+// changes of the rate. Everything that happens at one time counts as one change. Rates are computed again
+// when time moves on, and only for the flows that the change can affect.
 //
-// Times in ns, rates in bytes per ns (= GB/s). Not for several threads.
+// Times are in ns, rates in bytes per ns (= GB/s). One thread may use a network.
 #pragma once
 
 #include <array>
@@ -27,20 +28,21 @@ class FlowNetwork {
   // Capacities of the links 0, 1, ...; all finite and > 0.
   explicit FlowNetwork(std::span<const double> capacities);
 
-  // A flow that begins now: no earlier than the last event, and no later than next_end_ns(). The path holds
-  // at most kMaxPath links and none of them twice; without links the rate is the cap. cap > 0, and may be
-  // infinite if the path is not empty; bytes > 0.
+  // Starts a flow at now_ns, which must not be before the last event nor after next_end_ns(). The path has at
+  // most kMaxPath links, none of them twice. If it is empty, the rate is the cap. `cap` is above 0, and may
+  // be infinite if the path is not empty. `bytes` is above 0.
   FlowId start(double now_ns, std::span<const LinkId> path, double bytes, double cap);
 
-  // Another cap from now on, for a running flow; now as in start().
+  // Gives a running flow another cap from now_ns on; now_ns as in start().
   void set_cap(double now_ns, FlowId flow, double cap);
 
   bool idle() const { return running_ == 0; }
   // Of the last event.
   double now_ns() const { return now_; }
-  // When the next flow ends, if nothing starts before that. Not when idle.
+  // When the next flow ends, if nothing starts before that. Must not be called when idle.
   double next_end_ns();
-  // Ends that flow (the one of least number among equals) and returns it; now is its end.
+  // Ends that flow and returns it (the smallest number, if several end at once). Its end is then the time of
+  // the last event.
   FlowId end_next();
 
   double rate(FlowId flow);  // of a running flow

@@ -1,8 +1,9 @@
-// Messages between GPUs as flows over a topology: when each has left its sender, and when it has arrived.
+// FlowTransfers: messages between GPUs as flows over a topology. It tells when each message has left its
+// sender and when it has arrived.
 //
-// A message takes the links of its route at the rate that FlowNetwork gives it, and arrives the route's
-// latency after its last byte left; its sender is free before that. Where a curve was measured, the rate is
-// at most what transfer_gbps() says for that size, and the latency is in it already.
+// A message occupies the links of its route at the rate that FlowNetwork gives it. Its sender is free when
+// the last byte has left; the message arrives the route's latency after that. If a curve was measured, the
+// rate is at most what transfer_gbps() says for the message's size, and the latency is already part of it.
 #pragma once
 
 #include <array>
@@ -16,16 +17,16 @@
 
 namespace cp::sim {
 
-// What bounds a message of some size whatever else is under way.
+// The limits of a message of some size that hold whatever else is under way.
 class MessageBounds {
  public:
   MessageBounds(const Topology& topology, const TransferCurves& curves)
       : topology_(topology), curves_(curves) {}
 
-  // GB/s; infinite where no curve was measured.
+  // The cap of the message's rate in GB/s; infinite if no curve was measured.
   double cap(bool inside, double bytes);
   double latency_ns(int source, int target) const;
-  // When nothing shares a link with it, GB/s.
+  // Its rate in GB/s if nothing else uses a link of its route.
   double limit(const Route& route, bool inside, double bytes);
 
  private:

@@ -1,5 +1,5 @@
-// A collective as the flows that it keeps up while it lasts, so that it shares links with whatever else is
-// under way. Alone it takes what collective_ns() says.
+// A collective as a set of flows that last as long as it does. So it shares links with whatever else is under
+// way; alone it takes what collective_ns() says.
 #pragma once
 
 #include <vector>
@@ -14,12 +14,12 @@ struct CollectiveFlow {
   double bytes = 0;
 };
 
-// For a collective that is no Exchange:
+// Returns the flows of a collective that is not an Exchange:
 //   ring forms    one ring for each GPU that every node of the group has, at least one; ring c enters and
 //                 leaves each node at its member number c by rank (rails), and comes through the others in
 //                 between
 //   all_to_all    from each to each
-// All flows of it that are given `bytes / alone_ns` as their cap end together after alone_ns when no link is
+// Give each flow the cap `bytes / alone_ns`; then all of them end together after alone_ns if no link is
 // short.
 std::vector<CollectiveFlow> collective_flows(const Collective& collective, const Plan& plan,
                                              const Cluster& cluster, double alone_ns);

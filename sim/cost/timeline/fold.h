@@ -1,9 +1,9 @@
-// A world that looks the same from each of several equal blocks of its ranks: one block stands for all,
-// exactly.
+// Fold: if a world looks the same from each of several equal blocks of its ranks, one block stands for all of
+// them, and the result is exact.
 //
-// Shifting every rank by a block (around the end of the world) must change neither what the plans do and cost
-// nor which links their transfers meet. Blocks are whole nodes, or the nodes of whole leaves where there are
-// several.
+// The condition is that shifting every rank by one block (around the end of the world) changes neither what
+// the plans do and cost, nor which links their transfers share. Blocks are whole nodes; if there are several
+// leaf switches, they are the nodes of whole leaves.
 #pragma once
 
 #include <span>
@@ -19,21 +19,22 @@ struct Fold {
 
   bool folded() const { return block > 0; }
   int blocks() const { return folded() ? world / block : 1; }
-  // The rank of the first block that stands for it.
+  // The rank of the first block that stands for `rank`.
   Rank representative(Rank rank) const { return folded() ? rank % block : rank; }
-  // `rank` as seen from where `from` is when it is shifted to `to`, a whole number of blocks away.
+  // The rank that `rank` becomes when everything is shifted such that `from` becomes `to`, which is a whole
+  // number of blocks away.
   Rank shifted(Rank rank, Rank from, Rank to) const {
     return folded() ? (rank + to - from + world) % world : rank;
   }
 };
 
-// The smallest blocks for these plans of all ranks 0, 1, ..., which the cluster has just enough nodes for;
-// not folded where there are none. Costs one pass over the plans.
+// Finds the smallest blocks for the plans of all ranks 0, 1, ... of a world that fills the cluster's nodes.
+// Returns an unfolded world if there are no such blocks. It takes one pass over the plans.
 Fold find_fold(std::span<const Plan> plans, const Cluster& cluster);
 
-// How many blocks a group is shifted by until it is itself again: fold.blocks() where it never is before.
+// By how many blocks a group must be shifted until it is itself again; at most fold.blocks().
 int period(const std::vector<Rank>& group, const Fold& fold);
-// The same for a group and all that it becomes when it is shifted.
+// A key that is the same for a group and for all groups that it becomes by shifting.
 std::vector<Rank> orbit_key(const std::vector<Rank>& group, const Fold& fold);
 
 }  // namespace cp::sim

@@ -1,5 +1,6 @@
-// What goes on in the host's memory (shared/plan/host_place.h): copies between a GPU and the host, and
-// kernels of the host itself. All GPUs of a node are taken to do the same at the same time.
+// The cost of what happens in the host's memory (shared/plan/host_place.h): copies between a GPU and the
+// host, and kernels of the host itself. It assumes that all GPUs of a node do the same at the same time, so
+// each gets an equal part.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace cp::sim {
 
-// GB/s that one GPU of the node has. A copy goes over its link to the host, PCIe as far as its switch's part
-// of the uplink; the other way at the same time is as fast. The host's own kernels read and write their
-// operands once, at its memory's rate.
+// The rates that one GPU of the node gets, in GB/s. A copy goes over the GPU's link to the host; over PCIe it
+// gets at most its part of its switch's uplink. Copies the other way at the same time are as fast. The host's
+// own kernels read and write their operands once, at the rate of its memory.
 struct HostRates {
   double copy_gbps = 0, memory_gbps = 0;
 };

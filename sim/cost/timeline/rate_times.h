@@ -1,8 +1,9 @@
-// A time by the rates that it hangs on: what a step's longest chain of operations spends in each of them.
+// RateTimes: a time, split by the rates of the cluster that it depends on. It says how much of a step's
+// longest chain of operations is spent in attention, in products, in transfers, and so on.
 //
-// What two layouts share is not what tells them apart: where attention is a tenth slower than believed, both
-// are slower. Such a time says by how much, as long as the chain stays the longest; of several chains the
-// longest one counts (sim/planner/search/decision.h).
+// If attention is a tenth slower than believed, two layouts that spend the same time in it become slower by
+// the same amount. The split tells that amount, as long as the chain stays the longest one. If there are
+// several chains, the longest one counts (sim/planner/search/decision.h).
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ enum class Rate : std::uint8_t {
 inline constexpr std::size_t kNumRates = 10;
 std::string_view name(Rate rate);  // "attention forward"
 
-// In ns, or of whatever unit the owner says; all of one unit.
+// In ns, unless the owner says another unit.
 struct RateTimes {
   std::array<double, kNumRates> of{};
 
@@ -41,14 +42,14 @@ struct RateTimes {
   bool operator==(const RateTimes&) const = default;
 };
 
-// What the times of each rate are multiplied with: 1.1 is a tenth slower than the cluster says.
+// A factor for the times of each rate: 1.1 is a tenth slower than the cluster says.
 struct RateFactors {
   std::array<double, kNumRates> of;
   RateFactors() { of.fill(1); }
 
   double& operator[](Rate rate) { return of[static_cast<std::size_t>(rate)]; }
   double operator[](Rate rate) const { return of[static_cast<std::size_t>(rate)]; }
-  // A chain's time where the rates are so.
+  // The time of a chain with these factors.
   double of_chain(const RateTimes& chain) const {
     double sum = 0;
     for (std::size_t i = 0; i < kNumRates; ++i) sum += chain.of[i] * of[i];

@@ -1,4 +1,5 @@
-// The kernels that run on one rank, each as fast as the transfers of its GPU let it.
+// RunningKernels: the kernels that run on one rank. While its GPU sends or receives, each of them is slower,
+// by a share that depends on the kernel.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@ namespace cp::sim {
 
 class RunningKernels {
  public:
-  // When a kernel ends if nothing changes; a change of its speed makes another one that counts instead. at_ns
-  // is infinite while it stands still.
+  // When a kernel ends if nothing changes. If its speed changes, it gets a new End with another version, and
+  // the earlier one does not count any more. at_ns is infinite while the kernel stands still.
   struct End {
     NodeId node = -1;
     std::uint32_t version = 0;
@@ -22,12 +23,13 @@ class RunningKernels {
   bool none() const { return kernels_.empty(); }
   bool counts(NodeId node, std::uint32_t version) const;
 
-  // One that takes `ns` when left alone; `slowest`, in [0, 1], is what it keeps of its speed beside
-  // transfers.
+  // Starts a kernel that takes `ns` alone. Beside transfers it keeps the share `slowest`, in [0, 1], of its
+  // speed.
   End begin(double now_ns, NodeId node, double ns, double slowest);
-  // Whether it took longer than alone.
+  // Ends a kernel. Returns whether it took longer than it would have taken alone.
   bool end(double now_ns, NodeId node);
-  // Transfers are under way from now on, or none is any more. The new ends of those whose speed has changed.
+  // Tells that from now on transfers are under way, or none is. Returns the new ends of the kernels whose
+  // speed has changed.
   std::vector<End> set_disturbed(double now_ns, bool disturbed);
 
  private:

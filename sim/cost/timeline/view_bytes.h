@@ -1,4 +1,4 @@
-// What a view weighs.
+// The size of a view in bytes.
 #pragma once
 
 #include "shared/base/index.h"
@@ -6,7 +6,7 @@
 
 namespace cp::sim {
 
-// Of the elements that the view names; a double, as times are worked out in.
+// Counts the elements that the view names. A double, because times are computed in doubles.
 inline double bytes_of(const View& view, const Plan& plan) {
   return static_cast<double>(view.numel() * size_bytes(plan.buffers[idx(view.buffer)].dtype));
 }
