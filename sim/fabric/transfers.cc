@@ -90,6 +90,7 @@ std::vector<Transfers::Transfer> Transfers::copies_of(const Communicator& commun
           first.root, first.root + 1);
       break;
     case Operation::exchange:
+      // From the receivers' side: each receive knows its send since the calls were matched.
       for (std::int32_t to = 0; to < size_; ++to) {
         for (const TransferCall& recv : communicator.slot(to).call.exchange->recvs) {
           transfers.push_back(
@@ -99,7 +100,7 @@ std::vector<Transfers::Transfer> Transfers::copies_of(const Communicator& commun
       break;
     case Operation::reduce_scatter:
     case Operation::all_reduce:
-      break;
+      break;  // no copies: each output is a sum over all members (below)
   }
   return transfers;
 }

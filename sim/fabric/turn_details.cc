@@ -64,6 +64,8 @@ TurnDetails FabricDevice::details(StreamId id) const {
     });
     return details;
   }
+  // A member that arrives only writes its slot; the bytes move in the turn of the last member, or, when the
+  // work is split, in the turns in which members leave for the next round. Only such turns touch memory.
   const auto& collective = std::get<Collective>(item.step->work);
   const Membership& membership = memberships_[static_cast<std::size_t>(group_of(collective))];
   Communicator& communicator = *membership.communicator;
@@ -80,7 +82,7 @@ TurnDetails FabricDevice::details(StreamId id) const {
   for (std::int32_t index = 0; index < size; ++index) {
     if (!arrives || index != membership.index) add_call(communicator.slot(index).call, size, details.memory);
   }
-  if (arrives) {
+  if (arrives) {  // this member's call is not in its slot yet
     ExchangeCall exchange;
     add_call(resolve(collective, item.iteration, *memory_, membership.index, size, exchange), size,
              details.memory);

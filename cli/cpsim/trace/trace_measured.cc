@@ -187,8 +187,11 @@ MeasuredRun measured_run(std::vector<RankTrace> ranks, const std::string& name) 
                            " has no times, so there is nothing to draw; use a trace of a real run (cprun), ",
                            "or draw predicted times with `cpsim estimate --trace`"));
   }
+  // Issued times are those of all steps, kernels among them; observed ones are of collectives only, and stand
+  // in if a trace has nothing else.
   const auto times = issued ? &RankTrace::issued_times : &RankTrace::observed_times;
   const auto records = issued ? &RankTrace::issued : &RankTrace::observed;
+  // Each rank's clock has an offset to the first rank's. The earliest step of all ranks is drawn at 0.
   std::int64_t start_ns = std::numeric_limits<std::int64_t>::max();
   for (const RankTrace& trace : ranks) {
     for (const TimedOp& time : trace.*times)

@@ -1,12 +1,13 @@
-// Collectives as the messages that their algorithms send, at full detail and folded.
+// Collectives as the messages that their algorithms send, simulated in full detail or folded.
 //
-// ring: a rank sends a part to the next rank in each step; step k + 1 waits for what step k brings and for
-// its own message of step k to have left. The ring follows the order of the group; channels share the bytes,
-// and channel c enters each node at its member number c, so that NICs are shared out too.
+// ring: in each step a rank sends a part to the next rank. Step k + 1 of a rank starts when the message that
+// step k brings has arrived, and its own message of step k has left. The ring follows the order of the group.
+// Channels share the bytes; channel c enters each node at its member number c, so that the NICs of a node are
+// shared too.
 //
-// pairwise: in step s = 1, ..., N - 1 the rank at position r sends to r + s and receives from r - s. A
-// message begins when both sides have opened its step; a rank opens a step when all but the last in_flight -
-// 1 before it are over.
+// pairwise: in step s = 1, ..., N - 1 the rank at position r sends to r + s and receives from r - s (modulo
+// N). A message starts when both its ranks have opened the step. A rank opens step s when all
+// of its steps up to s - in_flight are over.
 #pragma once
 
 #include <cstdint>

@@ -4,11 +4,12 @@
 //   in a node without it   pcie up, [pcie switch up, [host in, host out,] pcie switch down,] pcie down
 //   between nodes          [pcie up, ... ,] nic tx, [leaf up, leaf down,] nic rx [, ... , pcie down]
 //
-// A PCIe switch's links to the others are crossed when the other end, GPU or NIC, hangs on another switch,
-// and between GPUs of one switch too where peers do not see each other; the host's are there where what it
-// moves is bounded (Node::pcie_host_gbps); leaf links when the NICs hang on different leaves. The spine above
-// the leaves blocks nobody. Between nodes, PCIe is left out where it carries nothing else and is no slower
-// than the NIC.
+// The links in brackets are crossed only in these cases:
+//   - those of a PCIe switch, if the other end (GPU or NIC) is on another switch, and also between GPUs of
+//     one switch if these cannot access each other;
+//   - those of the host, if what it moves has a limit (Node::pcie_host_gbps);
+//   - those of leaves, if the two NICs are on different leaves. The spine above the leaves never limits.
+// Between nodes, PCIe is left out if it carries nothing else and is no slower than the NIC.
 #pragma once
 
 #include <array>
@@ -22,7 +23,8 @@
 
 namespace cp::sim {
 
-// What makes links differ from their kind; factors multiply.
+// What makes single links faster or slower than their kind. If several factors apply to a link, they are
+// multiplied.
 struct LinkFactors {
   // Every link's capacity times a factor drawn from [1 - spread, 1 + spread]; spread in [0, 1).
   double spread = 0;

@@ -16,7 +16,8 @@ namespace cp::sim {
 
 struct StageTimes {
   double forward_ns = 0, backward_ns = 0;
-  double send_forward_ns = 0, send_backward_ns = 0;  // to the next stage, to the one before; beside computing
+  // Transfers to the next stage, and to the one before. They run beside computing.
+  double send_forward_ns = 0, send_backward_ns = 0;
 };
 
 struct PipelineChunk {
@@ -34,15 +35,16 @@ struct PipelineTimes {
   std::vector<std::vector<PipelineChunk>> chunks;  // by rank, in order; with keep_chunks
 };
 
-// `stages` holds ranks * virtual_stages entries, in order of the layers. What one rank sends to itself takes
-// no time. Throws InvalidInput for no micro-batch, for stages that `ranks` does not divide, and with several
-// virtual stages for a number of micro-batches that it does not divide (the interleaved schedule needs it; it
-// names the nearest numbers). So do the functions below. Time: linear in stages * micro_batches.
+// `stages` has ranks * virtual_stages entries, in the order of the layers. What a rank sends to itself takes
+// no time. Throws InvalidInput if there is no micro-batch, or if `ranks` does not divide the number of
+// stages. With several virtual stages it also throws, and names the nearest numbers, if `ranks` does not
+// divide the number of micro-batches: the interleaved schedule needs that. pipeline_bound_ns() throws the
+// same. Takes time in proportion to stages * micro_batches.
 PipelineTimes run_pipeline(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches,
                            bool keep_chunks = false);
 
-// A lower bound of time_ns in constant time for each stage: the busiest rank's work, and the way to it and
-// back.
+// Returns a lower bound of time_ns: the work of the busiest rank, and the way of the first micro-batch to it
+// and of the last one back. Takes constant time for each stage.
 double pipeline_bound_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches);
 
 }  // namespace cp::sim

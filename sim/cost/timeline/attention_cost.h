@@ -1,5 +1,5 @@
-// How long attention takes on a GPU: by the curve or the rates of the kernel that the software runs there
-// (sim/cost/cluster/attention_kernels.h), of the wanted head size.
+// AttentionCost: how long attention takes on a GPU. It uses the curve or the rates of the kernel that the
+// software runs there (sim/cost/cluster/attention_kernels.h), for the head size that is asked for.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace cp::sim {
 
-// Attention of a rank, of which only sums are known.
+// The attention of a rank, if only sums over its kernels are known.
 struct AttentionSum {
   double pairs = 0;  // of all heads
   double flops_per_pair = 0;
@@ -27,25 +27,27 @@ class AttentionCost {
   // `cluster` must outlive this.
   AttentionCost(const Cluster& cluster, const SoftwareProfile& software);
 
-  // Queries, keys and values in 8 bits have rates of their own, forward; a cluster that lacks these has those
-  // of 16 bits, which are no more than a guess then (width()): questions refuse them
-  // (with_attention_precision). Beyond the launch, and without what memory takes. Of a head size that has no
-  // rate the time lies on the line through those of two that have: the products of a pair grow with the size,
-  // its softmax does not. Beyond the least and the largest the line goes on, but never to a faster kernel
-  // than the nearest one, nor to less work that takes longer; of one rate alone that counts. Backward without
-  // a rate is kBackwardShare of the forward rate. With neither a curve nor a rate it is kAttentionShare of
-  // the peak.
+  // Returns the time of one kernel in ns, without its launch and without what memory takes.
+  //
+  // Head sizes: if a size has no rate, its time lies on the straight line through the times of two sizes that
+  // have one. (The products of a pair grow with the head size; its softmax does not.) Outside of the measured
+  // sizes the line is continued, but never to a faster kernel than the nearest one, nor so that less work
+  // takes longer. If there is only one rate, it counts for all sizes.
+  //
+  // What is missing: without a backward rate, backward runs at kBackwardShare of the forward rate. With
+  // neither a curve nor a rate, attention reaches kAttentionShare of the peak. Queries, keys and values in 8
+  // bits have forward rates of their own; on a cluster without them the rates of 16 bits count, which are no
+  // more than a guess then (see width()), and questions refuse it (with_attention_precision).
   double ns(const KernelWork& work, std::int64_t head_dim, bool backward) const;
 
-  // No kernels that compute it take less.
+  // A lower bound: no kernels that compute this attention take less.
   double least_ns(const AttentionSum& sum, std::int64_t head_dim, bool backward) const;
 
-  // How far the truth may lie from ns(), as a share each way (widths.h): what eight in ten of the rate's own
-  // errors on rows that were left out of its fit are below, and more where the rate is of another head size,
-  // another GPU or the other pass.
+  // How far the truth may lie from ns(), as a share each way (widths.h). Eight in ten of the rate's own
+  // errors, on rows that were left out of its fit, are below it. It is wider if the rate is of another head
+  // size, another GPU or the other pass.
   double width(std::int64_t head_dim, bool backward) const;
-  // The same of few rows (decoding), by the rate that they have of their own; where they have none as
-  // width().
+  // The same for few rows (decoding), which have a rate of their own. Without one, it is width().
   double decode_width(std::int64_t head_dim) const;
 
   const std::string& kernel() const { return kernel_; }  // empty: of none

@@ -1,6 +1,6 @@
-// The collectives of all ranks, matched: the n-th one of a group on each of its members is one call. In a
-// folded world groups that become one another when shifted have one call, and ranks that one rank stands for
-// are one member.
+// Calls: the collectives of all ranks, matched. The n-th collective of a group on each of its members is one
+// call. In a folded world (fold.h), groups that become one another by shifting share one call, and all ranks
+// that one rank stands for are one member of it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace cp::sim {
 
 using CallId = std::int32_t;
 
-// Bytes to or from a peer; several transfers of one exchange add up.
+// The bytes to or from a peer; several transfers of one exchange are added up.
 struct PeerBytes {
   Rank peer = 0;
   std::int64_t bytes = 0;
@@ -27,7 +27,7 @@ struct TimedCall {
     NodeId node = -1;
     bool arrived = false;
     double arrived_ns = 0;
-    std::int32_t open = 0;  // transfers that have not ended
+    std::int32_t open = 0;  // how many of its transfers have not ended
   };
   std::int32_t group = 0;       // of Calls
   std::int32_t open = 0;        // flows that have not ended, of a collective that is no Exchange
@@ -47,9 +47,9 @@ class Calls {
     std::vector<std::int32_t> member_of;  // by position; -1: none
   };
 
-  // A rank's part in a call.
+  // The part of one rank in a call.
   struct Part {
-    CallId call = -1;  // a kernel has none
+    CallId call = -1;  // -1 for a kernel
     std::int32_t member = 0;
   };
   Part part(std::size_t position, NodeId node) const {

@@ -1,4 +1,5 @@
-// What each step waited for last, and so the chain of steps that takes the whole time.
+// CriticalPath: notes what each step waited for last. Following these notes back from the last step gives the
+// chain of steps that takes the whole time.
 #pragma once
 
 #include <string>
@@ -15,14 +16,16 @@ class CriticalPath {
   explicit CriticalPath(const std::vector<Program>& programs);  // must outlive this
 
   void ready(std::size_t position, NodeId node,
-             double now_ns);  // nothing of its own rank holds it back any more
+             double now_ns);  // nothing of its own rank keeps it from starting any more
   void began(std::size_t position, NodeId node, double now_ns);  // the first time counts
   void ended(std::size_t position, NodeId node, double now_ns, std::string_view bound);
-  // It began because that node of the same rank ended; the last word counts.
+  // `node` could begin because `before`, of the same rank, ended. If called several times, the last call
+  // counts.
   void after(std::size_t position, NodeId node, NodeId before) {
     record({position, node}).before = {position, before};
   }
-  // A collective went on because that other member arrived; the last word counts.
+  // A collective went on because the member `late_node` of rank position `late` arrived. The last call
+  // counts.
   void met(std::size_t position, NodeId node, std::size_t late, NodeId late_node) {
     record({position, node}).late = {late, late_node};
   }

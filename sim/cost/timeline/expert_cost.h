@@ -1,5 +1,5 @@
-// How long the products of a rank's experts take in one call, by the rates of the kernel that the software
-// runs.
+// ExpertCost: how long the products of a rank's experts take if one call computes all of them, by the rates
+// of the kernel that the software runs.
 #pragma once
 
 #include <string>
@@ -17,17 +17,17 @@ class ExpertCost {
   // `cluster` must outlive this.
   ExpertCost(const Cluster& cluster, const SoftwareProfile& software);
 
-  // Whether operands of this type are multiplied in one call: the software does so, and the cluster has a
-  // rate of it. A curve of the cluster's own products says nothing of them.
+  // True if operands of this type are multiplied in one call: the software does so, and the cluster has a
+  // rate for it. A curve of the cluster for ordinary products says nothing about such calls.
   bool groups(DType dtype) const { return rate_of(dtype) != nullptr; }
 
-  // Beyond the launch; groups(call.dtype). Gradients of matrices are as fast as other products of as many
-  // flops and bytes: assumed.
+  // The time of a call in ns, without its launch. groups(call.dtype) must be true. It is an assumption that
+  // gradients of matrices are as fast as other products of the same flops and bytes.
   double ns(const GroupedCall& call) const;
 
-  // How far the truth may lie from ns(), as a factor each way: the ninetieth percentile of the rate's errors
-  // on rows that were left out of its fit; at least 0.3 where the rate was taken over, or another kernel than
-  // the software's was measured. 0: groups() nothing.
+  // How far the truth may lie from ns(), as a share each way (widths.h). Eight in ten of the rate's errors,
+  // on rows that were left out of its fit, are below it. It is at least widths::kBorrowed if the rate is
+  // second-hand, or if the software does not name this kernel. 0 if there is no rate for 16 bits.
   double width() const;
 
   const std::string& kernel() const { return kernel_; }  // of 16 bits; empty: of none
@@ -44,8 +44,8 @@ class ExpertCost {
   bool named_ = false;  // the software names the kernel
 };
 
-// Which kernel computes a rank's experts: as chosen_kernel() of attention. Null: none is named that the
-// cluster has in so many bits.
+// Returns the rate of the kernel that computes a rank's experts, chosen as chosen_kernel() chooses that of
+// attention. Null if the cluster has none of the named kernels with so many bits.
 const ExpertRate* chosen_expert_rate(const Cluster& cluster, std::string_view names, int bits);
 
 }  // namespace cp::sim

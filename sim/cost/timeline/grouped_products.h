@@ -1,5 +1,5 @@
-// Products of a plan that a library computes in one call: those of a rank's experts, each with rows and a
-// matrix of its own.
+// GroupedProducts: the products of a plan that a library computes in one call. They are those of a rank's
+// experts, each of which has rows and a matrix of its own.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,24 @@ namespace cp::sim {
 // Several products of one call: [rows, k] times [k, n], or the gradients of the matrices, whose inner
 // dimension the rows are. Both compute 2 rows n k flops.
 struct GroupedCall {
-  double products = 0;  // that have a row, or more
-  double rows = 0;      // of all together
+  double products = 0;  // how many of them have at least one row
+  double rows = 0;      // of all products together
   double n = 0, k = 0;
   DType dtype = DType::bf16;  // of the operands
 };
 
-// Products that follow one another on a stream with none but products between them are one call where each
-// one's rows, results and matrix begin in their buffers just where those of the one before end: a plan writes
-// a rank's experts so, and nothing else.
+// Products are one call if they follow one another on a stream with nothing else between them, and the rows,
+// the results and the matrix of each begin in their buffers exactly where those of the one before end. Plans
+// write the experts of a rank in this way, and nothing else.
 class GroupedProducts {
  public:
   explicit GroupedProducts(const Plan& plan);
 
-  // The call that begins with this step; null: none.
+  // Returns the call that begins with this step, or null.
   const GroupedCall* begun_by(StepId step) const;
-  // Whether the call that this step is a part of has been begun by an earlier one.
+  // True if the step is part of a call that an earlier step began.
   bool is_within(StepId step) const { return !of_step_.empty() && of_step_[at(step)] <= kWithin; }
-  // Of the operands of the call that this step is within.
+  // The type of the operands of that call.
   DType dtype_of(StepId step) const {
     return calls_[static_cast<std::size_t>(kWithin - of_step_[at(step)])].dtype;
   }

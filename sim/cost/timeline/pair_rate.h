@@ -1,13 +1,13 @@
-// Send/recv of one GPU with several others of its node at once.
+// How fast one GPU exchanges data by send/recv with several others of its node at the same time.
 #pragma once
 
 #include "sim/cost/cluster/cluster.h"
 
 namespace cp::sim {
 
-// GB/s that all of them reach together, each way: no more than the best single transfer that was measured,
-// and over NVLink than an all-to-all (nccl_model.h). A GPU's links have more than what the library gets out
-// of them. Infinite where no transfer was measured: then links alone bound them.
+// Returns the GB/s, each way, that all these transfers reach together. It is at most that of the best single
+// transfer that was measured and, over NVLink, that of an all-to-all (nccl_model.h), because a library does
+// not reach the full rate of a GPU's links. Infinite if no transfer was measured; then only links limit them.
 double together_gbps(const Cluster& cluster);
 
 }  // namespace cp::sim

@@ -1,4 +1,4 @@
-// The chains of operations that may take the whole time of a replay, by the rates that they hang on.
+// The chains of operations that may take the whole time of a replay, split by the rates that they depend on.
 #pragma once
 
 #include <span>
@@ -12,9 +12,10 @@
 
 namespace cp::sim {
 
-// In us. The first is the critical path, whose times add up to the timeline's: what a kernel takes longer
-// beside transfers than alone is the transfers', and what nothing runs in, the host's. The others are kernels
-// of one rank alone, of that which computes most. `timeline` is of these plans.
+// Returns chains in us. The first is the critical path; its times add up to the timeline's. What a kernel
+// takes longer beside transfers than alone counts as transfers, and time in which nothing runs counts as the
+// host's. The other chains are the kernels of the rank that computes most. `timeline` must be a replay of
+// these plans.
 std::vector<RateTimes> path_chains(const Timeline& timeline, std::span<const Plan> plans,
                                    const Cluster& cluster, const SoftwareProfile& software);
 

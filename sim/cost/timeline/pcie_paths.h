@@ -1,6 +1,7 @@
-// What PCIe gives a collective of GPUs of one node that have no NVLink: the narrowest of the GPUs' own links,
-// the uplinks of their switches, and the host, which moves what GPUs that do not see each other exchange
-// (sim/cost/network/topology.h has the same links for single transfers).
+// The rate that PCIe gives to a collective of GPUs of one node without NVLink. It is that of the narrowest of
+// three things: the GPUs' own links, the uplinks of their switches, and the host, which moves the data
+// between GPUs that cannot access each other. (sim/cost/network/topology.h has the same links for single
+// transfers.)
 #pragma once
 
 #include "sim/cost/cluster/cluster.h"
@@ -9,13 +10,13 @@
 namespace cp::sim {
 
 struct PciePaths {
-  // What each link of a ring over all members carries at best, once around, each switch visited once: GB/s.
+  // GB/s of every hop of a ring over all members that enters and leaves each switch once.
   double ring_gbps = 0;
-  // The buffer of one GPU over the time that an all-to-all's busiest link needs for it: GB/s.
+  // GB/s of an all-to-all: the buffer of one GPU divided by the time that the busiest link needs.
   double all_to_all_gbps = 0;
 };
 
-// `members`: of the group on the node, at least 2.
+// `members` is how many GPUs of the group are on the node, at least 2.
 PciePaths pcie_paths(const Spread& spread, int members, const Node& node);
 
 }  // namespace cp::sim

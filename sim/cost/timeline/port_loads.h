@@ -1,10 +1,10 @@
-// What the collectives of one rank put on the ports of its GPU while all members of their groups do the same
-// thing, in closed form: no flows, no topology of the whole cluster.
+// PortLoads: the load that the collectives of one rank put on the ports of its GPU, if all members of a group
+// do the same thing at the same time. It is a closed formula, without flows or the topology of the cluster.
 //
-// A GPU has two ports: one to the others of its NVLink domain or node, one to other nodes (its part of a
-// NIC). All flows of a collective through a port count as one. Leaves and the spine block nobody here, and
-// PCIe on the way to a NIC or between its switches blocks the flows of one collective alone: there replay()
-// knows more.
+// A GPU has two ports: one to the other GPUs of its NVLink domain or node, and one to other nodes (its part
+// of a NIC). All flows of a collective through a port count as one. What is simplified, where replay() knows
+// more: leaf switches and the spine never limit a transfer, and PCIe on the way to a NIC or between switches
+// limits only the flows of one collective, not several collectives together.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The steps of one plan as the timeline replays them: every iteration of every Repeat, with what each waits
-// for.
+// Program: the steps of one plan as the timeline replays them. Every iteration of every Repeat is a node of
+// its own, which knows what it waits for.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// How one rank spends its time: computing, communicating behind it, or waiting for communication.
+// RankClock: adds up how one rank spends its time: computing, communicating while it computes, or waiting for
+// communication.
 #pragma once
 
 namespace cp::sim {
@@ -7,7 +8,8 @@ struct RankTimeline;
 
 class RankClock {
  public:
-  // From `now_ns` on that many more kernels run, or collectives are under way or waited for.
+  // From `now_ns` on, `more` more kernels run, or `more` more collectives are under way or waited for. `more`
+  // is negative when they end. Times must not go back.
   void kernel(double now_ns, int more) { advance(now_ns), kernels_ += more; }
   void comm(double now_ns, int more) { advance(now_ns), comms_ += more; }
   void settle(RankTimeline& result) const;

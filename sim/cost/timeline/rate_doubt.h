@@ -1,4 +1,4 @@
-// What is not known of the rates of a cluster and of software on it, by what their numbers rest on.
+// How uncertain the rates of a cluster and of a software on it are, judged by where their numbers come from.
 #pragma once
 
 #include <cstdint>

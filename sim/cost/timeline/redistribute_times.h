@@ -1,7 +1,6 @@
-// Redistributions on a cluster: their plans are replayed there (timeline.h), as those of attention and of
-// whole steps are. The search for the best chain has a cost model in closed form
-// (shared/redistribute/cost_model.h); its figures come from the cluster, and the times of what it finds from
-// the replay.
+// The times of redistributions on a cluster. The search for the best chain uses a cost model in closed form
+// (shared/redistribute/cost_model.h), whose figures are taken from the cluster. The plans that it finds are
+// then replayed (timeline.h), as those of attention and of whole steps are, and get their times from that.
 #pragma once
 
 #include "shared/plan/target.h"
@@ -10,11 +9,12 @@
 
 namespace cp::sim {
 
-// Plans of more ranks are not replayed: they have the times of the closed form.
+// Plans of more ranks are not replayed and keep the times of the closed form. Chosen: a replay of more ranks
+// takes too long for an answer at the prompt.
 inline constexpr int kMostReplayedRanks = 512;
 
-// Links and memory are the cluster's, latencies those of its collectives, efficiencies what its collectives
-// and transfers of 64 MiB a rank reach.
+// Links and memory are those of the cluster; latencies are those of its collectives; efficiencies are what
+// its collectives and transfers of 64 MiB a rank reach.
 CostModel cost_model_of(const Cluster& cluster);
 
 // Of all ranks of both meshes, which have GPUs on the cluster.

@@ -182,12 +182,12 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked, co
     misses = {};
     try {
       const PlanAnswer answer = search_layouts(of_keys, search);
-      if (answer.best.empty()) throw Stopped();
+      if (answer.best.empty()) throw Stopped();  // stopped before anything was replayed
       completion.kind = Kind::fits;
       completion.candidate = answer.best.front();
     } catch (const Infeasible& error) {
       completion.reason = error.what();
-      if (misses.fastest_prompt) return;
+      if (misses.fastest_prompt) return;  // it fits, and is too slow: there is no memory to tell of
       completion.kind = Kind::too_large;
       completion.candidate = weighed(question, *misses.leanest);
       completion.reason = too_large(question, completion.candidate->memory);
@@ -212,6 +212,8 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked, co
         completion.lost.push_back(std::move(lost));
     }
   }
+  // Another value of one key is searched by what is legal and fits alone, so it cannot help a prompt that is
+  // read too slowly.
   if (completion.kind != Kind::fits && !misses.fastest_prompt) {
     completion.works = nearest_layout(of_keys, asked.text, asked.given);
   }

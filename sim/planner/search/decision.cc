@@ -75,6 +75,7 @@ Decision decide(std::span<const Option> options, const Doubt& doubt, std::size_t
   if (options.empty()) return decision;
   const DrawnTimes times = draw_times(options, doubt, draws);
   decision.choices.resize(options.size());
+  // In each draw one option is the fastest. Its time is what the regret of all others is counted from.
   std::vector<double> fastest_us(draws, std::numeric_limits<double>::infinity());
   for (std::size_t draw = 0; draw < draws; ++draw) {
     std::size_t fastest = 0;
@@ -91,6 +92,9 @@ Decision decide(std::span<const Option> options, const Doubt& doubt, std::size_t
     choice.regret_us = mean(times.us[option]) - mean(fastest_us);
     if (choice.regret_us < decision.choices[decision.best].regret_us) decision.best = option;
   }
+  // Layouts of one kind are so much alike that trying one of them says how good the kind is. So chances are
+  // added up over a kind, and the kinds most likely to hold the fastest are proposed, each by its best
+  // option.
   struct Kind {
     double chance = 0;
     std::size_t best = 0;

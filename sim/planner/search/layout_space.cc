@@ -89,6 +89,8 @@ std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const 
       }
     }
   }
+  // These two keys belong to the strategy, but they can contradict a family's cp. Such a family has no member
+  // at all, and must not count as one that was looked at.
   if (fixed.ulysses_degree || fixed.inner_ring)
     std::erase_if(families, [&](const ParallelLayout& family) { return all_strategies(family).empty(); });
   if (families.empty()) {
@@ -98,6 +100,9 @@ std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const 
                            "; fix fewer of tp, cp, pp, dp_shard and dp_replicate, or use other --nodes"));
   }
   if (question_.frameworks.empty()) return families;
+  // What the frameworks cannot express is counted here and not only left out: an answer tells how much of the
+  // space it did not look at. The last family whose degrees can be expressed is kept for the error message,
+  // which is then about the choice that fails and not about the degrees.
   ParallelLayout nearest = families.front();
   std::erase_if(families, [&](const ParallelLayout& family) {
     const auto all = static_cast<std::int64_t>(all_strategies(family).size() * all_recomputes(family).size() *
@@ -259,7 +264,8 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
   if (fixed.balance) {
     for (Strategy& strategy : all) strategy.balance = *fixed.balance;
   }
-  // Where these mean something.
+  // A key that a strategy does not have is ignored for it. So a question may fix the rotation of rings, and
+  // strategies without a ring stay in the search.
   for (Strategy& strategy : all) {
     const bool hybrid = strategy.ulysses_degree > 1 && strategy.ulysses_degree < family.cp;
     if (fixed.ulysses_inner && hybrid) strategy.ulysses_inner = *fixed.ulysses_inner;
@@ -268,6 +274,7 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
   if (fixed.inner_ring) {
     std::erase_if(all, [&](const Strategy& strategy) { return strategy.inner_ring != *fixed.inner_ring; });
   }
+  // What is fixed, and what the software changes (as_run_by), can make two strategies equal.
   std::vector<Strategy> different;
   for (const Strategy& strategy : all) {
     if (std::find(different.begin(), different.end(), strategy) == different.end())

@@ -299,7 +299,9 @@ class Search {
 
   // ---- on the timeline ----
 
-  // Those that a sharper bound does not rule out.
+  // Replays the layouts of a round, except those that a sharper bound rules out. The marks move only after
+  // the whole round: if a thread moved them earlier, which layouts are pruned would depend on the threads'
+  // speed.
   void replay(const std::vector<ParallelLayout>& round) {
     std::vector<std::optional<Candidate>> found(round.size());
     std::vector<double> prompt_us(round.size(), 0);
@@ -317,7 +319,7 @@ class Search {
       if (prompt_us[i] > 0) found[i]->ttft_us = prompt_us[i];
       prompt_us[i] = found[i]->ttft_us.value_or(0);
     };
-    // Layouts with the same attention go to one thread.
+    // Layouts with the same attention go to one thread, whose evaluator keeps the plans of attention.
     std::vector<std::size_t> groups{0};
     for (std::size_t i = 1; i < round.size(); ++i) {
       if (key_of(round[i]) != key_of(round[i - 1])) groups.push_back(i);
@@ -352,6 +354,8 @@ class Search {
       of_kind = std::min(of_kind, ns);
       all_.push_back(std::move(*candidate));
     }
+    // The mark is the time of the last of the kinds that the answer shows. A layout slower than that cannot
+    // be among them.
     const std::size_t wanted = wanted_kinds();
     if (kinds_.size() < wanted) return;
     std::vector<double> times;

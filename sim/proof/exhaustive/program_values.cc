@@ -137,6 +137,7 @@ class Interpreter {
   void collective(const std::vector<std::size_t>& members, const std::vector<const Call*>& calls) {
     const std::size_t n = members.size();
     if (std::holds_alternative<Exchange>(*calls[0]->work)) return exchange(members, calls);
+    // All inputs are read before any output is written: in place, an output is some member's input.
     std::vector<Numbers> in(n);
     std::vector<const View*> out(n, nullptr);
     std::optional<ReduceOp> reduction;
