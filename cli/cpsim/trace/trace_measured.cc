@@ -191,7 +191,8 @@ MeasuredRun measured_run(std::vector<RankTrace> ranks, const std::string& name) 
   // in if a trace has nothing else.
   const auto times = issued ? &RankTrace::issued_times : &RankTrace::observed_times;
   const auto records = issued ? &RankTrace::issued : &RankTrace::observed;
-  // Each rank's clock has an offset to the first rank's. The earliest step of all ranks is drawn at 0.
+  // Times of a rank count from its own start; the offset leads to the start that all ranks have in common.
+  // The earliest step of all ranks is drawn at 0.
   std::int64_t start_ns = std::numeric_limits<std::int64_t>::max();
   for (const RankTrace& trace : ranks) {
     for (const TimedOp& time : trace.*times)

@@ -1,5 +1,6 @@
-// Curves of a cluster from what people measured on theirs: tables become points, points replace what the
-// cluster had, and the tables' rows are predicted with the old cluster and with the new one.
+// calibrate(): makes the curves of a cluster from what people measured on it. Tables become points of curves,
+// the curves replace those that the cluster had, and the rows of the tables are predicted with the old and
+// with the new cluster, so that the answer shows what the calibration improved.
 #pragma once
 
 #include <functional>
@@ -14,14 +15,14 @@
 
 namespace cp::sim {
 
-// A row of a table, and what the timeline says to it.
+// A row of a table, and what the timeline predicts for it.
 struct MeasuredTime {
   std::string where;
   double measured_us = 0;
   std::function<double(const Cluster&)> predict_us;
 };
 
-// A curve that replaces one of a cluster, or comes beside its others.
+// A curve that replaces one of a cluster, or is added to its others.
 struct MeasuredCurve {
   std::string what;  // "all_gather, 16 GPUs of 2 nodes", "attention forward, causal, head_dim 128"
   std::string file;
@@ -34,11 +35,11 @@ struct MeasuredCurve {
 // ---- tables, against the cluster whose peaks bound them. Sizes that come twice are averaged. Each throws InvalidInput with file
 // ---- and line for a number that is not above 0, or above what the hardware can do.
 
-// `operation` as nccl-tests or the cluster's text calls it: all_gather, reduce_scatter, all_reduce,
-// all_to_all, send_recv. `gpus` and `nodes` where the output does not say; 0: unknown. send_recv also gives
-// the curve of transfers, inside of a node with one node, across with several. Also throws for the output of
-// another test, bus bandwidths that do not fit the operation and number of GPUs, and GPUs that the nodes do
-// not have.
+// Curves from the output of nccl-tests. `operation` is named as nccl-tests or the cluster's text names it:
+// all_gather, reduce_scatter, all_reduce, all_to_all, send_recv. `gpus` and `nodes` count if the output does
+// not tell them; 0 means unknown. A send_recv also gives a curve of transfers: inside of a node if it ran on
+// one node, otherwise across nodes. Also throws if the output is of another test, if bus bandwidths do not
+// fit the operation and the number of GPUs, or if the nodes do not have so many GPUs.
 std::vector<MeasuredCurve> nccl_curves(std::string_view operation, const NcclOutput& output,
                                        std::string_view file, int gpus, int nodes, const Cluster& cluster);
 
@@ -46,15 +47,15 @@ std::vector<MeasuredCurve> nccl_curves(std::string_view operation, const NcclOut
 std::vector<MeasuredCurve> transfer_curves(const std::vector<CsvRow>& table, std::string_view file,
                                            const Cluster& cluster);
 
-// The rows whose column gpu says so; with an empty `gpu` all rows, an InvalidInput where they are of several.
-// Also throws where there is none.
+// Returns the rows whose column `gpu` has that name. With an empty name it returns all rows, and throws
+// InvalidInput if they are of several GPUs. Also throws if there is no such row.
 std::vector<CsvRow> rows_of_gpu(std::vector<CsvRow> table, std::string_view file, const std::string& gpu);
 
 struct AttentionShape {
   int q_heads = 0, head_dim = 0, batch = 1;
 };
-// seq_len, mask (full or causal), forward_milliseconds, backward_milliseconds, of the kernel alone in 16 bit.
-// A column or a cell of times may be missing.
+// Columns: seq_len, mask (full or causal), forward_milliseconds, backward_milliseconds. The times are of the
+// kernel alone, in 16 bit. A column or a cell of times may be missing.
 std::vector<MeasuredCurve> attention_curves(const std::vector<CsvRow>& table, std::string_view file,
                                             const AttentionShape& shape, const Cluster& cluster);
 
@@ -77,8 +78,8 @@ struct Calibration {
   std::vector<CurveFit> fits;
 };
 
-// What is replaced becomes measured, with FILE as its source. Throws InvalidInput for two curves of one
-// place, and what validate_cluster throws.
+// Puts the curves into the cluster. What is replaced gets the origin `measured`, with the file as its source.
+// Throws InvalidInput for two curves of one place, and what validate_cluster throws.
 Calibration calibrate(const Cluster& cluster, const std::vector<MeasuredCurve>& curves);
 
 }  // namespace cp::sim

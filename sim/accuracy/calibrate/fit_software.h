@@ -1,5 +1,5 @@
-// Free parameters of a software profile from times of whole attentions: each is the value with the smallest
-// median error of the rows that it has a say in.
+// fit_software(): fits the free parameters of a software profile to measured times of whole attentions. Each
+// parameter gets the value with the smallest median error over the rows that depend on it.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ using CsvCells = std::vector<std::pair<std::string, std::string>>;  // column, c
 
 // Which rows of a table are taken.
 struct RowFilter {
-  std::vector<CsvCells> where;     // all cells of each
-  std::vector<CsvCells> except;    // not those that have all cells of one
-  std::int64_t min_hop_bytes = 0;  // of the keys and values that a rank passes on
+  std::vector<CsvCells> where;     // a row must have all cells of each of these
+  std::vector<CsvCells> except;    // rows that have all cells of one of these are left out
+  std::int64_t min_hop_bytes = 0;  // the least size of the keys and values that a rank passes on
 };
 
 // One attention over all its ranks.
@@ -60,9 +60,9 @@ struct SoftwareFit {
   std::vector<ParameterFit> parameters;  // in the order of `names`
 };
 
-// Each becomes measured, with `source` as its source. Searches within what a profile may hold, one parameter
-// at a time until none moves; a parameter that no row depends on is an error, and so is an unknown name
-// (InvalidInput). `progress` is told what happens.
+// Fits the named parameters, one at a time within the range that a profile allows, until none moves any more.
+// Each gets the origin `measured` and `source` as its source. Throws InvalidInput for an unknown name, and
+// for a parameter that no row depends on. `progress` is called with a line of text for each step.
 SoftwareFit fit_software(const SoftwareProfile& software, const std::vector<std::string>& names,
                          const std::vector<AttentionTime>& rows, const std::string& source,
                          const std::function<void(const std::string&)>& progress = {});

@@ -23,10 +23,11 @@ struct NcclOutput {
   std::vector<NcclRow> rows;
 };
 
-// Columns are found by the header above the rows (old versions print no redop and root); without one they are
-// those of today. Comments, what NCCL logs, also in the middle of a row, and the marks of mpirun --tag-output
-// are passed over; so are rows of size 0, and other text. Throws InvalidInput with file and line for a row
-// that is cut short, a value that is no number, a time of 0, wrong results, and where there is no row.
+// Reads the output. Columns are found by the header above the rows, since old versions print no redop and
+// root; without a header they are those of current versions. It skips comments, what NCCL logs (even in the
+// middle of a row), the marks of mpirun --tag-output, rows of size 0, and other text. Throws InvalidInput
+// with file and line for a row that is cut short, a value that is not a number, a time of 0 and wrong
+// results, and if there is no row at all.
 NcclOutput read_nccl_output(std::string_view text, std::string_view filename);
 
 }  // namespace cp::sim

@@ -32,9 +32,9 @@ class Points {
   std::map<double, std::vector<double>> values_;
 };
 
-// The same curve where its times do not fall as bytes grow. Elsewhere neighbours that fall are given their
-// mean time, as ratios: what clusters refuse is mostly noise of a few measurements. `rates`: the curve is of
-// bytes over time.
+// Returns the curve with times that do not fall as bytes grow. Neighbours whose times fall get their
+// geometric mean time: such falls, which clusters refuse, are mostly noise of a few measurements. `rates`
+// tells that the curve holds bytes over time instead of times.
 Curve without_falls(const Curve& curve, bool rates);
 
 // A cell above 0, and one that is also whole; throw InvalidInput at the row.

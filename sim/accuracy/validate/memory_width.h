@@ -7,9 +7,9 @@
 
 namespace cp::sim {
 
-// Between which factors of its prediction the memory of four runs in five lies, by the ratios of those that
-// were measured: order statistics, so that nothing is assumed of their distribution. With fewer than nine
-// runs their extremes, which hold (n - 1) / (n + 1) of further runs.
+// Returns the two factors of the prediction between which the memory of four runs in five lies, judged by the
+// ratios of runs that were measured. They are order statistics, so nothing is assumed about the distribution.
+// With fewer than nine runs n they are the extremes, between which (n - 1) / (n + 1) of further runs lie.
 MemoryWidth memory_width_of(std::vector<double> measured_over_predicted);
 
 // Of the table end_to_end_memory. Computed once.

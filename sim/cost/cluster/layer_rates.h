@@ -12,14 +12,14 @@
 
 namespace cp::sim {
 
-// The products of a rank's experts, all experts in one call: `rows` rows of which each meets one of `active`
-// matrices [k, n].
+// The products of a rank's experts, if one call computes all of them: each of `rows` rows is multiplied by
+// one of `active` matrices [k, n].
 //     work   = 2 (rows + active startup_rows) n (k + startup_k) / tflops       a tile of rows is computed whole
 //     memory = the matrices of the active experts, the rows and the results, at memory_share of the bandwidth
 //     time   = (work^blend + memory^blend)^(1 / blend)
-// The table measures a whole layer: two such calls (gate and up together, down), floor_us of all its calls,
-// and row_passes over what sorts, activates and adds up rows; a plan has kernels of its own for that, so that
-// row_passes is for predictions of those rows.
+// The tables measure a whole layer: two such calls (gate and up together; then down), floor_us for all its
+// calls, and row_passes over the rows to sort, activate and add them up. A plan has kernels of its own for
+// the rows, so row_passes is only used to predict the rows of the tables.
 struct ExpertRate {
   std::string kernel;  // "triton", "cutlass", ...
   int bits = 16;       // of the operands: 16 or 8

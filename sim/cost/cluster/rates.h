@@ -29,16 +29,16 @@ struct AttentionRate {
   int head_dim = 0;
   int bits = 16;        // of queries, keys and values: 16 or 8
   double floor_us = 0;  // of a call, its launch included
-  // That long rows approach, of the pairs that the mask allows: 4 flops for each pair and head dimension,
-  // backward 10.
+  // The rate that long rows approach. It counts the pairs that the mask allows: 4 flops for each pair and
+  // head dimension, backward 10.
   double tflops = 0;
   double startup_keys = 0;                                // of a causal mask
   double full_startup_keys = 0, window_startup_keys = 0;  // 0: as startup_keys
   double tile_rows = 0;
   bool shared_tiles = false;  // query heads of a kv head share tiles
   double blend = 1;           // >= 1; 1: the times add up, more: the longer one hides the other
-  // What the measured calls spend on their cache of keys and values beside the kernel, as passes over these
-  // and as a time whatever their size: for predictions of those rows.
+  // What the measured calls spend on their cache of keys and values beside the kernel: passes over the keys
+  // and values, and a time that does not depend on their size. Only used to predict the rows of the table.
   double cache_passes = 0, cache_us = 0;
   Resident resident;  // of these passes
   Provenance provenance;
@@ -46,14 +46,15 @@ struct AttentionRate {
   bool operator==(const AttentionRate&) const = default;
 };
 
-// Few query rows against many keys: floor_us + (keys + startup_keys) bytes of a key and value / (memory_share
-// of the bandwidth), the bytes of all sequences and kv heads.
+// Attention of few query rows against many keys (decoding). It takes floor_us, and then the time to read keys
+// and values: (keys + startup_keys) times the bytes of a key and value of all sequences and kv heads, at
+// memory_share of the bandwidth.
 struct DecodeRate {
   std::string kernel;
   int head_dim = 0;
   double floor_us = 0, startup_keys = 0, memory_share = 0;
-  // More query heads of a kv head than that, and another kernel takes over, which passes so often over the
-  // keys. 0: none does.
+  // If a kv head has more query heads than widest_group, another kernel takes over, which reads the keys
+  // wide_passes times. 0: there is no such kernel.
   int widest_group = 0;
   double wide_passes = 0;
   Resident resident;  // of keys and values
@@ -110,8 +111,9 @@ struct AttentionCall {
 // Of one kernel that does all of it. `speed`: of the GPU over that of the one that was measured.
 double attention_us(const AttentionRate& rate, const AttentionCall& shape, double flops_per_pair, int sms,
                     double speed);
-// What no kernels that compute so many pairs take less than: `rows` query rows of all heads, each of them
-// computed at least once, and none against more than `most_keys` keys in one kernel. 0 rows: unknown.
+// A lower bound of the time of any kernels that compute so many pairs. `rows` are the query rows of all
+// heads, each of which is computed at least once, and none against more than `most_keys` keys in one kernel.
+// 0 rows means that their number is not known.
 double least_attention_us(const AttentionRate& rate, double pairs, double rows, double most_keys,
                           double flops_per_pair, double speed);
 

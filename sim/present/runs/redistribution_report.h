@@ -18,11 +18,11 @@ struct Explanation {
   Objective objective = Objective::time;
   double max_memory_factor = 1;
   std::string gradient_of = {};  // the forward redistribution when this is its backward; else empty
-  // The Scale that every plan ends with: of gradients; 1: none.
+  // The factor of the Scale step that every plan of a gradient ends with. 1 means that there is none.
   double scale = 1;
   double scale_time_us = 0;
-  std::string cluster = {};  // where times are of; empty: of the cost model
-  // Other plans, where they differ from the chosen one.
+  std::string cluster = {};  // the cluster that the times are of; empty if they are the cost model's
+  // Other plans, if they differ from the chosen one.
   std::optional<Redistribution> direct = {};
   std::optional<Redistribution> leanest = {};
   bool leanest_is_direct = false;

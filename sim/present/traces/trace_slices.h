@@ -45,7 +45,7 @@ struct TraceRank {
   std::vector<TraceSlice> slices;    // in issue order, which is a stream's order in time
 };
 
-// Bytes of an Exchange from a slice of one rank to one of another, which begin to flow when both have
+// A transfer of an Exchange, from a slice of one rank to a slice of another. It begins to flow when both have
 // arrived.
 struct TraceFlow {
   std::size_t from_rank = 0, from_slice = 0, to_rank = 0, to_slice = 0;  // of TraceSlices::ranks
@@ -54,8 +54,8 @@ struct TraceFlow {
 
 struct TraceSlices {
   std::vector<TracedPass> passes;
-  // Of each pass, and the end of the last, up to the next microsecond: HolisticTraceAnalysis cuts begins and
-  // ends to those.
+  // When each pass begins, and when the last one ends, rounded up to whole microseconds, because
+  // HolisticTraceAnalysis cuts begins and ends to these.
   std::vector<std::int64_t> begin_ns;
   std::vector<TraceRank> ranks;
   std::vector<TraceFlow> flows;
