@@ -17,9 +17,9 @@
 namespace cp::runtime {
 
 constexpr std::uint32_t kProtocolVersion = 4;
-constexpr std::size_t kMacBytes = 16;  // of a frame
-constexpr std::size_t kNonceBytes = 32;
-constexpr std::size_t kMinTokenBytes = 16;
+constexpr std::size_t kMacBytes = 16;       // the tag that ChaCha20-Poly1305 adds to a frame (RFC 8439)
+constexpr std::size_t kNonceBytes = 32;     // as long as the output of SHA-256; chosen
+constexpr std::size_t kMinTokenBytes = 16;  // chosen: 128 bits if they are random
 
 // 32 random bytes in hexadecimal.
 std::string make_token();

@@ -12,15 +12,16 @@ using cp::plan_difference;
 using cp::plan_digests;
 using cp::PlanDigests;
 
-// Called by all ranks of the job. Throws CollectiveMismatch on all of them, with the same text, when plans
-// differ: who differs from whom, in the inputs or in the collectives of which group; Timeout when a rank does
-// not come.
+// All ranks of the job must call this. If plans differ, it throws CollectiveMismatch on all ranks with the
+// same text, which says who differs from whom, and whether in the inputs or in the collectives of a group.
+// Throws Timeout if a rank does not come.
 void compare_plans(RendezvousClient& client, const PlanDigests& digests,
                    RendezvousClient::TimeLimit limit = {});
 void compare_plans(RendezvousClient& client, const Plan& plan, RendezvousClient::TimeLimit limit = {});
 
-// Called by the members of the plan's groups, each for its own plan and all in one order: within each group,
-// while other groups do other things. Throws as above, with what differs on the ranks of the group.
+// Compares plans within each of their groups, while other groups may do other things. The members of the
+// plan's groups call it, each with its own plan, and all in the same order. Throws as above, on the ranks of
+// the group that differs.
 class GroupPlanComparison {
  public:
   explicit GroupPlanComparison(RendezvousClient& client) : client_(client) {}  // which must outlive it

@@ -7,10 +7,10 @@
 
 namespace cp::runtime {
 
-// Called by all ranks of the job with what each observed, with checksums. Throws the TransferFault on those
-// whom it names as receiver, or as having another result than most, so that they are the first to fail; the
-// others return. Throws Timeout when a rank does not come. Each rank is sent the records of all, in pieces:
-// some 16 bytes for each collective and each pair of its members.
+// All ranks of the job must call this with what they observed, with checksums. It throws TransferFault on the
+// rank that the fault names as receiver, or as having another result than most, so that this rank fails
+// first; on the others it returns. Throws Timeout if a rank does not come. Each rank gets the records of all
+// others, in pieces: about 16 bytes for each collective and each pair of its members.
 void compare_transfers(RendezvousClient& client, const RankTrace& trace,
                        RendezvousClient::TimeLimit limit = {});
 

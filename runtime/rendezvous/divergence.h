@@ -1,5 +1,6 @@
-// DivergenceCheck: do all ranks run the same collectives? Compares what ranks say of equal (group, sequence
-// number), and after how many they end.
+// DivergenceCheck: finds out whether all ranks run the same collectives. It compares what different ranks say
+// about the same collective, which is named by its group and sequence number, and after how many collectives
+// they end.
 #pragma once
 
 #include <chrono>
@@ -18,21 +19,23 @@ class DivergenceCheck {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // patience: how long a disagreement without a majority waits for the other members of the group.
+  // `patience` is how long a disagreement without a majority waits for the other members of the group to
+  // speak.
   explicit DivergenceCheck(std::chrono::milliseconds patience) : patience_(patience) {}
 
-  // A collective that the rank has begun. Digests are of all operations so far, so that later points differ
-  // as well.
+  // The rank has begun a collective. Its digest covers all operations so far, so after a difference all later
+  // points differ too, and it is enough that ranks can be compared at any later point.
   void add(Rank rank, const Progress& point, Clock::time_point now);
 
-  // The rank begins no further collective; `last`: of each group that it has used.
+  // The rank will begin no further collective. `last` holds the last one of each group that it has used.
   void end(Rank rank, const std::vector<Progress>& last, Clock::time_point now);
-  // Whether all members of the groups that the rank has used have ended too.
+  // True if all members of all groups that the rank has used have ended too.
   bool all_ended_with(Rank rank) const;
 
-  // The first disagreement, as a failure of the rank that differs, collective_mismatch: from most members of
-  // the group, or, where all have spoken or patience has ended, from those that are with the lowest rank.
-  // A rank that has ended where others began one more is such a disagreement, too.
+  // Returns the first disagreement, as a failure (collective_mismatch) of the rank that differs from most
+  // members of the group. If there is no majority, it waits until all have spoken or the patience has ended;
+  // then the rank is blamed that differs from the lowest rank. It is also a disagreement if a rank has ended
+  // and others began one collective more.
   std::optional<Failure> find(Clock::time_point now) const;
 
  private:

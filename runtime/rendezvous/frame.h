@@ -11,11 +11,14 @@
 
 namespace cp::runtime {
 
+// Chosen: no length that a peer claims can make the other side allocate more than this.
 constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
-constexpr std::size_t kMaxStrangerBytes = 4096;  // of a frame from a peer that has not proved the token yet
-// Of what is stored or gathered, so that answers fit a frame.
+// The limit for a peer that has not proved the token yet. Chosen: a hello and its proof are far shorter.
+constexpr std::size_t kMaxStrangerBytes = 4096;
+// The limit of a stored or gathered value. The 16 KiB are for what an answer has beside it, so that it fits a
+// frame.
 constexpr std::size_t kMaxValueBytes = kMaxFrameBytes - 16384;
-constexpr std::size_t kMaxKeyBytes = 1024;
+constexpr std::size_t kMaxKeyBytes = 1024;  // chosen
 
 // Length and frame. Throws InvalidInput beyond kMaxFrameBytes.
 std::string encode_frame(const proto::RendezvousFrame& frame);

@@ -32,6 +32,8 @@ class ProgressLog {
   std::vector<Progress> latest_of_groups() const;
 
  private:
+  // Chosen: ranks whose heartbeats are up to 32 collectives apart share a recent point; the 24 levels
+  // are the powers up to 2^23, and multiples of higher powers share the last one.
   static constexpr std::size_t kRecent = 32, kLevels = 24;
   struct Point {
     std::int64_t sequence = -1, step = -1;

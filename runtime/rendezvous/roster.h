@@ -1,10 +1,11 @@
-// Roster: who has joined, who is silent, and which failure was the first. No sockets and no clock of its own.
+// Roster: knows which ranks have joined, which are silent, and which failure was the first. It has no sockets
+// and no clock of its own, so tests can play any order of events.
 //
-// One failure makes others: a rank that dies breaks its peers' connections, a rank that is stopped makes them
-// time out. So what says of itself that a peer is at fault (peer_lost and timeout, reported by a rank) waits
-// for a better cause: for a short while always, and for as long as some other rank is late with its
-// heartbeat. A lost connection does not tell how its process ended, and the launcher of the process does: a
-// lost rank waits for the launcher's word, where it has one.
+// One failure causes others: if a rank dies, the connections of its peers break; if a rank is stopped, its
+// peers time out. So a failure that blames a peer (peer_lost or timeout, reported by a rank) waits for a
+// better cause: always for a short while, and longer as long as some other rank is late with its heartbeat. A
+// lost connection does not tell how the process ended, but the launcher of the process can. So the loss of a
+// rank waits for the launcher's report, if the rank has a launcher.
 #pragma once
 
 #include <chrono>
@@ -22,45 +23,45 @@ class Roster {
   using Clock = std::chrono::steady_clock;
   using Milliseconds = std::chrono::milliseconds;
 
-  // join_timeout: for all ranks to join, from the first one on; 0: for ever.
+  // `join_timeout` is how long all ranks may take to join, counted from the first one; 0 means for ever.
   Roster(std::int32_t world_size, Milliseconds heartbeat_timeout, Milliseconds join_timeout);
 
   std::int32_t world_size() const { return static_cast<std::int32_t>(members_.size()); }
   std::vector<Rank> all() const;  // ascending
 
-  // Why the rank may not join; nothing when it may.
+  // Returns why the rank may not join, or nothing if it may.
   std::optional<std::string> refusal(Rank rank, std::int32_t world_size) const;
   void join(Rank rank, const std::string& host, std::int64_t pid, Clock::time_point now);
   void heartbeat(Rank rank, Clock::time_point now);
   void progress(Rank rank, const Progress& progress);
   void leave(Rank rank);
 
-  // A launcher with `count` ranks from `first` on, which tells how they end; as for ranks.
+  // The same for a launcher that starts `count` ranks from `first` on, and will report how they end.
   std::optional<std::string> launcher_refusal(Rank first, std::int32_t count, std::int32_t world_size,
                                               const std::string& host) const;
   void launcher_joins(Rank first, std::int32_t count, const std::string& host, std::int64_t pid);
   // All of its ranks have ended well.
   void launcher_is_done(Rank first);
-  // Without a goodbye: its ranks are ended by their guardian.
+  // The launcher's connection is gone without a goodbye. Its ranks are then ended by their guardian process.
   void lose_launcher(Rank first, const std::string& message, Clock::time_point now);
-  // The first rank that no launcher has come for yet; nothing where there is none.
+  // Returns the first rank for which no launcher has come yet, if there is one.
   std::optional<Rank> first_without_launcher() const;
   Failure never_launched(Rank first) const;
   // Whether every rank has a launcher, all launchers are done, and no rank is here any more.
   bool is_all_done() const;
-  // Somebody with the token who may not join: named where ranks do not join in time.
+  // Notes somebody who has the token and may not join. If ranks do not join in time, the message names them.
   void note_refusal(const std::string& who);
 
   // The rank itself says that it failed.
   void report(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now);
-  // Its connection is gone. No news of a rank that has left or failed.
+  // The rank's connection is gone. Ignored for a rank that has left or has failed.
   void lose(Rank rank, ErrorKind kind, const std::string& message, Clock::time_point now);
-  // Found by others: known for sure. What the rank's host and pid are is filled in where the failure does not
-  // say; where it was, whoever found it knows better.
+  // Adds a failure that somebody else found and knows for sure. The rank's host and pid are filled in if the
+  // failure does not have them.
   void add(Failure failure);
-  // To be called often: ranks that are silent for too long or have not joined in time.
+  // To be called often. Notices ranks that are silent for too long or have not joined in time.
   void check(Clock::time_point now);
-  // This process itself was stopped for so long: nobody else is to blame.
+  // This process itself was stopped for the time `gap`. No rank is blamed for being silent meanwhile.
   void forgive(Milliseconds gap);
 
   const std::optional<Failure>& cause() const { return cause_; }

@@ -1,6 +1,6 @@
-// RendezvousServer: where the ranks of a job find one another, and where it is noticed when one is lost.
-//
-// In the launcher, or beside rank 0. Runs in a thread of its own. Ranks talk to it with RendezvousClient.
+// RendezvousServer: the ranks of a job find one another through it, and it notices when one is lost. It is
+// part of the launcher, or of the process of rank 0, and runs in a thread of its own. Ranks talk to it with
+// RendezvousClient.
 #pragma once
 
 #include <chrono>
@@ -27,15 +27,16 @@ struct ServerOptions {
   std::chrono::milliseconds handshake_timeout{5'000};   // of a connection that has not proved the token
   std::chrono::milliseconds join_timeout{30'000};       // of all ranks, from the first one on; 0: none
   std::chrono::milliseconds heartbeat_timeout{30'000};  // a rank that is silent for so long is lost
-  // A rank that lives, computes and is waited for by others so long counts as stuck; 0: never.
+  // A rank that lives and computes counts as stuck if others have waited for it that long; 0 means never.
   std::chrono::milliseconds compute_timeout{0};
-  // On the server's thread: who waits for a rank that computes, where it takes longer than the heartbeat
-  // timeout.
+  // Called on the server's thread, with a line of text, if ranks wait for a rank that computes for longer
+  // than the heartbeat timeout.
   std::function<void(const std::string&)> on_note = {};
-  // Ranks 0 to launches - 1 are processes of this server's owner, who tells how they end: report_failure().
+  // Ranks 0 to launches - 1 are processes of this server's owner, who reports how they end by
+  // report_failure().
   std::int32_t launches = 0;
   int spare_connections = 64;  // beyond one for each rank; of more, the oldest that proved nothing is dropped
-  // On the server's thread, once: the first failure. It may use the server, but not destroy it.
+  // Called once, on the server's thread, with the first failure. It may use the server, but not destroy it.
   std::function<void(const Failure&)> on_failure = {};
 };
 
@@ -55,13 +56,13 @@ class RendezvousServer {
   std::vector<RankStatus> ranks() const;
   std::size_t num_keys() const;  // that are set, and not freed
 
-  // The owner's ranks have ended. Blocks until those of all other launchers have ended well, and returns
-  // nothing; or returns the first failure. The launchers have heard either when it returns. Those that have
-  // not come have the join timeout, from this call on.
+  // To be called when the owner's ranks have ended. Blocks until the ranks of all other launchers have ended
+  // well, and then returns nothing; otherwise it returns the first failure. The launchers have heard the
+  // result when it returns. Launchers that have not come yet have the join timeout from this call on.
   std::optional<Failure> await_end();
 
-  // What the owner knows for sure, such as a child that was killed. The ranks are told if it is the first
-  // failure.
+  // Reports what the owner knows for sure, for example that a child was killed. If it is the first failure,
+  // the ranks are told.
   void report_failure(Failure failure);
 
  private:

@@ -1,11 +1,12 @@
-// StallCheck: ranks that wait for one another and can never go on, told apart from ranks that wait for one
-// which computes.
+// StallCheck: finds ranks that wait for one another and can never go on, and tells them apart from ranks that
+// wait for one which computes.
 //
-// Ranks tell with their heartbeats whether they wait, and in which collectives (Activity). A rank that waits
-// can go on when one of its collectives can: when all members that have not begun it can go on, and some one
-// of them, or of those that have, has done anything lately. So a rank that computes for an hour keeps the
-// others waiting and is no failure; two ranks that each wait for the other to begin another collective are
-// one, and so is a collective that all have begun and in which no payload moves.
+// With their heartbeats, ranks tell whether they wait, and in which collectives (Activity). A rank that waits
+// can go on if one of its collectives can. A collective can go on if all members that have not begun it can
+// go on, and if any of its members has done anything lately. For example:
+//   - A rank that computes for an hour while others wait for it is no failure.
+//   - Two ranks that each wait for the other to begin another collective are a failure.
+//   - A collective that all members have begun, and in which no payload moves, is a failure.
 #pragma once
 
 #include <chrono>
@@ -25,23 +26,24 @@ class StallCheck {
   using Clock = std::chrono::steady_clock;
   using Milliseconds = std::chrono::milliseconds;
 
-  // patience: how long nothing has to happen before a wait is judged. compute_limit: after so long a rank
-  // that others wait for, and that is in no collective itself, counts as stuck in its own code; 0: never.
+  // `patience` is how long nothing must have happened before a wait is judged. If others wait for a rank that
+  // is in no collective itself, it counts as stuck in its own code after `compute_limit`; 0 means never.
   explicit StallCheck(Milliseconds patience, Milliseconds compute_limit = Milliseconds(0))
       : patience_(patience), compute_limit_(compute_limit) {}
 
-  // What the rank says of itself, each time that it does.
+  // To be called with what a rank says about itself, each time that it does.
   void add(Rank rank, const Activity& activity, Clock::time_point now);
   // This process itself was stopped for so long, and has heard nothing.
   void forgive(Milliseconds gap);
   // It has left, or is lost.
   void forget(Rank rank) { ranks_.erase(rank); }
 
-  // The number of the last collective of the group that the rank has begun; -1: none.
+  // Returns the number of the last collective of the group that the rank has begun, or -1 if it has begun
+  // none.
   using LastBegun = std::function<std::int64_t(Rank, const std::string& group)>;
 
-  // The first stall, as a failure: deadlock of ranks that wait for one another, with the cycle; timeout of a
-  // collective that all have begun, and of a rank beyond the compute limit.
+  // Returns the first stall as a failure: a deadlock, with its cycle, for ranks that wait for one another; a
+  // timeout for a collective that all members have begun, and for a rank beyond the compute limit.
   std::optional<Failure> find(const LastBegun& last_begun, Clock::time_point now) const;
 
   // Who waits for whom for longer than the patience, and it is no failure: each such wait once. "ranks 0, 2
