@@ -1,9 +1,5 @@
 // RankRun runs one rank's passes on a device of its job, beside the passes of the other ranks. cprun runs
-// scenarios with it, and programs that have passes of their own can use it too. It does this:
-//   - All ranks compare what their passes are made from, and what they do together. A difference is an error,
-//     never a hang.
-//   - The device is made, and the ranks agree on when times begin.
-//   - Each pass: bind its buffers, prepare, upload, warm up, run, download, take its trace.
+// scenarios with it, and programs that have passes of their own can use it too:
 //
 //   1. All ranks compare what their passes are made from, and what they do together. A difference is an error,
 //      never a hang.

@@ -47,7 +47,8 @@ class Evaluator {
   AttentionPlanCache attention_plans_;
 };
 
-// What a step reads or writes: all tokens of the batch in training and prefill, one of each request in decode.
+// What a step reads or writes: all tokens of the batch in training and prefill, one of each request in
+// decode.
 std::int64_t tokens_of_step(const Workload& workload);
 
 // Model flops over the peak of all GPUs and the time.

@@ -29,9 +29,9 @@ struct SweepPoint {
   std::string why;
   bool refused = false;
 };
-// Questions that differ in one thing: a length, a batch, GPUs, a cluster. Throws the InvalidInput of the first
-// one where nothing is legal in any. When it is stopped: the points that were searched to their ends. `next`
-// is called before each search.
+// Questions that differ in one thing: a length, a batch, GPUs, a cluster. Throws the InvalidInput of the
+// first one where nothing is legal in any. When it is stopped: the points that were searched to their ends.
+// `next` is called before each search.
 std::vector<SweepPoint> sweep(const std::vector<PlanQuestion>& questions, const SearchOptions& options = {},
                               const std::function<void(const PlanQuestion&)>& next = {});
 

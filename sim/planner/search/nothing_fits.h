@@ -28,8 +28,8 @@ struct NearestMisses {
 [[noreturn]] void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts,
                                      const NearestMisses& misses);
 
-// What is fixed leaves no layout at all: throws InvalidInput with the error's words and the nearest value of a key
-// that works.
+// What is fixed leaves no layout at all: throws InvalidInput with the error's words and the nearest value of
+// a key that works.
 [[noreturn]] void throw_with_nearest(const PlanQuestion& question, const InvalidInput& error);
 
 }  // namespace cp::sim
