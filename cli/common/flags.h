@@ -63,8 +63,8 @@ class FlagSet {
   Flag add_list(const std::string& name, const std::function<void(const std::vector<std::string>&)>& set,
                 const std::string& help) const;
 
-  // "-o, --output": the file that the command writes, spelled alike in all commands. `older` is what it was called
-  // before; it still works, but --help does not list it.
+  // "-o, --output": the file that the command writes, spelled alike in all commands. `older` is what it was
+  // called before; it still works, but --help does not list it.
   Flag add_output(std::string& path, const std::string& type, const std::string& help,
                   const std::string& older = "--out") const;
 
@@ -95,11 +95,12 @@ inline Flag add_count(FlagSet app, const std::string& flag, int& value, const st
   });
 }
 
-// Lets --help of the program, and of the commands that are added to it afterwards, break what it says of flags
-// and commands into lines of at most kHelpColumns (exit_codes.h).
+// Lets --help of the program, and of the commands that are added to it afterwards, break what it says of
+// flags and commands into lines of at most kHelpColumns (exit_codes.h).
 void wrap_help(CLI::App& app);
 
-// Throws InvalidInput when neither -o nor an older spelling of it was given; `example`: a file that it could be.
+// Throws InvalidInput when neither -o nor an older spelling of it was given; `example`: a file that it could
+// be.
 void require_output(const std::string& path, const std::string& example);
 
 }  // namespace cp::cli

@@ -13,9 +13,10 @@ ShardedUnit flat_unit(const HsdpParam& param, Rank self) {
   const HsdpOptions& options = param.options();
   if (param.sharded().shape.size() != 1 || param.shard_axes().size() > 1 ||
       !std::holds_alternative<Chunked>(options.split)) {
-    throw InvalidInput(str("a parameter of ", param.sharded().shape.size(), " dimensions, split ",
-                           placements_to_string(param.sharded()),
-                           ", is not a flat unit; give it one dimension and one shard axis with equal chunks"));
+    throw InvalidInput(
+        str("a parameter of ", param.sharded().shape.size(), " dimensions, split ",
+            placements_to_string(param.sharded()),
+            ", is not a flat unit; give it one dimension and one shard axis with equal chunks"));
   }
   if (options.reduce != ReduceOp::sum) {
     throw InvalidInput(

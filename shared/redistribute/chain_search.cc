@@ -198,7 +198,7 @@ void ChainSearch::try_short_chains(const Limits& limits) {
   }
 }
 
-void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient) {
+void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effort, Patience patience) {
   labels_.clear();
   best_label_.assign(graph_.num_nodes(), -1);
   open_.clear();
@@ -207,7 +207,8 @@ void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effor
               false,           false};
   start.finished = start.spent;
   push(start);
-  if (breadth == Breadth::towards_target && !best_ && patient) try_short_chains(limits);
+  if (breadth == Breadth::towards_target && !best_ && patience != Patience::none) try_short_chains(limits);
+  bool any_chain = false;  // the effort is spent: from here on the first chain is the answer
   while (!open_.empty()) {
     // The label whose chain may become the cheapest comes first. If even this one cannot beat the best chain,
     // none can.
@@ -216,12 +217,13 @@ void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effor
     open_.pop_back();
     if (labels_[idx(label)].superseded || labels_[idx(label)].expanded) continue;
     if (best_ && labels_[idx(label)].finished >= best_->cost) return;
-    if (effort_left_ <= (best_ || !patient ? 0 : -kPatience * effort)) {
+    if (effort_left_ <= (best_ || patience == Patience::none ? 0 : -kPatience * effort)) {
       least_passed_over_ = std::min(least_passed_over_, labels_[idx(label)].finished.primary);
-      return;
+      if (best_ || patience != Patience::endless) return;
+      any_chain = true;
     }
     // Its own edge was only bounded so far: now that it is the most promising, the cost is worth the effort.
-    if (labels_[idx(label)].is_bound) {
+    if (labels_[idx(label)].is_bound && !any_chain) {
       follow(labels_[idx(label)].parent, *labels_[idx(label)].edge, limits);
       continue;
     }
@@ -231,25 +233,31 @@ void ChainSearch::pass(const Limits& limits, Breadth breadth, std::int64_t effor
     for (int depth = 0; next >= 0 && depth < kDeepest; ++depth) {
       const std::size_t first = labels_.size();
       labels_[idx(next)].expanded = true;
-      expand(next, limits, breadth);
-      next = breadth == Breadth::towards_target && effort_left_ > 0 ? best_since(first) : -1;
+      if (labels_[idx(next)].is_bound) {
+        follow(labels_[idx(next)].parent, *labels_[idx(next)].edge, limits);
+      } else {
+        expand(next, limits, breadth);
+      }
+      const bool goes_on = any_chain ? !best_ : breadth == Breadth::towards_target && effort_left_ > 0;
+      next = goes_on ? best_since(first, any_chain) : -1;
     }
   }
 }
 
-// The most promising label behind the first ones that is neither a goal nor a bound.
-std::int32_t ChainSearch::best_since(std::size_t first) const {
+// The most promising label behind the first ones that is not a goal; nor a bound, unless those count too.
+std::int32_t ChainSearch::best_since(std::size_t first, bool with_bounds) const {
   std::int32_t best = -1;
   for (std::size_t i = first; i < labels_.size(); ++i) {
     const Label& label = labels_[i];
-    if (label.superseded || label.is_bound || graph_.node(label.node).is_goal) continue;
+    if (label.superseded || label.expanded || (label.is_bound && !with_bounds)) continue;
+    if (!label.is_bound && graph_.node(label.node).is_goal) continue;
     if (best_ && label.finished >= best_->cost) continue;
     if (best < 0 || label.finished < labels_[idx(best)].finished) best = static_cast<std::int32_t>(i);
   }
   return best;
 }
 
-ChainSearch::Answer ChainSearch::run(const Limits& limits, double share, bool patient) {
+ChainSearch::Answer ChainSearch::run(const Limits& limits, double share, Patience patience) {
   best_.reset();
   least_passed_over_ = kNothing;
   const Bounds::Left left = graph_.node(graph_.source()).left;
@@ -257,11 +265,11 @@ ChainSearch::Answer ChainSearch::run(const Limits& limits, double share, bool pa
   // First the moves that source and target suggest: few, and they usually hold the best chain. If its cost
   // equals the bound, nothing can be better. Otherwise all moves are tried, if there are few enough layouts;
   // the chain found so far then prunes most of them.
-  pass(limits, Breadth::towards_target, static_cast<std::int64_t>(share * kEffortTowardsTarget), patient);
+  pass(limits, Breadth::towards_target, static_cast<std::int64_t>(share * kEffortTowardsTarget), patience);
   if (best_ && best_->cost.primary <= least) return {best_, best_->cost.primary};
   if (!try_all_moves_) return {best_, best_ ? least : kNothing};
   least_passed_over_ = kNothing;
-  pass(limits, Breadth::all, static_cast<std::int64_t>(share * kEffortOfAll), patient);
+  pass(limits, Breadth::all, static_cast<std::int64_t>(share * kEffortOfAll), patience);
   // Whatever this pass did not follow costs at least least_passed_over_: no chain is cheaper than this, or
   // than the best one itself.
   if (!best_) return {std::nullopt, kNothing};

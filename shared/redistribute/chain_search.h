@@ -32,6 +32,13 @@ struct Chain {
   ChainCost cost;
 };
 
+// What a search does that has spent its effort and knows no chain.
+enum class Patience : std::uint8_t {
+  none,     // gives up
+  some,     // goes on for as long again, and gives up
+  endless,  // then follows the most promising moves to their ends until one is the target's layout
+};
+
 // A* search over the layouts of a graph (Hart, Nilsson and Raphael 1968), in two passes: first with the moves
 // that source and target suggest; then, if there are few enough layouts, with all moves, of which only those
 // are looked at that could still lead to a better chain.
@@ -48,9 +55,8 @@ class ChainSearch {
     std::optional<Chain> best;        // nothing if no chain was found that keeps the limits
     std::int64_t least_possible = 0;  // by the objective, no chain that keeps the limits costs less
   };
-  // `share` is the part of a request's effort that this search may take. A search that is not `patient` gives
-  // up when its share is spent, even if it has found no chain.
-  Answer run(const Limits& limits, double share, bool patient);
+  // `share` is the part of a request's effort that this search may take.
+  Answer run(const Limits& limits, double share, Patience patience);
 
  private:
   struct Label {
@@ -63,9 +69,9 @@ class ChainSearch {
     bool is_bound = false;
   };
 
-  void pass(const Limits& limits, Breadth breadth, std::int64_t effort, bool patient);
+  void pass(const Limits& limits, Breadth breadth, std::int64_t effort, Patience patience);
   void expand(std::int32_t label, const Limits& limits, Breadth breadth);
-  std::int32_t best_since(std::size_t first) const;
+  std::int32_t best_since(std::size_t first, bool with_bounds) const;
   void try_edge(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits);
   void follow(std::int32_t label, LayoutGraph::Edge& edge, const Limits& limits);
   ChainCost finished(const ChainCost& spent, std::int32_t node) const;

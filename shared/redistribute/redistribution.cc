@@ -18,6 +18,7 @@ using detail::kTriedLayouts;
 using detail::LayoutGraph;
 using detail::MoveCost;
 using detail::MoveCoster;
+using detail::Patience;
 using detail::State;
 using detail::StateMove;
 using detail::StateSpace;
@@ -67,15 +68,17 @@ struct Request {
   bool casts_before() const { return source.dtype != travel; }
   bool casts_after() const { return target.dtype != travel; }
 
-  // A chain that keeps the limits: an empty one keeps any.
-  std::optional<Redistribution> solve(double most_peak, bool is_first = true) {
+  // A chain that keeps the limits: an empty one keeps any. A search with no patience takes a share of the
+  // effort alone.
+  std::optional<Redistribution> solve(double most_peak, Patience patience) {
     if (static_cast<double>(coster.largest_ends_bytes()) > most_peak) return std::nullopt;
     if (!graph) graph.emplace(space, coster, options.cost, casts_before(), casts_after());
     const bool few = count_layouts(space, 0) <= kTriedLayouts && space.num_ranks() <= kTriedRanks;
     const auto cast_ps = std::llround(coster.cast_us(casts_before(), casts_after()) * 1e6);
     ChainSearch search(*graph, options.objective, cast_ps, few);
     const ChainSearch::Answer answer = search.run(
-        {temporary_limit, most_peak}, is_first || few ? 1 : kShareOfFurtherChains, is_first || few);
+        {temporary_limit, most_peak}, patience != Patience::none || few ? 1 : kShareOfFurtherChains,
+        few ? std::max(patience, Patience::some) : patience);
     if (!answer.best) return std::nullopt;
     Redistribution result = describe(answer.best->moves);
     const bool by_time = options.objective == Objective::time;
@@ -146,14 +149,14 @@ Redistribution Request::describe(const std::vector<StateMove>& moves) {
 }
 
 std::optional<Redistribution> Request::first(std::int64_t& least) {
-  if (std::optional<Redistribution> best = solve(kNoLimit)) return best;
+  if (std::optional<Redistribution> best = solve(kNoLimit, Patience::some)) return best;
   const double limit = temporary_limit;
   // What was costed already spares effort, so that this search would go further or not with what the first
   // one saw.
   graph.reset();
   temporary_limit = 1e6 * static_cast<double>(shard_bytes);  // beyond what any move takes, and finite
   bool found = false;
-  while (std::optional<Redistribution> leaner = solve(kNoLimit, !found)) {
+  while (std::optional<Redistribution> leaner = solve(kNoLimit, found ? Patience::none : Patience::endless)) {
     found = true;
     least = 0;
     for (const RedistributionStep& step : leaner->steps) least = std::max(least, step.temporary_bytes_max);
@@ -265,7 +268,7 @@ std::vector<Redistribution> pareto_redistributions(const Layout& source, const L
   while (next) {
     most_peak = static_cast<double>(next->peak_bytes) - 1;
     chains.push_back(*std::move(next));
-    next = request.solve(most_peak, false);
+    next = request.solve(most_peak, Patience::none);
   }
   return chains;
 }

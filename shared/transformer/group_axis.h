@@ -20,8 +20,8 @@ std::string_view name(GroupAxis axis);
 GroupAxis axis_of_group(std::string_view group);
 
 // Whether its collectives carry rows between tensor-parallel regions: serving systems run these by kernels of
-// their own, and no other ones, not even of the same axis. The same table says it, by the name alone, whatever
-// plan the group is in; of a name that it does not know, no.
+// their own, and no other ones, not even of the same axis. The same table says it, by the name alone,
+// whatever plan the group is in; of a name that it does not know, no.
 bool joins_regions(std::string_view group);
 
 }  // namespace cp

@@ -21,7 +21,7 @@ struct Optimizer {
   std::string name = "adamw";  // adamw, adamw_16 (states in bf16), sgd (no states), sgd_momentum (one)
   int states = 2;              // tensors as large as the parameters: AdamW has two, the moments
   DType state_dtype = DType::f32;
-  bool offload = false;  // states and f32 parameters are in host memory (ZeRO-Offload)
+  bool offload = false;                         // states and f32 parameters are in host memory (ZeRO-Offload)
   bool is_adam() const { return states == 2; }  // it keeps both moments
   bool operator==(const Optimizer&) const = default;
 };

@@ -1,4 +1,5 @@
-// A line of comma-separated values, quoted as read_csv (sim/cost/presets/csv.h) takes it; numbers with all their digits.
+// A line of comma-separated values, quoted as read_csv (sim/cost/presets/csv.h) takes it; numbers with all
+// their digits.
 #pragma once
 
 #include <charconv>

@@ -462,7 +462,8 @@ TEST(TraceExport, TwoMeasurementsStandSideBySide) {
   EXPECT_THAT(names, IsSupersetOf({"other rank 2", "measured rank 2"}));
 }
 
-// -o and --output are what every command calls the file that it writes; --out, which was this one's name, stays.
+// -o and --output are what every command calls the file that it writes; --out, which was this one's name,
+// stays.
 TEST(TraceExport, TheFileHasOneNameAndItsOlderOne) {
   const Files files;
   for (const char* flag : {"-o", "--output", "--out"}) {

@@ -30,7 +30,8 @@ class Program {
   // For files that the program shall write; removed with the object.
   std::string file(const std::string& name) const { return folder_ + "/" + name; }
   std::string read(const std::string& name) const;  // empty when there is none
-  ProgramEnd finish(std::chrono::milliseconds limit = std::chrono::seconds(240));  // a machine may be ten times slower
+  // A machine may be ten times slower.
+  ProgramEnd finish(std::chrono::milliseconds limit = std::chrono::seconds(240));
 
   // Processes that it started, itself among them, and that run or are stopped; zombies do not count.
   std::vector<pid_t> processes() const;

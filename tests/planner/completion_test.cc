@@ -91,8 +91,8 @@ bool works(PlanQuestion question, const Fixed& fixed) {
   }
 }
 
-// Of all degrees that do not work, those that do not divide the GPUs among them: what is suggested works, and nothing is
-// suggested only where no other value of either key does.
+// Of all degrees that do not work, those that do not divide the GPUs among them: what is suggested works, and
+// nothing is suggested only where no other value of either key does.
 TEST(Completion, WhatIsSuggestedWorksWhateverWasAsked) {
   constexpr int kGpus = 8;
   for (const char* model : {"qwen2.5-7b", "llama-3.1-8b"}) {

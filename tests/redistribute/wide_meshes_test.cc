@@ -168,6 +168,23 @@ TEST(ManyRanks, OneOf16384WritesItsPlan) {
   }
 }
 
+// Sums and means on unevenly many ranks, of a tensor whose leanest chains do not fit the bound: the search
+// spends its effort and its patience before it comes to the end of any chain, since the last move's cost is
+// only bounded.
+TEST(ManyRanks, AChainIsFoundWhenTheEffortIsSpent) {
+  const Mesh mesh = Mesh::parse("a=2,b=8,c=2,d=4,e=3");
+  const Shape shape = {67108865};
+  const Layout from = parse_layout("P(avg),R,P(avg),P(sum),P(sum)", mesh, shape, DType::f32);
+  const Layout to = parse_layout("S(0,head_tail),P(sum),P(avg),P(sum),S(0)", mesh, shape, DType::f32);
+  try {
+    expect_sound(plan_redistribution(from, to));
+  } catch (const MemoryBoundTooTight& error) {
+    RedistributeOptions options;
+    options.max_memory_factor = error.factor_that_works();
+    expect_sound(plan_redistribution(from, to, options));
+  }
+}
+
 // The figures of many ranks are those of each: counted for all of 96 uneven ones, whose plans are all
 // written.
 TEST(ManyRanks, FiguresAreThoseOfThePlans) {

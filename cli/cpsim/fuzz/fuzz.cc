@@ -14,9 +14,9 @@
 #include "cli/common/interrupt.h"
 #include "cli/cpsim/commands.h"
 #include "shared/base/error.h"
+#include "sim/base/number_text.h"
 #include "sim/base/parallel_for.h"
 #include "sim/fuzz/isolated.h"
-#include "sim/base/number_text.h"
 #include "traces/fuzz_case.h"
 
 namespace cp::cli {

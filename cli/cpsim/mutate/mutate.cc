@@ -17,9 +17,9 @@
 #include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
+#include "sim/base/number_text.h"
 #include "sim/base/parallel_for.h"
 #include "sim/fuzz/mutate/campaign.h"
-#include "sim/base/number_text.h"
 #include "sim/present/table.h"
 #include "traces/fuzz_case.h"
 

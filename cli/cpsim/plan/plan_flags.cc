@@ -35,7 +35,8 @@ void add_where(FlagSet app, LayoutFlags& flags) {
       .group(group);
   add_field(app, flags, "--nodes", "N", "How many nodes are used [as many as the cluster's file says]",
             [](Job& job, Text text) {
-              // How many a cluster may have follows from the GPUs of a node, which the cluster's own check knows.
+              // How many a cluster may have follows from the GPUs of a node, which the cluster's own check
+              // knows.
               job.set_nodes(static_cast<int>(
                   parse_whole("--nodes", text, 1, std::numeric_limits<std::int32_t>::max())));
             })

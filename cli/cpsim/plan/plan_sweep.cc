@@ -20,11 +20,11 @@
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "shared/mesh/mesh.h"
+#include "sim/base/number_text.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/planner/models/read_model.h"
 #include "sim/present/plan/plan_head.h"
-#include "sim/base/number_text.h"
 
 namespace cp::cli {
 namespace {

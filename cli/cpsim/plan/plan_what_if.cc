@@ -17,10 +17,10 @@
 #include "shared/base/error.h"
 #include "shared/base/units.h"
 #include "shared/transformer/short_layout.h"
+#include "sim/base/number_text.h"
 #include "sim/planner/search/inverse.h"
 #include "sim/planner/search/search.h"
 #include "sim/planner/search/sensitivity.h"
-#include "sim/base/number_text.h"
 #include "sim/present/plan/plan_head.h"
 #include "sim/present/plan/plan_what_if_screen.h"
 

@@ -1,4 +1,5 @@
-// What the questions around a plan share: a progress line over several searches, rows, and where they are written.
+// What the questions around a plan share: a progress line over several searches, rows, and where they are
+// written.
 #pragma once
 
 #include <cstdint>

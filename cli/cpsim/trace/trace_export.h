@@ -23,8 +23,8 @@ ExportFormat parse_export_format(const std::string& text, const std::string& out
 std::string export_trace(const std::string& path, ExportFormat format,
                          const std::optional<std::string>& merge, std::string& truncation);
 
-// Makes the folder, with rank_N.json for each rank as PyTorch's profiler writes it: for HolisticTraceAnalysis,
-// whatever the back end was. Throws as export_trace() does.
+// Makes the folder, with rank_N.json for each rank as PyTorch's profiler writes it: for
+// HolisticTraceAnalysis, whatever the back end was. Throws as export_trace() does.
 void export_folder(const std::string& path, const std::string& folder, std::string& truncation);
 
 }  // namespace cp::cli

@@ -18,8 +18,8 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/accuracy/validate/accuracy_page.h"
-#include "sim/base/parallel_for.h"
 #include "sim/base/number_text.h"
+#include "sim/base/parallel_for.h"
 #include "sim/present/table.h"
 
 namespace cp::cli {

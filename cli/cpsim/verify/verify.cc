@@ -13,8 +13,8 @@
 #include "cli/common/interrupt.h"
 #include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress_line.h"
-#include "sim/base/parallel_for.h"
 #include "sim/base/number_text.h"
+#include "sim/base/parallel_for.h"
 #include "sim/proof/exhaustive/verify_redistribute.h"
 
 namespace cp::cli {

@@ -8,6 +8,7 @@
 #include "sim/accuracy/validate/served_rows.h"
 #include "sim/accuracy/validate/step_columns.h"
 #include "sim/accuracy/validate/training_steps.h"
+#include "sim/base/number_text.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/presets/csv.h"
@@ -19,7 +20,6 @@ namespace {
 
 using Metric = PublishedStep::Metric;
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 // How far apart two rows count whose products have another precision, in doublings of a size. Chosen. It only
 // decides which published row is shown as the nearest.
 constexpr double kOtherPrecision = 0.5;

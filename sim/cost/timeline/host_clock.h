@@ -1,5 +1,5 @@
-// When the host of one rank issues the steps of a plan: one after the other in the plan's order, on all streams
-// in turn, and each iteration of a Repeat in the same time (issue_time.h).
+// When the host of one rank issues the steps of a plan: one after the other in the plan's order, on all
+// streams in turn, and each iteration of a Repeat in the same time (issue_time.h).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The longest chain of operations of a rank's replay (rank_replay.h), by the rates that it hangs on: each task
-// continues the chain of whatever ended last of all that it waited for. The times of a chain add up to its end.
+// The longest chain of operations of a rank's replay (rank_replay.h), by the rates that it hangs on: each
+// task continues the chain of whatever ended last of all that it waited for. The times of a chain add up to
+// its end.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +40,8 @@ class RankChains {
   std::int64_t host_waits() const { return host_waits_; }
 
   State state() const;
-  // What the chain grew since then, it grows `factor` times more, in `passed` ns: of the stream's running task,
-  // of its last one, of a step.
+  // What the chain grew since then, it grows `factor` times more, in `passed` ns: of the stream's running
+  // task, of its last one, of a step.
   void extend_running(std::size_t stream, const State& then, double factor);
   void extend_last(std::size_t stream, const State& then, double factor, double passed);
   void extend_step(StepId step, const State& then, double factor, double passed);

@@ -1,5 +1,5 @@
-// The steps of one rank's plan as replay_rank() (rank_replay.h) runs them: by stream, with what each waits for,
-// what it takes alone, and where its time goes. Nothing here changes while they run.
+// The steps of one rank's plan as replay_rank() (rank_replay.h) runs them: by stream, with what each waits
+// for, what it takes alone, and where its time goes. Nothing here changes while they run.
 #pragma once
 
 #include <cstddef>

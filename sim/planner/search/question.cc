@@ -4,11 +4,10 @@
 #include <cmath>
 
 #include "shared/base/text.h"
+#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // Estimate: buffers that NCCL keeps for the channels of a communicator, between one of a node's (tens of MiB)
 // and one across nodes (a few hundred).

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "shared/base/text.h"
+#include "sim/base/number_text.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/ranking.h"
-#include "sim/base/number_text.h"
 
 namespace cp::sim {
 namespace {

@@ -1,4 +1,5 @@
-// What was asked, on what, and what was assumed, in one line each: the head of answers that come again and again.
+// What was asked, on what, and what was assumed, in one line each: the head of answers that come again and
+// again.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Answers to the questions around a plan, as text, as CSV and as JSON: one sentence, a head of three lines, one
-// table, and what remains to be said. Tables have layouts in short (shared/transformer/short_layout.h), CSV and
-// JSON whole.
+// Answers to the questions around a plan, as text, as CSV and as JSON: one sentence, a head of three lines,
+// one table, and what remains to be said. Tables have layouts in short (shared/transformer/short_layout.h),
+// CSV and JSON whole.
 //
 // JSON: schema ("cpsim.plan.sweep/1", maximize, minimize, sensitivity, next_experiment), summary, and
 //   sweep, maximize, minimize  varies (the flag: "seq-len"; null: nothing does), assumptions [text], notes [text],
@@ -59,9 +59,9 @@ double tokens_per_s(const PlanRow& row);
 // `brief`, here and below: without the head, and without what to type next.
 std::string rows_text(const PlanRows& rows, bool brief = false);
 std::string rows_json(const PlanRows& rows);
-// A line of names (varies, value, seq_len, global_batch, nodes, gpus, cluster, layout, step_us, low_us, high_us,
-// tokens_per_s, vs_first, tokens_per_s_per_gpu, mfu, exposed_us, bound, counted_bytes, usable_bytes, why), and
-// one for each row; of rows without a best one, only what is known and why.
+// A line of names (varies, value, seq_len, global_batch, nodes, gpus, cluster, layout, step_us, low_us,
+// high_us, tokens_per_s, vs_first, tokens_per_s_per_gpu, mfu, exposed_us, bound, counted_bytes, usable_bytes,
+// why), and one for each row; of rows without a best one, only what is known and why.
 std::string rows_csv(const PlanRows& rows);
 
 // Of the fastest layouts of an answer.

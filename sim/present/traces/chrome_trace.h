@@ -3,8 +3,8 @@
 // order.
 //
 // For people: a process for each rank (pid: the rank) with a thread for each stream, which says what runs
-// there, and one for the passes. An arrow goes from each send of an Exchange to its receive. Nothing is called
-// by the name of something that did not run, be it a simulated run's, Gloo's or NCCL's.
+// there, and one for the passes. An arrow goes from each send of an Exchange to its receive. Nothing is
+// called by the name of something that did not run, be it a simulated run's, Gloo's or NCCL's.
 //
 // As the profiler: communication has the names of NCCL's kernels, and a process for the rank's host launches
 // every step when the pass begins and so never holds a kernel back: the timeline has no model of the host.

@@ -1,6 +1,6 @@
-// Files of traces, whose format their name says: NAME.json is Chrome's, NAME.pftrace Perfetto's, both in words
-// for people; DIR/ is a folder with one rank_N.json for each rank as PyTorch's profiler writes them, which is
-// what HolisticTraceAnalysis reads.
+// Files of traces, whose format their name says: NAME.json is Chrome's, NAME.pftrace Perfetto's, both in
+// words for people; DIR/ is a folder with one rank_N.json for each rank as PyTorch's profiler writes them,
+// which is what HolisticTraceAnalysis reads.
 #pragma once
 
 #include <string>
