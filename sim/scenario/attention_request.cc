@@ -87,8 +87,8 @@ std::string what_ran_instead(const StrategyRequest& request, const Strategy& str
   if (is_hybrid(request.name) && !request.ulysses_degree &&
       (strategy.ulysses_degree == cp || strategy.ulysses_degree == 1)) {
     return str(request.name, ": no degree between 1 and ", cp, " divides the ", cp, " ranks",
-               strategy.ulysses_degree == 1 ? str(" and is at most q_heads=", problem.q_heads) : "", ": ran ",
-               ran);
+               strategy.ulysses_degree == 1 ? str(" and is at most q_heads=", problem.q_heads) : "", ", so ",
+               ran, " ran instead");
   }
   if (has_inner_rings(request.name) && !request.inner_ring && strategy.inner_ring == 1)
     return str(request.name, ": no number between 1 and ", cp, " divides the ", cp, " ranks, so ", ran,

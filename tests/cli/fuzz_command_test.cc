@@ -80,7 +80,7 @@ TEST(FuzzCommand, EndsCleanlyOnCtrlC) {
 TEST(FuzzCommand, SaysWhatIsWrongWithItsFlags) {
   EXPECT_THAT(cpsim({"fuzz", "--time", "soon"}).err,
               HasSubstr("--time soon is not a time; use, for example, 60s"));
-  EXPECT_THAT(cpsim({"fuzz", "--target", "redistributes"}).err, HasSubstr("use redistribute"));
+  EXPECT_THAT(cpsim({"fuzz", "--target", "redistributes"}).err, HasSubstr("use one of redistribute"));
   EXPECT_THAT(cpsim({"fuzz", "--corpus", "/dev/null/none"}).err, HasSubstr("--corpus /dev/null/none"));
   EXPECT_EQ(cpsim({"fuzz", "--cases", "0"}).exit_code, 2);
 }

@@ -302,7 +302,7 @@ TEST(PlanCommand, AMisspeltConfigIsWarnedOfFirst) {
                       "--seq-len", "1K",      "--global-batch",           "2"};
   const char *slip =
                  "num_key_value_head is not read; did you mean num_key_value_heads? num_key_value_heads is "
-                 "missing: 8, as num_attention_heads",
+                 "missing, so 8 is taken, as num_attention_heads",
              *type = "model_type \"olmo2\" is not known";
   const json answer = answer_of(cpsim(with(plan, {"--json"})));
   ASSERT_EQ(answer["warnings"].size(), 2U);
@@ -351,7 +351,7 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
   EXPECT_THAT(changed({"--phase", "serving"}), HasSubstr("use training, prefill or decode"));
   EXPECT_THAT(changed({"--dtype", "fp9"}), HasSubstr("--dtype fp9"));
   EXPECT_THAT(changed({"--explain", "tp=3"}), HasSubstr("--explain tp=3"));
-  EXPECT_THAT(changed({"--fix", "tp=3"}), HasSubstr("does not fit 8 GPUs"));
+  EXPECT_THAT(changed({"--fix", "tp=3"}), HasSubstr("do not fit 8 GPUs"));
   EXPECT_THAT(changed({"--json", "--csv", "-"}), HasSubstr("--json and --csv - write to standard output"));
   EXPECT_THAT(changed({"--output", "x"}), HasSubstr("--output x needs --emit"));
   EXPECT_THAT(changed({"--emit", "jax"}), AllOf(HasSubstr("--emit jax"), HasSubstr("megatron")));

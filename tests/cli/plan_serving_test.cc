@@ -97,7 +97,7 @@ TEST(PlanServing, RefusesWhatCannotBe) {
                 j.set_aggregated("spread");
                 j.set_cached(0);
               }),
-              HasSubstr("use 1 or more"));
+              HasSubstr("use --cached 1 or more"));
   EXPECT_THAT(error_after([](Job& j) {
                 j.set_linear_dtype("nvfp4");
                 j.set_software("cprun");

@@ -148,7 +148,7 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
               AllOf(HasSubstr("44 of 64 keys belong to no document; let the last document end at 64"),
                     HasSubstr("--padding")));
   EXPECT_THAT(error({"--batch", "2", "--documents", "0/64;0/8"}),
-              HasSubstr("0/8 ends at 8, and 56 of 64 keys"));
+              HasSubstr("0/8 ends at 8, so 56 of 64 keys"));
   EXPECT_THAT(error({"--strategy", "rng"}), HasSubstr("did you mean ring?"));
   EXPECT_THAT(error({"--documents", "0/80"}), HasSubstr("end at 80, beyond kv_len=64"));
   EXPECT_THAT(error({"--strategies", "all", "--trace", "x"}), HasSubstr("--trace x holds one run"));

@@ -116,7 +116,7 @@ TEST(ServingRatesText, ErrorsHaveTheirPlaceAndWhatIsAllowed) {
        "all_reduce[0]: gpus 1: one GPU reduces nothing; use 2 or more"},
       {reduce + "bytes: [1, 2] us: 3 }",
        "has 1 times but 2 sizes; give one time for each size, and at least one"},
-      {reduce + "}", "has 0 times of 0 sizes"},
+      {reduce + "}", "has 0 times but 0 sizes"},
       {reduce + "bytes: [2, 1] us: [3, 4] }", "1 comes behind 2; give the sizes in ascending order"},
       {reduce + "bytes: [1, 2] us: [4, 3] }",
        "3 us for 2 bytes is less than the 4 us of 1, and time does not fall as bytes grow; leave one of the "

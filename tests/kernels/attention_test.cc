@@ -41,7 +41,7 @@ std::vector<Case> cases() {
       {"one", one, {{0, 1, 0, 1, Kind::full, 0, 0}}}};
 }
 
-AttentionInputs inputs_of(const Case& test_case) {
+AttentionInputs case_inputs(const Case& test_case) {
   const AttentionShape& shape = test_case.shape;
   return {shape,
           0.5,
@@ -95,7 +95,7 @@ struct Attention {
 class AttentionKernels : public ::testing::TestWithParam<Case> {};
 
 TEST_P(AttentionKernels, ForwardEqualsTheDefinition) {
-  const AttentionInputs inputs = inputs_of(GetParam());
+  const AttentionInputs inputs = case_inputs(GetParam());
   const auto expected = testing::reference_forward(inputs);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {  // the inputs are exact in all of them
     Attention attention(inputs, dtype);
@@ -107,7 +107,7 @@ TEST_P(AttentionKernels, ForwardEqualsTheDefinition) {
 }
 
 TEST_P(AttentionKernels, BackwardEqualsTheDefinition) {
-  const AttentionInputs inputs = inputs_of(GetParam());
+  const AttentionInputs inputs = case_inputs(GetParam());
   const auto forward = testing::reference_forward(inputs);
   const auto dout_values = testing::small_fractions(inputs.shape.out_numel(), 4);
   const auto expected = testing::reference_backward(inputs, dout_values);
@@ -135,7 +135,7 @@ TEST_P(AttentionKernels, BackwardEqualsTheDefinition) {
 // A fused step's delta is that of AttentionDelta, bit for bit, and so is all that follows.
 // Gradients that nobody wants are left out, and the others are bit for bit the same.
 TEST_P(AttentionKernels, BackwardMakesTheGradientsThatAreThere) {
-  const AttentionInputs inputs = inputs_of(GetParam());
+  const AttentionInputs inputs = case_inputs(GetParam());
   const auto forward = testing::reference_forward(inputs);
   const auto dout_values = testing::small_fractions(inputs.shape.out_numel(), 4);
   for (const bool accumulate : {false, true}) {
@@ -162,7 +162,7 @@ TEST_P(AttentionKernels, BackwardMakesTheGradientsThatAreThere) {
 }
 
 TEST_P(AttentionKernels, FusedBackwardMakesItsDelta) {
-  const AttentionInputs inputs = inputs_of(GetParam());
+  const AttentionInputs inputs = case_inputs(GetParam());
   const auto forward = testing::reference_forward(inputs);
   const auto dout_values = testing::small_fractions(inputs.shape.out_numel(), 4);
   Attention attention(inputs, DType::f32);
@@ -185,7 +185,7 @@ TEST_P(AttentionKernels, FusedBackwardMakesItsDelta) {
 
 // Each slice's rows over half of the keys, merged, give those over all keys.
 TEST_P(AttentionKernels, MergeOfTwoHalvesIsTheWhole) {
-  const AttentionInputs inputs = inputs_of(GetParam());
+  const AttentionInputs inputs = case_inputs(GetParam());
   const auto expected = testing::reference_forward(inputs);
   Attention attention(inputs, DType::f32);
   const View other_out = attention.new_out(), other_lse = attention.new_lse();
@@ -218,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(Masks, AttentionKernels, ::testing::ValuesIn(cases()),
 TEST(AttentionForward, LayoutInMemoryDoesNotMatter) {
   const AttentionShape shape{2, 3, 4, 2, 1, 2, 2};
   const Case test_case{"", shape, {{0, 3, 0, 4, Kind::causal, 1, 0}}};
-  const AttentionInputs inputs = inputs_of(test_case);
+  const AttentionInputs inputs = case_inputs(test_case);
   Attention attention(inputs, DType::f32);
   const View expected_out = attention.out, expected_lse = attention.lse;
   attention.memory.run(AttentionForward{attention.q, attention.k, attention.v, expected_out, expected_lse,

@@ -77,7 +77,7 @@ TEST(Sweep, WhatIsWrongAtEveryLengthIsAnError) {
   EXPECT_THAT(message_of([&] {
                 sweep({question, at_seq_len(question, 8192)});
               }),
-              HasSubstr("does not fit 4 GPUs"));
+              HasSubstr("do not fit 4 GPUs"));
   // Two tokens over four ranks: at another length it is legal.
   question.fixed.tp = 4;
   const auto points = sweep({at_seq_len(question, 2), at_seq_len(question, 4096)});

@@ -165,7 +165,7 @@ TEST(Search, WhatIsFixedStaysFixed) {
     EXPECT_EQ(candidate.layout.recompute.kind, Recompute::Kind::full);
   }
   question.fixed.tp = 3;
-  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }), HasSubstr("does not fit 8 GPUs"));
+  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }), HasSubstr("do not fit 8 GPUs"));
 }
 
 TEST(Search, NothingFitsNamesTheNearestAndWhatWould) {

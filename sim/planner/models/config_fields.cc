@@ -150,7 +150,7 @@ void ConfigFields::look_at_other_keys() {
   const std::size_t all = others.size();
   others.resize(std::min(all, kNamed));
   assume(str(all, all == 1 ? " key of the config is not read: " : " keys of the config are not read: ",
-             join(others), all > kNamed ? str(" and ", all - kNamed, " more") : ""));
+             join(others, ", "), all > kNamed ? str(" and ", all - kNamed, " more") : ""));
 }
 
 void ConfigFields::fail(const std::string& message) { errors_.push_back(str(filename_, ": ", message)); }

@@ -55,13 +55,16 @@ std::string too_large(const PlanQuestion& question, const Memory& memory) {
 
 // The same text with another value of a key. The text may say "dp" for dp_shard or, in serving, dp_replicate.
 std::string with_key(std::string_view text, const NearestKey& nearest) {
-  const std::string_view written =
-      !gives(text, nearest.key) && nearest.key.starts_with("dp_") ? "dp" : std::string_view(nearest.key);
   std::vector<std::string> parts;
   const std::string whole = with_layout_keys(text);
-  for (const std::string_view part : split(whole, ',')) {
-    const std::string_view key = trim(part.substr(0, part.find('=')));
-    parts.push_back(key == written ? str(nearest.key, "=", nearest.value) : std::string(trim(part)));
+  const std::vector<std::string_view> given = split(whole, ',');
+  const auto key_of = [](std::string_view part) { return trim(part.substr(0, part.find('='))); };
+  const bool by_its_name =
+      std::any_of(given.begin(), given.end(), [&](auto part) { return key_of(part) == nearest.key; });
+  const std::string_view written =
+      !by_its_name && nearest.key.starts_with("dp_") ? "dp" : std::string_view(nearest.key);
+  for (const std::string_view part : given) {
+    parts.push_back(key_of(part) == written ? str(nearest.key, "=", nearest.value) : std::string(trim(part)));
   }
   return join(parts);
 }
