@@ -156,6 +156,16 @@ TEST(PlanHead, IsThreeLinesWhateverIsAsked) {
   EXPECT_THAT(head_text(plan_head(question, "x")), HasSubstr("\nassumed     nothing; all: x\n"));
 }
 
+TEST(PlanHead, WarningsComeFirstAndAlsoInBrief) {
+  PlanQuestion question = testing::example_answer().question;
+  question.warnings = {"num_key_value_head is not read"};
+  const PlanHead head = plan_head(question, "x");
+  EXPECT_THAT(head_text(head), StartsWith("warning     num_key_value_head is not read\nasked "));
+  EXPECT_EQ(head_text(head, true), "warning     num_key_value_head is not read\n");
+  question.warnings.clear();
+  EXPECT_EQ(head_text(plan_head(question, "x"), true), "");
+}
+
 TEST(Fitting, CountsWhatItLeavesOut) {
   const std::vector<std::string> items{"one", "two", "three", "four"};
   EXPECT_EQ(fitting(items, ", ", 21), "one, two, three, four");

@@ -7,26 +7,10 @@
 #include "shared/base/text.h"
 #include "sim/present/plan/plan_inputs.h"
 #include "sim/present/plan/plan_screen.h"
+#include "sim/scenario/plan_fixed.h"
 
 namespace cp::sim {
 namespace {
-
-// Numbers have commas without a space behind them.
-void add_clauses(std::vector<std::string>& items, std::string_view text) {
-  constexpr std::string_view kBetween = ", ";
-  for (std::size_t end = text.find(kBetween); end != std::string_view::npos; end = text.find(kBetween)) {
-    items.emplace_back(text.substr(0, end));
-    text.remove_prefix(end + kBetween.size());
-  }
-  items.emplace_back(text);
-}
-
-// Without what follows the number of parameters.
-std::string model_in_short(const std::string& text) {
-  constexpr std::string_view kLast = " parameters";
-  const std::size_t at = text.find(kLast);
-  return at == std::string::npos ? text : text.substr(0, at + kLast.size());
-}
 
 // The beginning of a text; no letter is cut in two.
 std::string beginning(const std::string& text, std::size_t width) {
@@ -41,18 +25,11 @@ std::string beginning(const std::string& text, std::size_t width) {
 
 PlanHead plan_head(const PlanQuestion& question, std::string whole) {
   PlanHead head;
-  std::string model, fixed;
-  for (const auto& [title, text] : plan_inputs(question)) {
-    if (title == "model") model = model_in_short(text);
-    if (title == "workload") add_clauses(head.asked, text);
-    if (title == "fixed") fixed = str("fixed ", text);
-    if (title == "cluster") add_clauses(head.on, text);
-  }
-  // Answers begin with the model's name, and what a step's tokens add up to is no news.
-  std::string& workload = head.asked.front();
-  workload = workload.substr(0, workload.find(" ("));
-  if (!fixed.empty()) head.asked.insert(head.asked.begin() + 1, fixed);
-  head.asked.push_back(model);
+  head.asked = workload_clauses(question);
+  if (const std::string fixed = fixed_text(question.fixed); !fixed.empty())
+    head.asked.insert(head.asked.begin() + 1, str("fixed ", fixed));
+  head.asked.push_back(model_clause(question));
+  head.on = cluster_clauses(question);
   head.on.push_back(str("software ", question.software.name));
   head.warnings = question.warnings;
   head.assumed = question.assumptions;

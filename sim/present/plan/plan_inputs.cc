@@ -26,7 +26,7 @@ std::string human_parameters(std::int64_t count) {
 std::string model_text(const PlanQuestion& question) {
   const Transformer& model = question.model;
   const ParameterCounts counts = parameter_counts(model);
-  std::string text = fmt::format("{}: {} parameters", model.name, human_parameters(counts.total));
+  std::string text = model_clause(question);
   if (model.experts) {
     text += fmt::format(" ({} active; {} experts, {} of them for a token)", human_parameters(counts.active),
                         model.experts->count, model.experts->top_k);
@@ -42,39 +42,10 @@ std::string plural(std::int64_t count, std::string_view what) {
 }
 
 std::string workload_text(const PlanQuestion& question) {
-  const Workload& w = question.workload;
-  if (w.phase == Phase::training) {
-    return fmt::format("training: {} of {} tokens a step ({} tokens), {}, products {}, {}, gradients {}",
-                       plural(w.global_batch, "sequence"), human_count(w.seq_len), human_count(w.tokens()),
-                       name(w.dtype), linear_dtype_name(question), to_string(w.optimizer),
-                       name(w.gradient_dtype));
-  }
-  const std::string requests = str(plural(w.global_batch, "request"), " at once");
-  const std::string dtypes =
-      str(name(w.dtype), ", products ", linear_dtype_name(question),
-          fp8_attention(question) ? ", attention fp8" : "", ", KV cache ", cache_dtype_name(question));
-  if (w.phase == Phase::prefill) {
-    const std::string of = w.cached > 0 ? str(" of ", human_count(w.seq_len)) : "";
-    return fmt::format("prefill: {}, {}{} tokens to read, {}", requests, human_count(w.seq_len - w.cached),
-                       of, dtypes);
-  }
-  std::string text = fmt::format("decode: {}, {} after {} cached, {}", requests,
-                                 plural(w.new_tokens, "new token"), human_count(w.cached), dtypes);
-  if (question.aggregated)
-    text += str(", prompts are read on the same GPUs, of requests that come ",
-                *question.aggregated == sim::Arrivals::spread ? "spread" : "together");
-  if (question.max_ttft_ms)
-    text += fmt::format(", first token within {}", human_us(1e3 * *question.max_ttft_ms));
-  return text;
-}
-
-std::string cluster_text(const PlanQuestion& question) {
-  const Cluster& cluster = question.cluster;
-  const int gpus = cluster.num_gpus();
-  const double usable = static_cast<double>(usable_bytes(question)) / (1024.0 * 1024 * 1024);
-  return fmt::format("{} of {}: {} {}, {:.1f} GiB of each to use{}", plural(cluster.nodes, "node"),
-                     cluster.name, human_count(gpus), cluster.gpu.name, usable,
-                     question.max_memory_gib ? " (--max-memory)" : "");
+  std::vector<std::string> clauses = workload_clauses(question);
+  if (question.workload.phase == Phase::training)
+    clauses.front() += str(" (", human_count(question.workload.tokens()), " tokens)");
+  return join(clauses, ", ");
 }
 
 // How the field that counts is known: the first of those that the cluster has.
@@ -133,12 +104,54 @@ std::string software_text(const PlanQuestion& question) {
 
 }  // namespace
 
+std::string model_clause(const PlanQuestion& question) {
+  const ParameterCounts counts = parameter_counts(question.model);
+  return fmt::format("{}: {} parameters", question.model.name, human_parameters(counts.total));
+}
+
+std::vector<std::string> workload_clauses(const PlanQuestion& question) {
+  const Workload& w = question.workload;
+  const std::string products = str("products ", linear_dtype_name(question));
+  if (w.phase == Phase::training) {
+    return {str("training: ", plural(w.global_batch, "sequence"), " of ", human_count(w.seq_len),
+                " tokens a step"),
+            std::string(name(w.dtype)), products, to_string(w.optimizer),
+            str("gradients ", name(w.gradient_dtype))};
+  }
+  std::vector<std::string> clauses = {
+      str(name(w.phase), ": ", plural(w.global_batch, "request"), " at once")};
+  if (w.phase == Phase::prefill) {
+    const std::string of = w.cached > 0 ? str(" of ", human_count(w.seq_len)) : "";
+    clauses.push_back(str(human_count(w.seq_len - w.cached), of, " tokens to read"));
+  } else {
+    clauses.push_back(str(plural(w.new_tokens, "new token"), " after ", human_count(w.cached), " cached"));
+  }
+  clauses.insert(clauses.end(), {std::string(name(w.dtype)), products});
+  if (fp8_attention(question)) clauses.emplace_back("attention fp8");
+  clauses.push_back(str("KV cache ", cache_dtype_name(question)));
+  if (w.phase == Phase::prefill) return clauses;
+  if (question.aggregated)
+    clauses.push_back(str("prompts are read on the same GPUs, of requests that come ",
+                          *question.aggregated == sim::Arrivals::spread ? "spread" : "together"));
+  if (question.max_ttft_ms)
+    clauses.push_back(str("first token within ", human_us(1e3 * *question.max_ttft_ms)));
+  return clauses;
+}
+
+std::vector<std::string> cluster_clauses(const PlanQuestion& question) {
+  const Cluster& cluster = question.cluster;
+  return {str(plural(cluster.nodes, "node"), " of ", cluster.name, ": ", human_count(cluster.num_gpus()), " ",
+              cluster.gpu.name),
+          fmt::format("{:.1f} GiB of each to use{}", static_cast<double>(usable_bytes(question)) / kGiB,
+                      question.max_memory_gib ? " (--max-memory)" : "")};
+}
+
 std::vector<std::pair<std::string, std::string>> plan_inputs(const PlanQuestion& question) {
   std::vector<std::pair<std::string, std::string>> lines;
   for (const std::string& warning : question.warnings) lines.emplace_back("warning", warning);
   lines.insert(lines.end(), {{"model", model_text(question)},
                              {"workload", workload_text(question)},
-                             {"cluster", cluster_text(question)},
+                             {"cluster", join(cluster_clauses(question), ", ")},
                              {"rates", rates_text(question.cluster)},
                              {"software", software_text(question)}});
   if (const std::string fixed = fixed_text(question.fixed); !fixed.empty())
