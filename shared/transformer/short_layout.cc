@@ -44,17 +44,6 @@ std::string_view key_of(std::string_view word) {
   return "";
 }
 
-std::string short_item(std::string_view item) {
-  const std::size_t equals = item.find('=');
-  const std::string_view key = item.substr(0, equals), value = item.substr(equals + 1);
-  if (key == "dp_shard") return str("dp=", value);
-  if (key_of(value) == key) return std::string(value);
-  for (const auto& [brief, whole] : kShortKeys) {
-    if (key == whole) return str(brief, "=", value);
-  }
-  return std::string(item);
-}
-
 std::string item_with_key(std::string_view item) {
   const std::size_t equals = item.find('=');
   const std::string_view key = trim(item.substr(0, equals));
@@ -70,14 +59,26 @@ std::string item_with_key(std::string_view item) {
 
 }  // namespace
 
-std::string short_text(const ParallelLayout& layout) {
-  const std::string whole = to_string(layout);
-  const bool plain = layout.cp > 1 && layout.strategy.ulysses_degree == layout.cp;
-  std::vector<std::string> items;
-  for (const std::string_view item : split(whole, ',')) {
-    if (!plain || item != "balance=contiguous") items.push_back(short_item(item));
+std::string short_text(const LayoutItem& item) {
+  if (item.key == "dp_shard") return str("dp=", item.value);
+  if (key_of(item.value) == item.key) return item.value;
+  for (const auto& [brief, whole] : kShortKeys) {
+    if (item.key == whole) return str(brief, "=", item.value);
   }
-  return join(items);
+  return str(item);
+}
+
+std::vector<LayoutItem> telling_items(const ParallelLayout& layout) {
+  std::vector<LayoutItem> items = items_of(layout);
+  if (layout.cp > 1 && layout.strategy.ulysses_degree == layout.cp)
+    std::erase(items, LayoutItem{"balance", "contiguous"});
+  return items;
+}
+
+std::string short_text(const ParallelLayout& layout) {
+  std::vector<std::string> texts;
+  for (const LayoutItem& item : telling_items(layout)) texts.push_back(short_text(item));
+  return join(texts);
 }
 
 std::string with_layout_keys(std::string_view text) {

@@ -9,14 +9,19 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shared/transformer/parallel_layout.h"
 
 namespace cp {
 
-// What to_string(layout) says; parse_parallel_layout gives the same layout. Of Ulysses over all cp ranks the
-// contiguous split goes without saying.
+// What to_string(layout) says; parse_parallel_layout gives the same layout.
 std::string short_text(const ParallelLayout& layout);
+
+// The items of a layout of which its short text is made: of Ulysses over all cp ranks the contiguous split goes
+// without saying. With the text of one, for tables that leave out what all their layouts have.
+std::vector<LayoutItem> telling_items(const ParallelLayout& layout);
+std::string short_text(const LayoutItem& item);
 
 // The text with the keys that a short one leaves out or abbreviates; all else, also what is no layout, stays
 // as it is.

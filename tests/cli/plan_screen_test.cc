@@ -138,7 +138,7 @@ TEST(PlanScreen, SaysHowSureItIs) {
   EXPECT_THAT(screen, HasSubstr("\n 42.0 %     3.21"));
   EXPECT_THAT(screen, HasSubstr("how sure    42.0 % that it is the fastest"));
   EXPECT_THAT(screen, HasSubstr("it takes 32.1 ms"));
-  EXPECT_THAT(screen, HasSubstr("trying: cp=16,strategy=ring,balance=head_tail\nsettles it"));
+  EXPECT_THAT(screen, HasSubstr("trying: cp=16,ring,head_tail\nsettles it"));
   EXPECT_THAT(screen, HasSubstr("settles it  to time attention by each strategy saves 20"));
   answer.strategies_worth_us = 0;
   EXPECT_THAT(sim::plan_screen(answer),

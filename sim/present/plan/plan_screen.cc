@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "shared/base/text.h"
+#include "shared/transformer/short_layout.h"
 #include "sim/base/number_text.h"
 #include "sim/present/plan/headline.h"
 #include "sim/present/plan/next_measurement.h"
@@ -66,9 +67,10 @@ std::size_t num_shown(const PlanAnswer& answer) {
 
 // Without what all layouts have; in serving a micro-batch is what a replica has of the requests.
 std::string own_text(const Items& items, const Items& common, Phase phase) {
-  Items own;
+  std::vector<std::string> own;
   for (const LayoutItem& item : items) {
-    if (!has(common, item) && (phase == Phase::training || item.key != "micro_batch")) own.push_back(item);
+    if (!has(common, item) && (phase == Phase::training || item.key != "micro_batch"))
+      own.push_back(short_text(item));
   }
   return join(own);
 }
@@ -108,7 +110,7 @@ std::string best_table(const PlanAnswer& answer) {
   const TimeColumn step(answer.best.front().step_us);
   const std::optional<TimeColumn> first_token = first_token_column(answer);
   std::vector<Items> layouts;
-  for (std::size_t i = 0; i < shown; ++i) layouts.push_back(items_of(answer.best[i].layout));
+  for (std::size_t i = 0; i < shown; ++i) layouts.push_back(telling_items(answer.best[i].layout));
   const Items common = common_items(layouts);
   Table table(columns_of(answer, step, first_token));
   bool doubtful = false, reordered = false;
@@ -158,7 +160,7 @@ std::string classes_text(const PlanAnswer& answer) {
     const bool is_best = to_string(candidate.layout) == to_string(best.layout);
     const double more = 100 * (candidate.step_us / best.step_us - 1);
     text += fmt::format("{}{} {}  {}  {}\n", title, step.of(candidate.step_us), step.unit(),
-                        is_best ? "the best" : fmt::format("{:+.1f} %", more), to_string(candidate.layout));
+                        is_best ? "the best" : fmt::format("{:+.1f} %", more), short_text(candidate.layout));
     const std::string margin(title.size(), ' ');
     if (!is_best && !of_class.why.empty())
       text += str(wrapped(margin + of_class.why, kScreenWidth, title.size()), "\n");
@@ -170,12 +172,12 @@ std::string classes_text(const PlanAnswer& answer) {
 
 // ---- how sure ----
 
-// "cp=8,dp_shard=2,strategy=ring": without what a trial keeps.
+// "cp=8,dp=2,ring": without what a trial keeps.
 std::string degrees_text(ParallelLayout layout) {
   layout.recompute = {}, layout.loss_chunks = layout.mlp_chunks = 1, layout.micro_batch = 1,
   layout.order = {};
   layout.host_activations = false;
-  return to_string(layout);
+  return short_text(layout);
 }
 
 std::string sure_text(const PlanAnswer& answer) {
