@@ -18,8 +18,8 @@ namespace cp {
 // What to_string(layout) says; parse_parallel_layout gives the same layout.
 std::string short_text(const ParallelLayout& layout);
 
-// The items of a layout of which its short text is made: of Ulysses over all cp ranks the contiguous split goes
-// without saying. With the text of one, for tables that leave out what all their layouts have.
+// The items of a layout of which its short text is made: of Ulysses over all cp ranks the contiguous split
+// goes without saying. With the text of one, for tables that leave out what all their layouts have.
 std::vector<LayoutItem> telling_items(const ParallelLayout& layout);
 std::string short_text(const LayoutItem& item);
 
