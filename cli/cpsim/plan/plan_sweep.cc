@@ -97,12 +97,12 @@ std::vector<SweptKey> keys_of_names() {
 }
 
 const std::vector<SweptKey>& all_keys() {
-  static const std::vector<SweptKey> all = [] {
+  static const std::vector<SweptKey> kAll = [] {
     std::vector<SweptKey> keys = keys_of_numbers();
     for (SweptKey& key : keys_of_names()) keys.push_back(std::move(key));
     return keys;
   }();
-  return all;
+  return kAll;
 }
 
 // ---- what is asked ----
