@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/plan/builder.h"
 #include "sim/cost/timeline/rank_replay.h"
@@ -59,7 +60,9 @@ std::vector<AnySegment> any_segments(int most_count) {
       segment.count = uniform(0, 3) == 0 ? 1 : uniform(1, most_count);
       segment.steps.resize(static_cast<std::size_t>(uniform(1, 7)));
       for (AnyStep& step : segment.steps) {
-        step = {uniform(0, 3), uniform(0, 8), uniform(0, 4), 0, uniform(0, 2), 4 * uniform(1, kMost / 4)};
+        step = {uniform(0, 3), uniform(0, 8),
+                uniform(0, 4), 0,
+                uniform(0, 2), std::int64_t{4} * uniform(1, kMost / 4)};
         step.out = (step.in + uniform(1, 4)) % 4;
       }
     }
@@ -146,8 +149,8 @@ RC_GTEST_PROP(RankReplayProperty, EqualsAllRanksWhereTheyAreAlike, ()) {
   const std::vector<AnySegment> segments = any_segments(7);
   const Cluster cluster = any_cluster();
   const SoftwareProfile software = any_software();
-  std::vector<Plan> plans;
-  for (Rank rank = 0; rank < 4; ++rank) plans.push_back(plan_of(rank, segments));
+  std::vector<Plan> plans(4);
+  for (Rank rank = 0; rank < 4; ++rank) plans[idx(rank)] = plan_of(rank, segments);
   TimelineOptions every_rank;
   every_rank.fidelity = Fidelity::simulated;
   const Timeline all = replay(plans, cluster, software, every_rank);

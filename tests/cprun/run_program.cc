@@ -37,12 +37,14 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& addi
   for (char** variable = environ; *variable != nullptr; ++variable) add(*variable);
   for (const std::string& variable : additions) add(variable);
   std::vector<std::string> result;
+  result.reserve(merged.size());
   for (const auto& [name, variable] : merged) result.push_back(variable);
   return result;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (std::string& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;

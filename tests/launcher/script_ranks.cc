@@ -23,7 +23,7 @@ using runtime::LaunchOptions;
 namespace {
 
 // Even where the tests run in the background of a script, which ignores some.
-[[maybe_unused]] const bool signals_are_ordinary = [] {
+[[maybe_unused]] const bool kSignalsAreOrdinary = [] {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(number, SIG_DFL);
   return true;
 }();

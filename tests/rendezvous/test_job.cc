@@ -35,6 +35,7 @@ std::unique_ptr<RendezvousClient> join(const RendezvousServer& server, Rank rank
 
 std::vector<std::unique_ptr<RendezvousClient>> join_all(const RendezvousServer& server, int world_size) {
   std::vector<std::unique_ptr<RendezvousClient>> clients;
+  clients.reserve(static_cast<std::size_t>(world_size));
   for (Rank rank = 0; rank < world_size; ++rank) clients.push_back(join(server, rank, world_size));
   return clients;
 }
@@ -51,6 +52,7 @@ std::string error_of(const std::function<void()>& body) {
 std::vector<std::string> run_ranks(int count, const std::function<void(Rank)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(count));
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(count));
   for (Rank rank = 0; rank < count; ++rank) {
     threads.emplace_back(
         [&, rank] { errors[static_cast<std::size_t>(rank)] = error_of([&] { body(rank); }); });

@@ -63,8 +63,6 @@ struct Moment {
 };
 
 class RankReplay {
-  using enum RankTask::Sum;
-
  public:
   RankReplay(const Plan& plan, const Cluster& cluster, const SoftwareProfile& software,
              const RankReplayOptions& options)
@@ -77,7 +75,7 @@ class RankReplay {
         chains_(tasks_, steps_.size(),
                 cluster.gpu.kernel_launch_us * kNsPerUs * options.factors[Rate::launch]),
         done_(steps_.size(), 0),
-        sums_(kFixedSums + tasks_.groups.size(), 0) {
+        sums_(RankTask::kFixedSums + tasks_.groups.size(), 0) {
     for (std::size_t s = 0; s < tasks_.streams.size(); ++s) {
       Stream& stream = streams_.emplace_back();
       stream.number = s, stream.tasks = tasks_.streams[s].tasks, stream.parts = tasks_.streams[s].parts;
@@ -156,8 +154,8 @@ class RankReplay {
     ++collectives_;
     stream.work[0] = {task.load.inside.delay_ns, task.load.inside.bytes, 0};
     stream.work[1] = {task.load.network.delay_ns, task.load.network.bytes, 0};
-    sums_[kInside] += task.load.sent_inside;
-    sums_[kNetwork] += task.load.sent_network;
+    sums_[RankTask::kInside] += task.load.sent_inside;
+    sums_[RankTask::kNetwork] += task.load.sent_network;
   }
 
   void end(Stream& stream) {
@@ -181,7 +179,9 @@ class RankReplay {
 
   // ---- speeds ----
 
-  bool computes() const { return kernels_[kAttention] + kernels_[kProduct] + kernels_[kOther] > 0; }
+  bool computes() const {
+    return kernels_[RankTask::kAttention] + kernels_[RankTask::kProduct] + kernels_[RankTask::kOther] > 0;
+  }
 
   static bool transfers(const Stream& stream) {
     const auto moves = [](const Running& flow) { return flow.left > 0 && flow.delay_ns <= 0; };
@@ -282,14 +282,14 @@ class RankReplay {
         std::find_if(kernels_.begin(), kernels_.end(), [](int number) { return number > 0; });
     if (running != kernels_.end()) {
       sums_[idx(running - kernels_.begin())] += step;
-      if (collectives_ > 0) sums_[kHidden] += step;
+      if (collectives_ > 0) sums_[RankTask::kHidden] += step;
       return;
     }
     const Stream* first = nullptr;
     for (const Stream& stream : streams_) {
       if (stream.runs && (first == nullptr || stream.begun < first->begun)) first = &stream;
     }
-    sums_[first == nullptr ? kHost : first->task().sum] += step;
+    sums_[first == nullptr ? RankTask::kHost : first->task().sum] += step;
   }
 
   // ---- iterations that are like those before ----
@@ -433,12 +433,12 @@ class RankReplay {
   StepClock finish() {
     StepClock clock;
     clock.time_ns = now_;
-    clock.attention_ns = sums_[kAttention], clock.product_ns = sums_[kProduct];
-    clock.other_kernel_ns = sums_[kOther], clock.hidden_ns = sums_[kHidden];
-    clock.host_ns = sums_[kHost], clock.offload_ns = sums_[kOffload];
-    clock.nvlink_bytes = sums_[kInside], clock.nic_bytes = sums_[kNetwork];
+    clock.attention_ns = sums_[RankTask::kAttention], clock.product_ns = sums_[RankTask::kProduct];
+    clock.other_kernel_ns = sums_[RankTask::kOther], clock.hidden_ns = sums_[RankTask::kHidden];
+    clock.host_ns = sums_[RankTask::kHost], clock.offload_ns = sums_[RankTask::kOffload];
+    clock.nvlink_bytes = sums_[RankTask::kInside], clock.nic_bytes = sums_[RankTask::kNetwork];
     for (std::size_t g = 0; g < tasks_.groups.size(); ++g)
-      clock.exposed.push_back({tasks_.groups[g], sums_[kFixedSums + g]});
+      clock.exposed.push_back({tasks_.groups[g], sums_[RankTask::kFixedSums + g]});
     const RankChains::Ended* longest = nullptr;
     for (const Stream& stream : streams_) {
       const RankChains::Ended& last = chains_.last(stream.number);
@@ -460,7 +460,7 @@ class RankReplay {
 
   double now_ = 0;
   std::uint64_t begun_ = 0;
-  std::array<int, 3> kernels_{};  // that run, by Sum
+  std::array<int, 3> kernels_{};  // that run, by their sum
   int collectives_ = 0;           // under way
   std::vector<double> sums_;
   std::vector<std::pair<Running*, const PortFlow*>> sharing_;

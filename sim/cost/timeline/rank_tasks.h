@@ -19,17 +19,8 @@ namespace cp::sim {
 
 struct RankTask {
   // Where the time of a rank goes, and what it sends: places in a list of sums. The groups follow.
-  enum Sum : std::size_t {
-    kAttention,
-    kProduct,
-    kOther,
-    kHidden,
-    kHost,
-    kOffload,
-    kInside,
-    kNetwork,
-    kFixedSums
-  };
+  static constexpr std::size_t kAttention = 0, kProduct = 1, kOther = 2, kHidden = 3, kHost = 4, kOffload = 5,
+                               kInside = 6, kNetwork = 7, kFixedSums = 8;
 
   StepId step = -1;
   bool collective = false;

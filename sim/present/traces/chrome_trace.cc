@@ -84,9 +84,9 @@ class EventWriter {
 
  protected:
   Object event(const char* phase, const std::string& name, std::int64_t pid, std::int64_t tid) {
-    out_ << (first_ ? "\n" : ",\n");
+    file() << (first_ ? "\n" : ",\n");
     first_ = false;
-    Object object(out_);
+    Object object(file());
     object.text("ph", phase).text("name", name).number("pid", pid).number("tid", tid);
     return object;
   }
@@ -94,7 +94,7 @@ class EventWriter {
   void name_track(const char* what, std::int64_t pid, std::int64_t tid, const std::string& name) {
     Object object = event("M", what, pid, tid);
     object.us("ts", 0).key("args");
-    Object(out_).text("name", name).end();
+    Object(file()).text("name", name).end();
     object.end();
   }
 
@@ -111,7 +111,7 @@ class EventWriter {
         .us("ts", slice.begin_ns)
         .us("dur", slice.end_ns - slice.begin_ns)
         .key("args");
-    Object members(out_);
+    Object members(file());
     for (const TraceArgument& argument : arguments) {
       if (const auto* number = std::get_if<std::int64_t>(&argument.value)) {
         members.number(argument.name, *number);
@@ -128,10 +128,12 @@ class EventWriter {
                      [](const Event& a, const Event& b) { return a.at_ns < b.at_ns; });
   }
 
-  std::ostream& out_;
-  const TraceSlices& slices_;
+  std::ostream& file() const { return out_; }
+  const TraceSlices& traced() const { return slices_; }
 
  private:
+  std::ostream& out_;
+  const TraceSlices& slices_;
   bool first_ = true;
 };
 
@@ -140,12 +142,12 @@ class ChromeWriter : public EventWriter {
   using EventWriter::EventWriter;
 
   void write() {
-    out_ << "{\n\"displayTimeUnit\": \"ms\",\n\"otherData\": ";
-    Object(out_).text("backend", slices_.backend).number("world_size", slices_.world_size()).end();
-    out_ << ",\n\"traceEvents\": [";
-    for (const TraceRank& rank : slices_.ranks) name_tracks(rank);
+    file() << "{\n\"displayTimeUnit\": \"ms\",\n\"otherData\": ";
+    Object(file()).text("backend", traced().backend).number("world_size", traced().world_size()).end();
+    file() << ",\n\"traceEvents\": [";
+    for (const TraceRank& rank : traced().ranks) name_tracks(rank);
     for (const Event& event : events()) write(event);
-    out_ << "\n]\n}\n";
+    file() << "\n]\n}\n";
   }
 
  private:
@@ -160,28 +162,30 @@ class ChromeWriter : public EventWriter {
 
   std::vector<Event> events() const {
     std::vector<Event> events;
-    for (std::size_t r = 0; r < slices_.ranks.size(); ++r) {
-      for (std::size_t pass = 0; pass < slices_.passes.size(); ++pass)
-        events.push_back({Event::Kind::pass, slices_.begin_ns[pass], r, pass});
-      const std::vector<TraceSlice>& slices = slices_.ranks[r].slices;
+    for (std::size_t r = 0; r < traced().ranks.size(); ++r) {
+      for (std::size_t pass = 0; pass < traced().passes.size(); ++pass)
+        events.push_back({Event::Kind::pass, traced().begin_ns[pass], r, pass});
+      const std::vector<TraceSlice>& slices = traced().ranks[r].slices;
       for (std::size_t i = 0; i < slices.size(); ++i)
         events.push_back({Event::Kind::slice, slices[i].begin_ns, r, i});
     }
-    for (std::size_t flow = 0; flow < slices_.flows.size(); ++flow) {
-      events.push_back({Event::Kind::send, slices_.flows[flow].at_ns, slices_.flows[flow].from_rank, flow});
-      events.push_back({Event::Kind::receive, slices_.flows[flow].at_ns, slices_.flows[flow].to_rank, flow});
+    for (std::size_t flow = 0; flow < traced().flows.size(); ++flow) {
+      events.push_back({Event::Kind::send, traced().flows[flow].at_ns, traced().flows[flow].from_rank, flow});
+      events.push_back(
+          {Event::Kind::receive, traced().flows[flow].at_ns, traced().flows[flow].to_rank, flow});
     }
     sort(events);
     return events;
   }
 
   void write(const Event& at) {
-    const TraceRank& rank = slices_.ranks[at.rank];
+    const TraceRank& rank = traced().ranks[at.rank];
     if (at.kind == Event::Kind::pass) {
-      span(slices_.passes[at.item].name, "pass", rank.rank, kPasses, at.at_ns, slices_.begin_ns[at.item + 1]);
+      span(traced().passes[at.item].name, "pass", rank.rank, kPasses, at.at_ns,
+           traced().begin_ns[at.item + 1]);
     } else if (at.kind == Event::Kind::slice) {
       const TraceSlice& it = rank.slices[at.item];
-      const Plan& plan = slices_.plan(at.rank, it);
+      const Plan& plan = traced().plan(at.rank, it);
       slice(slice_name(it, plan), is_collective(*it.step) ? "communication" : "compute", rank, it,
             slice_arguments(it, plan));
     } else {
@@ -191,13 +195,13 @@ class ChromeWriter : public EventWriter {
 
   void flow(const Event& at) {
     const bool sends = at.kind == Event::Kind::send;
-    const TraceFlow& flow = slices_.flows[at.item];
-    const TraceSlice& slice = slices_.ranks[at.rank].slices[sends ? flow.from_slice : flow.to_slice];
-    Object object = event(sends ? "s" : "f", "send", slices_.ranks[at.rank].rank, trace_stream(slice.row));
+    const TraceFlow& flow = traced().flows[at.item];
+    const TraceSlice& slice = traced().ranks[at.rank].slices[sends ? flow.from_slice : flow.to_slice];
+    Object object = event(sends ? "s" : "f", "send", traced().ranks[at.rank].rank, trace_stream(slice.row));
     object.text("cat", "exchange").number("id", static_cast<std::int64_t>(at.item) + 1).us("ts", at.at_ns);
     if (!sends) object.text("bp", "e");
     object.key("args");
-    Object(out_).number("bytes", flow.bytes).end();
+    Object(file()).number("bytes", flow.bytes).end();
     object.end();
   }
 };
@@ -209,26 +213,26 @@ class ProfilerWriter : public EventWriter {
       : EventWriter(out, slices), cluster_(cluster), index_(rank), rank_(slices.ranks[rank]) {}
 
   void write() {
-    out_ << "{\n\"schemaVersion\": 1,\n\"deviceProperties\": [";
+    file() << "{\n\"schemaVersion\": 1,\n\"deviceProperties\": [";
     for (int device = 0; device < cluster_.node.gpus; ++device) {
-      out_ << (device == 0 ? "" : ", ");
-      Object(out_)
+      file() << (device == 0 ? "" : ", ");
+      Object(file())
           .number("id", device)
           .text("name", cluster_.gpu.name)
           .number("totalGlobalMem",
                   static_cast<std::int64_t>(cluster_.gpu.memory_gib * static_cast<double>(kBytesPerGib)))
           .end();
     }
-    out_ << "],\n\"distributedInfo\": ";
-    Object(out_)
-        .text("backend", slices_.backend)
+    file() << "],\n\"distributedInfo\": ";
+    Object(file())
+        .text("backend", traced().backend)
         .number("rank", rank_.rank)
-        .number("world_size", slices_.world_size())
+        .number("world_size", traced().world_size())
         .end();
-    out_ << ",\n\"displayTimeUnit\": \"ms\",\n\"baseTimeNanoseconds\": 0,\n\"traceEvents\": [";
+    file() << ",\n\"displayTimeUnit\": \"ms\",\n\"baseTimeNanoseconds\": 0,\n\"traceEvents\": [";
     name_tracks();
     for (const Event& event : events()) write(event);
-    out_ << "\n]\n}\n";
+    file() << "\n]\n}\n";
   }
 
  private:
@@ -246,10 +250,10 @@ class ProfilerWriter : public EventWriter {
 
   std::vector<Event> events() const {
     std::vector<Event> events = {{Event::Kind::step, 0, index_, 0}};
-    for (std::size_t pass = 0; pass < slices_.passes.size(); ++pass)
-      events.push_back({Event::Kind::pass, slices_.begin_ns[pass], index_, pass});
+    for (std::size_t pass = 0; pass < traced().passes.size(); ++pass)
+      events.push_back({Event::Kind::pass, traced().begin_ns[pass], index_, pass});
     for (std::size_t i = 0; i < rank_.slices.size(); ++i) {
-      events.push_back({Event::Kind::launch, slices_.begin_ns[rank_.slices[i].pass], index_, i});
+      events.push_back({Event::Kind::launch, traced().begin_ns[rank_.slices[i].pass], index_, i});
       events.push_back({Event::Kind::slice, rank_.slices[i].begin_ns, index_, i});
     }
     sort(events);
@@ -259,10 +263,10 @@ class ProfilerWriter : public EventWriter {
   void write(const Event& at) {
     switch (at.kind) {
       case Event::Kind::step:
-        return span("ProfilerStep#0", "user_annotation", host(), host(), at.at_ns, slices_.begin_ns.back());
+        return span("ProfilerStep#0", "user_annotation", host(), host(), at.at_ns, traced().begin_ns.back());
       case Event::Kind::pass:
-        return span(slices_.passes[at.item].name, "user_annotation", host(), host(), at.at_ns,
-                    slices_.begin_ns[at.item + 1]);
+        return span(traced().passes[at.item].name, "user_annotation", host(), host(), at.at_ns,
+                    traced().begin_ns[at.item + 1]);
       case Event::Kind::launch:
         return launch(at);
       case Event::Kind::slice:
@@ -276,19 +280,19 @@ class ProfilerWriter : public EventWriter {
   void launch(const Event& at) {
     Object object = event("X", "cudaLaunchKernel", host(), host());
     object.text("cat", "cuda_runtime").us("ts", at.at_ns).us("dur", 0).key("args");
-    Object(out_).number("correlation", rank_.slices[at.item].correlation).end();
+    Object(file()).number("correlation", rank_.slices[at.item].correlation).end();
     object.end();
   }
 
   void kernel(const TraceSlice& it) {
-    const Plan& plan = slices_.plan(index_, it);
+    const Plan& plan = traced().plan(index_, it);
     std::vector<TraceArgument> arguments = {{"device", std::int64_t{rank_.rank % cluster_.node.gpus}}};
     for (TraceArgument& argument : profiler_arguments(it, plan)) arguments.push_back(std::move(argument));
     slice(profiler_name(*it.step, plan), "kernel", rank_, it, arguments);
   }
 
   const Cluster& cluster_;
-  const std::size_t index_;  // of slices_.ranks
+  const std::size_t index_;  // of traced().ranks
   const TraceRank& rank_;
 };
 
