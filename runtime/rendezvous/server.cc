@@ -328,8 +328,11 @@ class RendezvousServer::Impl {
 
   void take_heartbeat(Peer& peer, const Message::Heartbeat& heartbeat, Clock::time_point now) {
     take_points(peer, heartbeat.points(), now);
-    if (heartbeat.has_latest() && !peer.launches())
-      roster_.progress(peer.rank, from_wire(heartbeat.latest()));
+    if (heartbeat.has_latest() && !peer.launches()) {
+      const Progress latest = from_wire(heartbeat.latest());
+      roster_.progress(peer.rank, latest);
+      stall_.begun(peer.rank, latest, now);
+    }
     if (!peer.launches()) stall_.add(peer.rank, from_wire(heartbeat.activity()), now);
     find_divergence(now);
     Message answer;
@@ -343,6 +346,7 @@ class RendezvousServer::Impl {
     for (const Message::Progress& in : points) {
       const Progress point = from_wire(in);
       roster_.progress(peer.rank, point);
+      stall_.begun(peer.rank, point, now);
       divergence_.add(peer.rank, point, now);
     }
   }

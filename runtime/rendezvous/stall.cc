@@ -20,9 +20,17 @@ const char* s_of(const std::vector<Rank>& ranks) { return ranks.size() == 1 ? "s
 }  // namespace
 
 void StallCheck::add(Rank rank, const Activity& activity, Clock::time_point now) {
-  const auto [known, is_new] = ranks_.try_emplace(rank, Known{activity, now});
+  const auto [known, is_new] = ranks_.try_emplace(rank, Known{activity, now, {}});
   if (is_new || known->second.activity == activity) return;
-  known->second = {activity, now};
+  known->second.activity = activity;
+  known->second.since = now;
+}
+
+void StallCheck::begun(Rank rank, const Progress& latest, Clock::time_point now) {
+  const auto known = ranks_.find(rank);
+  if (known == ranks_.end() || known->second.latest == latest) return;
+  known->second.latest = latest;
+  known->second.since = now;
 }
 
 void StallCheck::forgive(Milliseconds gap) {

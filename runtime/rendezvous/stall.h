@@ -33,6 +33,9 @@ class StallCheck {
 
   // To be called with what a rank says about itself, each time that it does.
   void add(Rank rank, const Activity& activity, Clock::time_point now);
+  // To be called with the latest collective that a rank has begun, each time that it says so: before its wait
+  // in it is known, it is no longer one that has done nothing.
+  void begun(Rank rank, const Progress& latest, Clock::time_point now);
   // This process itself was stopped for so long, and has heard nothing.
   void forgive(Milliseconds gap);
   // It has left, or is lost.
@@ -54,6 +57,7 @@ class StallCheck {
   struct Known {
     Activity activity;
     Clock::time_point since;  // nothing has changed
+    Progress latest;
   };
   using Call = Activity::Collective;
 

@@ -137,6 +137,17 @@ TEST_F(StallTest, ALateRankThatJustBeganIsNoStall) {
   EXPECT_FALSE(find(10'100ms));
 }
 
+// The last one has said that it began, and not yet that it waits.
+TEST_F(StallTest, ALateRankWhoseWaitIsNotKnownYetIsNone) {
+  wait(0, {kAll}, 0ms), wait(2, {kAll}, 0ms), compute(1, 0ms);
+  begun_[{1, kAll.group}] = kAll.sequence;
+  const runtime::Progress latest{kAll.group, kAll.sequence, kAll.operation, {}, -1};
+  check_->begun(1, latest, start_ + 10'000ms);
+  EXPECT_FALSE(find(10'900ms));
+  check_->begun(1, latest, start_ + 10'900ms);  // no news
+  EXPECT_TRUE(find(11'000ms));
+}
+
 TEST_F(StallTest, TimeInWhichThisProcessStoodStillIsNobodys) {
   wait(0, {kLeft}, 0ms), wait(1, {kRight}, 0ms);
   check_->forgive(5000ms);
