@@ -249,7 +249,7 @@ std::int32_t ChainSearch::best_since(std::size_t first, bool with_bounds) const 
   std::int32_t best = -1;
   for (std::size_t i = first; i < labels_.size(); ++i) {
     const Label& label = labels_[i];
-    if (label.superseded || label.expanded || (label.is_bound && !with_bounds)) continue;
+    if (label.superseded || (label.is_bound && !with_bounds)) continue;
     if (!label.is_bound && graph_.node(label.node).is_goal) continue;
     if (best_ && label.finished >= best_->cost) continue;
     if (best < 0 || label.finished < labels_[idx(best)].finished) best = static_cast<std::int32_t>(i);

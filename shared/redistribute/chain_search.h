@@ -44,8 +44,9 @@ enum class Patience : std::uint8_t {
 // are looked at that could still lead to a better chain.
 //
 // Neither pass looks at more than its share of ranks and pieces, whatever the request, and what is passed
-// over for this reason is counted in the bound. So the answer is the best chain, or a chain with a bound on
-// how far it is from the best. It is the same on every machine, since nothing depends on a clock.
+// over for this reason is counted in the bound. (Endless patience alone goes beyond its share, and no further
+// than to the first chain.) So the answer is the best chain, or a chain with a bound on how far it is from
+// the best. It is the same on every machine, since nothing depends on a clock.
 class ChainSearch {
  public:
   ChainSearch(LayoutGraph& graph, Objective objective, std::int64_t cast_ps, bool try_all_moves)
