@@ -7,9 +7,11 @@
 namespace cp::sim {
 namespace {
 
+// Of more ranks, all orders are not explored. Chosen: the number of orders grows with the product of the
+// ranks' steps, and kMostOrders would be a small part of them.
 constexpr int kMostExploredRanks = 3;
-// Beyond, a run is not taken to come to its end: a hundred times that of 79 ranks with a hundred steps of
-// about ten turns each.
+// A run that takes more turns is taken to never end. Chosen: a hundred times what 79 ranks need for a hundred
+// steps of about ten turns each.
 constexpr std::int64_t kMostTurns = 10'000'000;
 
 }  // namespace

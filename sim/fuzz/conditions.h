@@ -1,5 +1,5 @@
-// What a case says of how its plans run, made into what the fabric takes: the order of ranks, faults, a
-// planted bug.
+// Turns what a case says about how its plans run into what the fabric takes: the order of the ranks, the
+// faults, and the bug to plant.
 #pragma once
 
 #include <span>
@@ -16,24 +16,32 @@ struct RunOrder {
   std::uint64_t seed = 0;
   BatonOrder order;
 };
-// Exhaustive orders are explored elsewhere (explore_all_orders); here they are random ones.
+// The order in which the ranks run. A case that asks for all orders gets a random one here;
+// explore_all_orders() is what tries all of them.
 RunOrder run_order(const proto::Order& order, std::span<const Plan> plans);
 
-// All orders that can matter of few ranks, as far as a stated number of them goes; `run` makes one run in an
-// order and says what came of it. Whether the case asks for them, and its plans are few enough.
+// Whether the case asks for all orders, and has few enough plans for that (at most 3).
 bool wants_all_orders(const proto::Order& order, std::span<const Plan> plans);
-// Most cases have one order that matters, and an edge that is missing shows within a few.
+// How many orders are tried at most. Chosen: most cases have one order that matters, and an edge that is
+// missing shows within a few.
 constexpr std::int64_t kMostOrders = 100;
+// Tries the orders that can matter, up to `most_orders` of them. `run` makes one run in the given order and
+// returns what came of it, as a text. Throws PropertyFailure ("orders") if two orders give different texts,
+// or if `run` throws.
 void explore_all_orders(const std::function<std::string(const BatonOrder&)>& run, const Trial& trial,
                         std::int64_t most_orders = kMostOrders);
 
+// The faults that the case injects into the fabric. Throws InvalidInput for a kind of fault that does not
+// exist.
 std::vector<InjectedFault> faults_of(const proto::FuzzCase& fuzz_case);
 
-// Plants the bug that the case asks for, where it is of this pass; says where. Throws InvalidInput where the
-// plans have no place for it.
+// Plants the bug that the case asks for, if it asks for one in this pass. Throws InvalidInput if the plans
+// have no place for it.
 void plant(const proto::FuzzCase& fuzz_case, bool backward, std::vector<Plan>& plans);
 
-// The plans end in every order by the rules of every library that the model of progress knows.
+// Checks that the plans end in every order, by the rules of every library that the model of progress knows
+// (sim/proof/progress/progress.h). Throws PropertyFailure ("progress") if they do not. A search that gives up
+// without an answer is no failure.
 void check_progress_rules(std::span<const Plan> plans, const Trial& trial);
 
 }  // namespace cp::sim

@@ -29,10 +29,11 @@ FuzzTarget target_of(std::uint64_t number) {
                       : FuzzTarget::programs;
 }
 
-// Redistributions that are held against the exhaustive search: few of the others are such that it knows them.
+// One redistribution in 6 is drawn to be held against the exhaustive search, because the search knows few of
+// the others. Chosen, as the next one is.
 constexpr int kSearchedOneIn = 6;
 
-// Of the steps of models, flows over links alone: they take no time.
+// One case of a model in 6 is flows over links alone. They take next to no time.
 constexpr int kFlowsOneIn = 6;
 
 proto::Order any_order(Numbers& numbers, const Swarm& swarm) {

@@ -1,8 +1,8 @@
-// Drawing cases: every case is a pure function of a seed and its number, legal, and within stated sizes.
+// Draws cases. Each case is a pure function of a seed and its number; it is legal, and no larger than stated.
 //
-// Edges are favoured: lengths 0, 1, n k and n k +- 1 for the n that splits them, primes, fewer elements than
-// ranks, axes of one rank, one kv head, documents of one token or none, padding, ranks in any order and with
-// gaps, offsets beyond 2^31, meshes of up to 12 axes and 1,024 ranks (planned alone).
+// Edges are favoured: lengths of 0, 1, n k and n k +- 1 for the n that splits them; primes; fewer elements
+// than ranks; axes of one rank; one kv head; documents of one token or none; padding; ranks in any order and
+// with gaps; offsets beyond 2^31; meshes of up to 12 axes and 1,024 ranks (which are planned, but not run).
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,26 @@
 
 namespace cp::sim {
 
-// Of a model's layout: no larger one is drawn, and the judge refuses one, since each rank has plans of its
-// own.
+// The most ranks of a model's layout. No larger layout is drawn, and the judge refuses one, since each rank
+// has plans of its own. Chosen, so that a case stays short.
 inline constexpr int kMostModelRanks = 64;
 
 enum class FuzzTarget : std::uint8_t { redistribute, attention, model, programs, all };
 std::string_view name(FuzzTarget target);  // "redistribute", "attention", "plan", "programs", "all"
 FuzzTarget parse_fuzz_target(std::string_view text);  // throws InvalidInput that lists them
 
-// Cases that share the weights of their choices.
+// How many cases in a row share the weights of their choices (swarm.h). Chosen: enough for the rare choices
+// of a batch to meet, and few enough that a short run sees many batches.
 constexpr std::uint64_t kCasesOfABatch = 64;
 
-// The case of that number. Of all: redistributions and attention for about as long as each other, some steps
-// and some programs.
+// The case with this number. With FuzzTarget::all, redistributions and attention get about the same time, and
+// some steps of models and some programs come with them.
 proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t number);
 
-// The parts of a case, each in a file of its own.
+// The parts of a case. Each of these functions has a source file of its own.
 proto::Redistribute draw_redistribution(Numbers& numbers, const Swarm& swarm);
-// One that the exhaustive search knows (sim/proof/exhaustive/exhaustive.h): chunks of one or two dimensions
-// over two to four ranks, one reduction, links of any speed.
+// A redistribution that the exhaustive search knows (sim/proof/exhaustive/exhaustive.h): a tensor in chunks
+// of one or two dimensions, over two to four ranks, with one reduction and links of any speed.
 proto::Redistribute draw_searched_redistribution(Numbers& numbers);
 proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm);
 proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm);

@@ -218,6 +218,7 @@ class AttentionDraw {
   // worth a launch stay (see shared/context_parallel/attention_calls.h): one document of 2e8 operations, and
   // so many of one or two tokens.
   void one_long_among_many() {
+    // The operations of a document that is worth a launch of its own (attention_calls.h).
     constexpr double kWorthALaunch = 2e8;
     constexpr std::int64_t kDim = 128;
     const double of_pair = 2 * static_cast<double>(batch_ * q_heads_ * 2 * kDim);

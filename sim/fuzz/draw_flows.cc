@@ -8,6 +8,8 @@
 namespace cp::sim {
 
 proto::Flows draw_flows(Numbers& numbers, const Swarm& swarm) {
+  // Capacities, limits and bytes. Chosen: small numbers without common factors, whose shares are no round
+  // numbers, and three scales, so that some links are full long before others.
   constexpr std::array<double, 7> kSizes = {1, 2, 3, 7, 10, 50, 450};
   proto::Flows drawn;
   const std::int64_t links = numbers.in(1, swarm.take(numbers, "links.many") ? 6 : 2);

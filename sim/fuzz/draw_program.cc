@@ -19,9 +19,13 @@
 namespace cp::sim {
 namespace {
 
+// The largest program. Chosen, not derived: enough for any two kinds of step to meet on different ranks and
+// streams, and few enough that the oracle, which is naive, judges a program in about half a millisecond
+// (draw.cc).
 constexpr int kMostProgramRanks = 3, kMostStreams = 3, kMostBuffers = 8, kMostItems = 16,
               kMostIterations = 12;
-constexpr int kTriesToFit = 6;  // of a step that fits
+// How often a step is drawn until one fits. Chosen: after that the item has no step.
+constexpr int kTriesToFit = 6;
 
 void require_counts(const proto::Program& job) {
   const auto require = [](const char* what, std::int64_t value, std::int64_t least, std::int64_t most) {

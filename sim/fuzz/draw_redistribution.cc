@@ -16,7 +16,8 @@
 namespace cp::sim {
 namespace {
 
-// Elements of a tensor that is moved with data; of one that is planned alone there is no such limit.
+// The most elements of a tensor that is moved with data. Chosen, so that a case stays within milliseconds. A
+// tensor that is only planned has no such limit.
 constexpr std::int64_t kMaxElements = 4000;
 
 class RedistributionDraw {
@@ -53,6 +54,7 @@ class RedistributionDraw {
   }
 
  private:
+  // Of more ranks, a case is only planned. Chosen: a run has a thread for each rank.
   static constexpr int kMostRunRanks = 64;
 
   // ---- meshes ----

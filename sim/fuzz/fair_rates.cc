@@ -7,7 +7,8 @@
 namespace cp::sim {
 namespace {
 
-// Of sums and differences of at most a few hundred numbers: 256 * 2^-53 is 3e-14.
+// A link is full when less than this part of its capacity is left. It covers the rounding of sums and
+// differences of at most a few hundred numbers: 256 * 2^-53 is 3e-14.
 constexpr double kFull = 1e-12;
 
 bool crosses(const SharingFlow& flow, std::size_t link) {

@@ -1,7 +1,8 @@
-// Features of cases, and the table of feature x feature: how much of what can come together has.
+// Features of cases, and the table of feature x feature: how much of all that can come together has come
+// together.
 //
-// A group is a question about a case (which splits? which order of ranks?); a case may give several answers.
-// A cell of the table is a pair of answers to two questions.
+// A group is a question about a case ("which splits?", "which order of ranks?"), and a case may give several
+// answers to it. A cell of the table is a pair of answers to two different questions.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +15,27 @@
 
 namespace cp::sim {
 
+// A question, and all answers that there are.
 struct FeatureGroup {
   std::string_view name;
   std::vector<std::string_view> values;
 };
-// Of cases of that kind.
+// The questions about cases of this kind.
 std::span<const FeatureGroup> feature_groups(proto::FuzzCase::JobCase job);
 
-// The answers of a case: numbers of values, counted over all groups of its kind.
+// The answers that the case gives, as numbers: the values of all groups of its kind are counted through from
+// 0.
 std::vector<int> features_of(const proto::FuzzCase& fuzz_case);
 
+// The table of the pairs of answers that have been seen, one for each kind of case.
 class Coverage {
  public:
   Coverage();
 
-  // How many cells of the table the case is the first in.
+  // Adds a case. Returns how many cells of the table it is the first in.
   int add(const proto::FuzzCase& fuzz_case);
   std::size_t covered() const { return covered_; }
-  std::size_t cells() const { return cells_; }  // of the kinds that any case was added of
+  std::size_t cells() const { return cells_; }  // of those kinds of which a case was added
 
  private:
   struct Table {

@@ -13,7 +13,9 @@
 namespace cp::sim {
 namespace {
 
-constexpr int kChanges = 8;  // tried of one plan
+// How many changes are tried of one plan. Chosen: a few of each of many plans reach all fields, and the law
+// stays cheap next to the rest of a case.
+constexpr int kChanges = 8;
 
 // Lists the changes of a plan that may be changed; those of nested types are named here one by one, as the
 // digest has no list of them.

@@ -1,5 +1,4 @@
-// The forms of a plan against its fields: whatever field of a step changes, the plan's digest and its text
-// change too.
+// A law of plans: whatever field of a step changes, the plan's digest and its text change too.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +8,25 @@
 
 namespace cp::sim {
 
-// How many single changes of fields of the plan's steps there are; each is one that a digest must tell.
+// How many ways there are to change one field of one step of the plan. A digest must tell each of them from
+// the plan.
 std::int64_t num_field_changes(const Plan& plan);
-// The plan with the change of that number, and a word for it.
+
+// The plan with the change of one number, 0 .. num_field_changes() - 1, and a few words that name the change.
 struct ChangedPlan {
   Plan plan;
   std::string what;
 };
 ChangedPlan with_field_changed(const Plan& plan, std::int64_t number);
 
-// A plan of attention steps with masks and with operands that are absent, drawn; not one that any device
-// runs.
+// Draws a plan of attention steps, some with masks and some with operands that are absent. No device could
+// run it: it only has to have all the fields.
 Plan draw_attention_steps(std::uint64_t seed);
 
-// Of a few changes, drawn from the seed: another digest, another text. The plan itself comes back from its
-// text and its bytes.
+// Tries a few changes, drawn from the seed: each must give another digest and another text. Throws
+// PropertyFailure ("fields").
 void check_fields(const Plan& plan, std::uint64_t seed, const Trial& trial);
+// Checks that the plan comes back from its text and from its bytes. Throws PropertyFailure ("texts").
 void check_texts(const Plan& plan, const Trial& trial);
 
 }  // namespace cp::sim

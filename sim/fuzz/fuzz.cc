@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
+// Chosen: as long as a person waits for an answer. Longer runs set the time or the number of cases.
 constexpr std::chrono::seconds kDefaultTime{60};
 constexpr std::string_view kDrawnCase =
     "drawn case";  // the property of what generators draw and nobody takes
@@ -175,6 +176,7 @@ class Session {
   // Found while the ranks ran on all cores, whose order is the machine's: in an order that is drawn from a
   // seed it fails each time, where one is found soon.
   static proto::FuzzCase in_a_fixed_order(proto::FuzzCase fuzz_case, const ShrinkOptions& options) {
+    // Chosen: a failure that needs more orders than these is shrunk as it was found.
     constexpr std::uint64_t kSeeds = 8;
     if (fuzz_case.has_model() || fuzz_case.has_flows() || fuzz_case.order().kind() != proto::Order::parallel)
       return fuzz_case;

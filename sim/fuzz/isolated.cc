@@ -56,6 +56,8 @@ proto::Finding crash_finding(int wait_status, const std::string& error_text) {
   finding.set_property("crash");
   const std::string how = WIFSIGNALED(wait_status) ? str("signal ", strsignal(WTERMSIG(wait_status)))
                                                    : str("exit code ", WEXITSTATUS(wait_status));
+  // The last characters of the error text that are shown. Chosen: an abort's message and a few lines before
+  // it.
   constexpr std::size_t kShown = 600;
   finding.set_message(str("the process ended by ", how, error_text.empty() ? "" : ": ",
                           error_text.substr(error_text.size() > kShown ? error_text.size() - kShown : 0)));

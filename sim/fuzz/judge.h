@@ -1,9 +1,10 @@
-// Judging a case: everything that must hold of it, checked.
+// Judges a case: checks everything that must hold of it.
 //
-// What always is: it is not refused, plans of all ranks pass check(), memory and bytes are what the planner
-// declares, index sets are what the splits say (sim/proof/exhaustive/index_oracle.h), and where the tensors
-// are small enough the plans run on the fabric and every result is that of one device. What a case's `laws`
-// add is listed by laws_of(): metamorphic laws, gradients, searches, round trips of texts, times.
+// What always must hold: the case is not refused; the plans of all ranks pass check(); memory and bytes are
+// what the planner declares; index sets are what the splits say (sim/proof/exhaustive/index_oracle.h); and if
+// the tensors are small enough, the plans run on the fabric and every result is that of one device. A case
+// may ask for `laws` on top of that, which laws_of() lists: metamorphic laws, gradients, searches, round
+// trips of texts, times.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +24,20 @@ namespace cp::sim {
 
 struct Judgement {
   std::optional<proto::Finding> finding;  // the first thing that does not hold
-  // Of plans, traces, results that are exact in every world, and the property that does not hold: equal in
-  // every process, with every compiler.
+  // A digest of plans, traces, results that are exact in every world, and the property that does not hold. It
+  // is equal in every process and with every compiler.
   Digest digest;
-  bool ran = false;  // with data
+  bool ran = false;  // whether it ran with data
 };
 
-// Throws InvalidInput for what is no case: texts that cannot be read, requests that the rules do not allow,
-// laws that nobody knows.
+// Judges a case of any kind. What does not hold is returned, not thrown. Throws InvalidInput for what is no
+// case: texts that cannot be read, requests that the rules do not allow, laws that nobody knows.
 Judgement judge(const proto::FuzzCase& fuzz_case);
 
 // The laws that a case of this kind may ask for.
 std::span<const std::string_view> laws_of(proto::FuzzCase::JobCase job);
 
-// What breaks a property.
+// Thrown inside a judge when a property does not hold. judge() turns it into Judgement::finding.
 class PropertyFailure : public std::runtime_error {
  public:
   explicit PropertyFailure(proto::Finding finding)
@@ -47,16 +48,17 @@ class PropertyFailure : public std::runtime_error {
   proto::Finding finding_;
 };
 
-// What a judge of one kind of case works with.
+// What a judge of one kind of case works with: the case, and what has come of it so far.
 class Trial {
  public:
   explicit Trial(const proto::FuzzCase& fuzz_case) : case_(fuzz_case) {}
 
   const proto::FuzzCase& fuzz_case() const { return case_; }
-  // Whether the case asks for the law; one that names none asks for all.
+  // Whether the case asks for the law. A case that names no law asks for all.
   bool asks(std::string_view law) const;
 
-  // Runs f; an error in it is that the property does not hold. Broken invariants abort, as everywhere.
+  // Runs f and returns its result. If f throws an error, the property does not hold, and PropertyFailure is
+  // thrown. A broken invariant aborts the process, as everywhere.
   template <class F>
   decltype(auto) property(std::string_view name, const F& f) const {
     try {
@@ -69,14 +71,15 @@ class Trial {
       throw failure(name, str("an unexpected exception: ", error.what()));
     }
   }
+  // Throws PropertyFailure with the words, joined, unless `holds`.
   template <class... Words>
   void require(bool holds, std::string_view property, const Words&... words) const {
     if (!holds) throw failure(property, str(words...));
   }
   PropertyFailure failure(std::string_view property, std::string message) const;
 
-  Hasher& hasher() { return hasher_; }
-  void ran() { ran_ = true; }
+  Hasher& hasher() { return hasher_; }  // what goes into Judgement::digest
+  void ran() { ran_ = true; }           // to be called once plans have run with data
   bool has_run() const { return ran_; }
 
  private:
@@ -85,11 +88,12 @@ class Trial {
   bool ran_ = false;
 };
 
-// What was observed, stream by stream, and the digests of exact results: equal whatever the order of the
-// ranks and of their streams.
+// Adds what was observed, stream by stream, and the digests of exact results. They are equal whatever the
+// order of the ranks and of their streams.
 void add_traces(const std::vector<RankTrace>& traces, Hasher& hasher);
 
-// By kind, each in a file of its own. Throw PropertyFailure, and InvalidInput as judge() does.
+// The judges of each kind of case, each in a file of its own. They throw PropertyFailure, and InvalidInput as
+// judge() does.
 void judge_redistribution(const proto::Redistribute& job, Trial& trial);
 void judge_attention(const proto::Attention& job, Trial& trial);
 void judge_model(const proto::ModelStep& job, Trial& trial);

@@ -16,7 +16,8 @@
 namespace cp::sim {
 namespace {
 
-// What a case may take: the reference is quadratic in the length, and every rank is a thread.
+// The largest case. Chosen: the reference is quadratic in the length, so the pairs of queries and keys over
+// all batches and heads are limited; and every rank is a thread.
 constexpr std::int64_t kMostCells = std::int64_t{1} << 23;
 constexpr int kMostAttentionRanks = 64;
 
@@ -78,7 +79,8 @@ void run_with_faults(const AttentionRequest& request, const AttentionTestData& d
 void explore(const AttentionProblem& problem,
              const std::function<AttentionRun(const AttentionRunOptions&)>& run, AttentionRunOptions options,
              const Trial& trial) {
-  constexpr std::int64_t kMostPairs = 1 << 19;  // of all orders together
+  // Of the runs in all orders together. Chosen: a small case runs in all kMostOrders, the largest in two.
+  constexpr std::int64_t kMostPairs = 1 << 19;
   const std::int64_t pairs = problem.batch * problem.q_heads * problem.q_len * problem.kv_len;
   explore_all_orders(
       [&](const BatonOrder& order) {

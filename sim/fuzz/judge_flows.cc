@@ -13,9 +13,10 @@
 namespace cp::sim {
 namespace {
 
+// The largest case. Chosen: fair_rates() takes flows^2 x links.
 constexpr int kMostLinks = 64, kMostFlows = 256;
-// The network decides which links are short in parts of 2^-42 of their capacity, rounded for each flow: 256 *
-// 2^-42 is 6e-11 of it.
+// The network decides which links are full in parts of 2^-42 of their capacity, rounded for each flow. With
+// 256 flows that is 256 * 2^-42 = 6e-11 of the capacity; this is above it.
 constexpr double kFlowRounding = 1e-9;
 
 struct Running {

@@ -1,4 +1,5 @@
-// What the processes that judge cases tell the one that started them: messages on a pipe.
+// The messages, on a pipe, that processes which judge cases send to the process that started them. Both are
+// the same program on the same machine, so the bytes are those of its memory.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,9 @@
 namespace cp::sim {
 
 enum class MessageKind : std::uint8_t {
-  judged,     // what became of the case of that number
-  no_case,    // it is none: why
-  new_cells,  // the case of that number is the first in some cell of the table, as far as the sender knows
+  judged,     // says what became of the case with this number
+  no_case,    // the case with this number is none; the text says why
+  new_cells,  // the case is the first in some cell of the table of features, as far as the sender knows
 };
 
 struct JudgeMessage {
@@ -22,9 +23,10 @@ struct JudgeMessage {
   std::string text = {};
 };
 
-// Blocks until all is written. Nothing happens where nobody reads any more.
+// Blocks until all of the message is written. Does nothing more once nobody reads the pipe.
 void write_message(int pipe, const JudgeMessage& message);
-// Takes the first whole message off what was read; nothing where there is none yet.
+// Takes the first whole message off `bytes`, which is what was read so far. Returns nothing if there is no
+// whole one yet.
 std::optional<JudgeMessage> take_message(std::string& bytes);
 
 }  // namespace cp::sim

@@ -23,8 +23,10 @@
 namespace cp::sim {
 namespace {
 
+// The largest case, by its tokens. Chosen: plans and pairs grow with them.
 constexpr std::int64_t kMostTokens = 1 << 16;
-// Bounds add up in another order than the timeline does.
+// Bounds and the timeline add up the same times in different orders, thousands of doubles: 1e4 * 2^-53 is
+// 1e-12, and this is far above it.
 constexpr double kBoundRounding = 1e-9;
 
 // Whatever the kind of a buffer.

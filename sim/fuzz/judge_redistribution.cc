@@ -21,15 +21,18 @@
 namespace cp::sim {
 namespace {
 
-// What runs with data, a thread for each rank; all else is planned and checked alone.
+// A case runs with data up to this size, with a thread for each rank. Larger ones are planned and checked,
+// but not run. Chosen, so that a case stays within milliseconds.
 constexpr Rank kMostRunRanks = 80;
 constexpr std::int64_t kMostRunElements = 1 << 17;  // all ranks together
-// What is lowered and checked for all ranks; of more ranks some are lowered.
+// Up to this many ranks, the plans of all are lowered and checked; of more ranks, the plans of a few are
+// lowered. Chosen for the same reason.
 constexpr int kMostCheckedRanks = 128;
 constexpr int kLoweredOfMany = 3;
-// Index by index.
+// Of the indices that all ranks of a mesh may have along a dimension, since they are listed one by one.
 constexpr std::int64_t kMostListed = 8192;
-// check() takes time and memory in proportion to the stretches of memory that views consist of.
+// check() takes time and memory in proportion to the stretches of memory that views consist of, all ranks
+// together. Chosen, like the limits above.
 constexpr double kMostStretches = 1e5;
 
 // Whether the rules allow the request, told apart from how the planner does: a source that is partial on an

@@ -1,4 +1,6 @@
-// Laws that hold between a case and another one made from it, or between two ways to say the same.
+// Laws that hold between a case and another one made from it, or between two ways to say the same thing.
+//
+// Every check_...() throws PropertyFailure if its law does not hold.
 #pragma once
 
 #include <vector>
@@ -13,47 +15,53 @@
 
 namespace cp::sim {
 
-// Those of the case's laws that it asks for. `planned`: what the request gave. Laws whose search or data
-// would take too long for a case of this size say nothing of it.
+// Checks those laws of the redistribution that the case asks for. `planned` is what the planner gave for the
+// request. A law whose search or data would take too long for a case of this size is left out.
 void check_redistribution_laws(const RedistributeRequest& request, const Gradient& planned,
                                const Trial& trial);
 
-// Of its index sets and meshes: they need no plan.
+// Checks the laws of its index sets and meshes, which need no plan.
 void check_placement_laws(const RedistributeRequest& request, const Trial& trial);
 
-// Of all ranks together.
+// The number of elements that all ranks of the layout hold together.
 std::int64_t elements_of_all(const Layout& layout);
 
-// What has run, and how.
+// An attention case that has run, and how.
 struct RanAttention {
-  const std::vector<Plan>&forward, &backward;  // backward: empty without that pass
+  const std::vector<Plan>&forward, &backward;  // backward is empty if there is no such pass
   const AttentionRunOptions& options;
-  const AttentionRun& run;  // with its results
+  const AttentionRun& run;  // it has its results
 };
 void check_attention_laws(const AttentionRequest& request, const AttentionTestData& data,
                           const RanAttention& ran, const Trial& trial);
 
-// Of steps; the layout is not refused. `cluster`: a preset's name, or empty for dgx-h100.
-// The layout, and it with any one field at another value, come back from their texts.
+// The laws of steps of models. The layout must be one that is not refused. `cluster` is the name of a preset,
+// or empty for dgx-h100.
+
+// Checks that the layout comes back from its texts, and so does each of its neighbours().
 void check_layout_texts(const StepRequest& request, const Trial& trial);
-// With one field at each of some values, and all others as they are. Text needs no legality, and they have
-// none.
+// The layouts that differ from this one in one field, which takes each of some values. They need not be
+// legal, since a text needs no legality.
 std::vector<ParallelLayout> neighbours(const ParallelLayout& layout);
-// Allowed pairs in closed form are those that are found one by one: of pieces of the rows, and of what each
-// rank has.
+// Checks that the number of allowed pairs in closed form is the number found one by one: of pieces of the
+// rows, and of what each rank has.
 void check_pairs(const StepRequest& request, const Trial& trial);
-// The gathered layers of the memory in closed form are what the plan of a training step without stages has
-// buffers for.
+// Checks that the memory of gathered layers in closed form is the size of the buffers that the plan of a
+// training step without stages has for them.
 void check_unsharded(const StepRequest& request, const Plan& micro_batch, const Trial& trial);
-// Causal, without documents.
+// Counts the allowed pairs of the rows by trying each with every other row; by key, the rows are keys, else
+// queries. Only for causal problems without documents.
 std::int64_t pairs_one_by_one(const AttentionProblem& problem, const IndexSet& rows, bool by_key);
-// In training with stages: each pass once, after what it needs, and none while another one runs on its rank.
+// Checks, for training with pipeline stages, that each pass runs once, after what it needs, and that no two
+// passes run on a rank at the same time.
 void check_pipeline(const StepRequest& request, const std::string& cluster, const Trial& trial);
 void check_pipeline_times(const PipelineTimes& times, int ranks, int stages, std::int64_t micro_batches,
                           const Trial& trial);
-// No step is faster than its bound where multiplying takes nearly all of the time, so that nothing hides
-// operations that are counted too often. Of layouts whose ranks have as many rows; no other is judged.
+// Checks that no step is faster than its bound on a machine where multiplying takes nearly all of the time,
+// so that nothing hides operations that are counted too often. Only layouts whose ranks all have as many rows
+// are judged; others pass.
 void check_slow_machine(const StepRequest& request, const std::string& cluster, const Trial& trial);
+// The time of the step on that machine, and its bound.
 struct SlowTimes {
   double step_ns = 0, bound_ns = 0;
 };

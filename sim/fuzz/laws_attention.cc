@@ -253,7 +253,8 @@ class Laws {
   // A slice that is computed twice, a step that is taken twice, and a slice that nobody computes are found by
   // the ledger alone: without any result, which a step that writes the same again leaves as it was.
   void ledger() {
-    constexpr int kTries = 12;  // most steps to repeat are other ones than attention's
+    // Chosen: most steps that may be repeated are other ones than attention's.
+    constexpr int kTries = 12;
     Numbers numbers(Numbers::combine(data_.seed(), 0x6c6564));
     const std::int64_t steps = attention_steps(ran_.forward);
     for (int i = 0; i < kTries; ++i) {

@@ -123,6 +123,7 @@ PlanQuestion question_of(const StepRequest& request, const std::string& cluster)
 // The same cluster with GPUs that make a million operations of products and attention in a second: all else
 // they do in next to no time.
 PlanQuestion slowed(PlanQuestion question) {
+  // In 10^12 operations a second. Chosen: so slow that every transfer and launch is next to nothing.
   constexpr double kTflops = 1e-6;
   Cluster& cluster = question.cluster;
   cluster.gpu.tflops_16 = cluster.gpu.tflops_f32 = kTflops;

@@ -16,11 +16,13 @@
 namespace cp::sim {
 namespace {
 
-// Listed one by one.
+// Longer lists are left out, since indices are listed one by one. Chosen, so that a case stays within
+// milliseconds.
 constexpr std::int64_t kMostIndices = 8192;
-// Beyond so many pairs of runs they are found by a search, which has to be reached too
-// (shared/placement/intersect.cc).
+// The most runs of an index set that is drawn. intersect() compares small sets run by run, and looks for the
+// pairs of larger ones by a search, which has to be reached too (shared/placement/intersect.cc).
 constexpr int kMostRuns = 24;
+// How many pairs of sets, or of groups, one case compares. Chosen, like kMostIndices.
 constexpr int kPairs = 8;
 
 Indices listed(const IndexSet& set) {

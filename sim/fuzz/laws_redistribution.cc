@@ -23,9 +23,10 @@
 namespace cp::sim {
 namespace {
 
-// What a law is checked up to, so that a case stays within milliseconds.
-constexpr int kMostSearchedRanks = 4;  // exhaustively, and in at most two dimensions
-constexpr int kMostChosenRanks = 8;    // for all chains that no other beats
+// Up to how many ranks a law is checked. Chosen, so that a case stays within milliseconds: the searches grow
+// fast with the number of layouts.
+constexpr int kMostSearchedRanks = 4;  // by the exhaustive search, and in at most two dimensions
+constexpr int kMostChosenRanks = 8;    // for the list of all chains that no other beats
 
 // The search counts whole picoseconds: in either chain each step, and its casts together, are rounded by half
 // a one at most.

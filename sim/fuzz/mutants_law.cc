@@ -10,7 +10,8 @@
 namespace cp::sim {
 namespace {
 
-// Damages of one case: most are refused, which takes no run.
+// How often one case is damaged, and under how many orders each damaged set of plans runs that check()
+// passes. Chosen: most damages are refused, which takes no run, so that a case can afford that many.
 constexpr int kMutants = 24;
 constexpr int kOrdersOfMutant = 3;
 

@@ -1,4 +1,4 @@
-// What the laws of one redistribution are about, for the files that hold them.
+// What the laws of one redistribution are about. For the files that hold these laws.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace cp::sim {
 
 struct RedistributionSubject {
-  // What a law is checked up to, so that a case stays within milliseconds.
+  // A law is not checked of larger cases. Chosen, so that a case stays within milliseconds: the laws plan and
+  // run several redistributions each.
   static constexpr int kMostRanks = 16;
   static constexpr std::int64_t kMostElements = 1 << 13;  // all ranks together
 
@@ -23,7 +24,8 @@ struct RedistributionSubject {
   Redistribution plan(const Layout& source, const Layout& target, const RedistributeOptions& options) const {
     return trial_.property("law refused", [&] { return plan_redistribution(source, target, options); });
   }
-  // The forward redistribution, whatever the case asks for.
+  // The options to plan a redistribution forward, even if the case asks for a gradient. Memory is at least
+  // twice the usual, so that what a law makes of the case can be planned as well.
   RedistributeOptions forward_options() const {
     RedistributeOptions options = request_.options;
     options.max_memory_factor = std::max(options.max_memory_factor, 2.0);
@@ -31,11 +33,12 @@ struct RedistributionSubject {
   }
 
   const RedistributeRequest& request_;
-  const Gradient& gradient_;  // what the request gave
+  const Gradient& gradient_;  // what the planner gave for the request
   const Redistribution& planned_;
   const Trial& trial_;
 };
 
+// Checks the laws that need data. Throws PropertyFailure.
 void check_redistribution_data_laws(const RedistributionSubject& subject);
 
 }  // namespace cp::sim

@@ -1,4 +1,4 @@
-// Shrinking: the smallest case found that breaks the same property.
+// Shrinks a failing case: looks for the smallest case that breaks the same property.
 #pragma once
 
 #include <chrono>
@@ -10,19 +10,19 @@
 
 namespace cp::sim {
 
-// Simpler cases, the boldest steps first: whole parts left out, then sizes halved, then less by one. Some may
-// be no cases at all.
+// Simpler cases than this one, the boldest first: whole parts are left out, then sizes halved, then made less
+// by one. Some of them may be no cases at all.
 std::vector<proto::FuzzCase> simpler_cases(const proto::FuzzCase& fuzz_case);
 
 struct ShrinkOptions {
   std::chrono::steady_clock::time_point deadline;
-  // Whether a case breaks the same property: gives what was found, with the finding in the case.
+  // Whether a case breaks the same property. Returns the case together with what was found, or nothing.
   std::function<std::optional<proto::FuzzCase>(const proto::FuzzCase&)> still_fails;
   std::function<bool()> stopped = [] { return false; };  // asked before each case
 };
 
-// Takes the first simpler case that still fails, again and again, until none does or the time is over; then
-// the best so far.
+// Takes the first simpler case that still fails, again and again, until none does or the deadline has passed.
+// Returns the best case so far.
 proto::FuzzCase shrink(proto::FuzzCase fuzz_case, const ShrinkOptions& options);
 
 }  // namespace cp::sim

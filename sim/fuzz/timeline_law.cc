@@ -9,9 +9,10 @@
 namespace cp::sim {
 namespace {
 
-// Rates are shared by divisions and times added up in doubles: errors of a few units in the last place for
-// each of the events.
+// Rates are shared by divisions, and times are added up in doubles. Each event may add an error of a few
+// units in the last place (2^-53); the tolerance is far above what thousands of events can add up to.
 constexpr double kTimelineRounding = 1e-6;
+// Chosen: with more ranks, three more pairs of replays would take too long.
 constexpr int kMostRanksOfSmallNodes = 16;
 
 }  // namespace

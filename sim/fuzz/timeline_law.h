@@ -1,5 +1,5 @@
-// What must hold of the times of any plans: they end, no link carries more than it can, no rank receives in
-// less time than its bytes take, and folded replays are the simulated ones.
+// What must hold of the times of any plans: they end, no link carries more than it can, no part of a rank's
+// time is counted twice, and the folded replay takes as long as the simulated one.
 #pragma once
 
 #include <span>
@@ -11,13 +11,14 @@
 
 namespace cp::sim {
 
-// `nodes` nodes of that many GPUs, a NIC for each, all of them so slow that what small cases send and compute
-// counts: 8 KB take as long as half a million operations, and latencies next to nothing. Of four nodes two
-// hang on a leaf.
+// Makes the cluster one of `nodes` nodes with that many GPUs each, a NIC for each GPU. Links and GPUs become
+// so slow that what small cases send and compute counts: 8 KB take as long as half a million operations, and
+// latencies are next to nothing. If there are four nodes, two hang on each leaf.
 Cluster of_small_nodes(Cluster cluster, int nodes, int gpus);
 
-// `plans`: of all ranks, which have passed check(). `cluster`: a preset; as many nodes as the last rank
-// needs. Few ranks are spread over two to four small nodes too, where that divides them.
+// Checks the times of the plans. `plans` are those of all ranks, and have passed check(). `cluster` is a
+// preset; it gets as many nodes as the last rank needs. If there are few ranks, they are also spread over
+// two, three or four small nodes, if these divide them. Throws PropertyFailure ("timeline").
 void check_timeline(std::span<const Plan> plans, const std::string& cluster, const Trial& trial);
 
 }  // namespace cp::sim

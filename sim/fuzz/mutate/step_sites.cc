@@ -5,8 +5,9 @@
 namespace cp::sim {
 namespace {
 
-// Those of the same stream and segment that follow, or outside of Repeats those of the stream that follow
-// before the next Repeat: at most so many.
+// The steps that the step at `spot` may trade places with: those of the same stream and segment that follow
+// it; or, outside of Repeats, those of the stream that follow before the next Repeat. At most this many, the
+// nearest ones. Chosen: a step that is moved far is caught by the rules that catch one moved a little.
 constexpr std::size_t kFarthestPartner = 4;
 std::vector<StepId> partners(const Spot& spot) {
   const std::vector<StepRef> steps = steps_of(*spot.plan);
