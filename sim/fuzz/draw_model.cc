@@ -109,7 +109,8 @@ class ModelDraw {
   ParallelLayout layout_;
 };
 
-// The rules of layouts refuse some of what is drawn; a bounded number of tries, then the plainest layout.
+// How often a step is drawn until the rules of layouts do not refuse it; after that the plainest layout is
+// taken. Chosen: drawing is cheap next to judging.
 constexpr int kTriesOfStep = 50;
 
 }  // namespace

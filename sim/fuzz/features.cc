@@ -283,7 +283,8 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Program
   return answers.take();
 }
 
-constexpr std::size_t kMostKinds = 16;  // numbers of the kinds, as in fuzz_case.proto
+// More than the largest number of a kind in fuzz_case.proto, since tables are found by that number.
+constexpr std::size_t kMostKinds = 16;
 constexpr std::array kKinds = {proto::FuzzCase::kRedistribute, proto::FuzzCase::kAttention,
                                proto::FuzzCase::kModel, proto::FuzzCase::kProgram, proto::FuzzCase::kFlows};
 

@@ -1,4 +1,4 @@
-// Many mutants of many plans: the table of who catches what.
+// A campaign tries many mutants of many plans, and makes the table of who catches what.
 #pragma once
 
 #include <array>
@@ -17,17 +17,19 @@
 namespace cp::sim {
 
 struct MutateOptions {
-  std::int64_t cases = 10'000;  // mutants
+  std::int64_t cases = 10'000;  // mutants; chosen: some seconds of work (docs/mutants.md)
   std::uint64_t seed = 1;
-  int jobs = 1;                   // threads; what is found does not depend on it
-  std::int64_t per_subject = 50;  // mutants of one set of plans
+  int jobs = 1;  // threads; what is found does not depend on their number
+  // Mutants of one set of plans, before the next set is drawn. Chosen: about one and a half for each kind.
+  std::int64_t per_subject = 50;
   TrialOptions trial = {};
-  std::set<Outcome> listed = {};            // mutants that end so are listed, a line each
+  std::set<Outcome> listed = {};            // mutants that end like this are listed, with a line for each
   const std::atomic<bool>* stop = nullptr;  // ends the campaign soon after it is set
-  // From any thread, one at a time.
+  // Called from any thread, by one at a time.
   std::function<void(std::int64_t done, std::int64_t survivors)> progress;
 };
 
+// How many mutants ended in which way.
 struct Tally {
   std::array<std::int64_t, kOutcomes.size()> of{};  // by Outcome
   std::int64_t tried() const;
@@ -36,8 +38,8 @@ struct Tally {
 };
 
 struct Survivor {
-  proto::FuzzCase job;  // with the mutation, and what is known of it as the finding
-  std::string text;     // in a line
+  proto::FuzzCase job;  // with its mutation, and what is known of it as the finding
+  std::string text;     // the same in one line
 };
 
 struct MutateResult {
@@ -50,11 +52,14 @@ struct MutateResult {
   bool stopped = false;
 
   Tally total() const;
-  // More than 0.5 % survive, or a subject is broken.
+  // True if more than kMostSurvivors of the mutants survive, or a subject is broken.
   bool fails() const;
 };
-inline constexpr double kMostSurvivors = 0.005;  // of all mutants
+// The part of all mutants that may survive. Chosen: docs/mutants.md measured far fewer, so a judge that no
+// longer works shows.
+inline constexpr double kMostSurvivors = 0.005;
 
+// Runs a campaign in `jobs` threads. The results do not depend on their number.
 MutateResult run_mutants(const MutateOptions& options);
 
 }  // namespace cp::sim

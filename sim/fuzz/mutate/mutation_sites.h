@@ -1,4 +1,4 @@
-// The places where plans can be damaged, found in order. For sim/fuzz/mutate/*_sites.cc alone.
+// Finds the places where plans can be damaged, in order. For sim/fuzz/mutate/*_sites.cc only.
 #pragma once
 
 #include <concepts>
@@ -19,7 +19,7 @@
 
 namespace cp::sim {
 
-// A step of a plan, or (no step) the plan itself.
+// A step of a plan. If there is no step, it is the plan itself.
 struct Spot {
   Plan* plan = nullptr;
   StepId id = -1;
@@ -28,10 +28,11 @@ struct Spot {
   std::string text() const;  // rank 1, step 4 exchange "rotate"
 };
 
-// Does the damage and says what it changed: "peer: 1 -> 2".
+// Does the damage and returns what it changed, as text: "peer: 1 -> 2".
 using Damage = std::function<std::string(Numbers&)>;
 
-// Counts what is offered and keeps the wanted one, so that looking for places costs no memory for each.
+// Counts the places that are offered and keeps only the wanted one, the number `wanted` from 0 on. So looking
+// for places takes no memory for each. The plans must outlive it.
 class Sites {
  public:
   Sites(std::vector<Plan>& all, std::int64_t wanted) : plans(all), wanted_(wanted) {}
@@ -50,7 +51,7 @@ class Sites {
   std::int64_t count() const { return count_; }
   const Chosen& chosen() const { return chosen_; }
 
-  // Calls visit(spot) for every step of every plan, Repeats' bodies once.
+  // Calls visit(spot) for every step of every plan, in issue order. The steps of a Repeat come once.
   template <class Visit>
   void for_each_step(const Visit& visit) {
     for (Plan& plan : plans) {
@@ -77,7 +78,7 @@ class Sites {
   Chosen chosen_;
 };
 
-// What each kind offers; a kind that a function does not know offers nothing.
+// Each of these offers the places that it knows for the kind. Of a kind that it does not know it offers none.
 void step_sites(Sites& sites, MutationKind kind);
 void message_sites(Sites& sites, MutationKind kind);
 void memory_sites(Sites& sites, MutationKind kind);
@@ -85,6 +86,7 @@ void arithmetic_sites(Sites& sites, MutationKind kind);
 
 // ---- looking at steps ----
 
+// The operation of a step if it is an Op, else null.
 template <class Op>
 Op* operation_of(Step& step) {
   return visit_operation(step.work, [](auto& op) -> Op* {
@@ -93,14 +95,15 @@ Op* operation_of(Step& step) {
   });
 }
 
-// A view of a step under its name: "k", "more 1", "sends 0".
+// A view of a step under its name: "k", "more 1", "sends 0". The number is its place in a list of views, or
+// -1 if it is not in a list.
 struct NamedView {
   std::string_view field;
-  std::int32_t number = -1;  // in its list
+  std::int32_t number = -1;
   View* view = nullptr;
   std::string text() const { return number < 0 ? std::string(field) : str(field, " ", number); }
 };
-// Those that are present.
+// Calls visit(NamedView) for every view of the step that is present.
 template <class Visit>
 void for_each_view(Step& step, const Visit& visit) {
   visit_operation(step.work, [&](auto& op) {
@@ -117,10 +120,10 @@ void for_each_view(Step& step, const Visit& visit) {
     });
   });
 }
-// Whether leaving it out could make a difference: a kernel without an element does nothing.
+// Whether the result could change if the step is left out. A kernel without an element does nothing.
 bool has_work(Step& step);
 
-// Calls visit(name, field) for every field of the type.
+// Calls visit(name, field) for every field of type T of the step's operation.
 template <class T, class Visit>
 void for_each_field(Step& step, const Visit& visit) {
   visit_operation(step.work, [&](auto& op) {
@@ -132,28 +135,31 @@ void for_each_field(Step& step, const Visit& visit) {
 
 // "k[offset 16, 4x1x2x8]"
 std::string text(const Plan& plan, const View& view);
-std::int32_t group_size(const Spot& spot);  // of a collective
+
+// For steps that are collectives: the size of the group, the rank's own index in it, and the group.
+std::int32_t group_size(const Spot& spot);
 std::int32_t own_index(const Spot& spot);
 const Group& group_of(const Spot& spot);
 
-// The members of a group in one collective of theirs, by index in the group: its number in the order of the
-// plans' steps, each of a Repeat's body once. Members whose plan is not there, or has fewer, have no step.
+// One collective of a group, with the steps of all members, by index in the group. The collectives of a group
+// are numbered in the order of the plans' steps, and each in the body of a Repeat counts once. A member whose
+// plan is not there, or has fewer collectives, has no step.
 struct GroupMeeting {
   std::vector<Spot> members;
-  Spot first() const;
+  Spot first() const;  // the first member that has a step
 };
 std::vector<GroupMeeting> meetings(std::vector<Plan>& plans);
-// The digests of the counts after what the members of an exchange send was changed.
+// Computes the digests of the counts again, after a change of what the members of an exchange send.
 void count_again(const GroupMeeting& meeting);
 
 // ---- changing plans ----
 
-// First and last uses of the temporaries as their steps say (PlanBuilder's rule).
+// Makes the declared first and last uses of the temporaries those of the plan's steps (PlanBuilder's rule).
 void refit_uses(Plan& plan);
-// Their numbers where steps come and go: those of edges and uses.
+// Take a step out, or put it in a second time. The numbers of steps in edges and uses are made right.
 void remove_step(Plan& plan, StepId id);
 void double_step(Plan& plan, StepId id);
-// Both in one segment, or both outside of Repeats. Edges name the same steps as before.
+// The two steps must be in one segment, or both outside of Repeats. Edges name the same steps as before.
 void swap_steps(Plan& plan, StepId a, StepId b);
 Step& step_at(Plan& plan, StepId id);
 

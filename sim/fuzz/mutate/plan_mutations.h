@@ -1,13 +1,15 @@
-// Damage to a right set of plans, at one place: what the checker, the fabric, a ledger or a comparison of
-// results has to notice.
+// Damages a right set of plans at one place. The checker, the fabric, a ledger or a comparison of results has
+// to notice it.
 //
 // A mutation is three numbers: its kind, its place (which of the places where these plans can be damaged so,
-// in the order of ranks, steps and fields) and a seed of what is drawn there. The same three give the same
-// damage on every machine. What is damaged is one field of one rank's plan, as a slip in a builder's
-// arithmetic would do it; or, where ranks would only disagree, the same slip on all ranks of one collective
-// (kinds "..._everywhere", swap_receivers), so that the plans agree on what is wrong. Steps that are left
-// out, doubled or moved keep the plan's bookkeeping right: edges name the same steps as before, and the
-// declared uses of temporaries are those that remain.
+// in the order of ranks, steps and fields), and a seed for what is drawn there. The same three numbers give
+// the same damage on every machine.
+//
+// What is damaged is one field of one rank's plan, as a slip in a builder's arithmetic would do it. If ranks
+// would only disagree then, it is the same slip on all ranks of one collective (the kinds "..._everywhere",
+// and swap_receivers), so that the plans agree on what is wrong. Steps that are left out, doubled or moved
+// keep the plan's bookkeeping right: edges name the same steps as before, and the declared uses of
+// temporaries are those that remain.
 #pragma once
 
 #include <cstdint>
@@ -64,28 +66,29 @@ enum class MutationKind : std::uint8_t {
 };
 struct MutationInfo {
   MutationKind kind;
-  std::string_view name;   // "drop_step": in PlanMutation.kind and on the command line
+  std::string_view name;   // "drop_step": so it is called in PlanMutation.kind and on the command line
   std::string_view words;  // "drop a step"
 };
 std::span<const MutationInfo> all_mutations();  // in the order of the enumeration
 std::string_view name(MutationKind kind);
-// Throws InvalidInput that names the nearest kind.
+// The kind with this name. Throws InvalidInput that names the nearest kind.
 MutationKind parse_mutation_kind(std::string_view name);
 
 struct Mutation {
   MutationKind kind{};
   std::string text;  // what was changed where: "rank 1, step 4 exchange "rotate": sends 0, peer: 1 -> 2"
-  // The result may be another legal program: consistent in itself, but computing something else (a step that
-  // reads the neighbouring element, sums instead of maxima, sends as many elements to another peer). No rule
-  // about plans can object; only who knows the right result can.
+  // Whether the result may be another legal program: consistent in itself, but computing something else.
+  // Examples are a step that reads the neighbouring element, sums instead of maxima, or as many elements sent
+  // to another peer. No rule about plans can object then; only who knows the right result can.
   bool may_change_meaning = false;
 };
 
-// How many places the plans have for this kind.
+// How many places the plans have for damage of this kind.
 std::int64_t mutation_places(const std::vector<Plan>& plans, MutationKind kind);
 
-// Damages the plans at place `place` % mutation_places(); nothing, and unchanged plans, where there is none.
-// The plans are right ones (they pass check()); `place` is not negative.
+// Damages the plans at the place number `place` % mutation_places(). Returns nothing, and leaves the plans
+// unchanged, if there is no place. The plans must be right ones (they pass check()), and `place` not
+// negative.
 std::optional<Mutation> mutate(std::vector<Plan>& plans, MutationKind kind, std::int64_t place,
                                std::uint64_t seed);
 

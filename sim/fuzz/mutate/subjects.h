@@ -1,4 +1,4 @@
-// The two kinds of subjects. For sim/fuzz/mutate alone; the contract is in trials.h.
+// The two kinds of subjects. For sim/fuzz/mutate only; trials.h has the contract.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace cp::sim {
 std::unique_ptr<Subject> make_redistribute_subject(const proto::Redistribute& job);
 std::unique_ptr<Subject> make_attention_subject(const proto::Attention& job);
 
-// What the work throws, in words.
+// Runs the work. Returns the message of what it throws, or nothing.
 template <class Work>
 std::optional<std::string> complaint_of(const Work& work) {
   try {
@@ -30,8 +30,8 @@ std::optional<std::string> complaint_of(const Work& work) {
   return std::nullopt;
 }
 
-// The orders of the ranks that mutants run under, by number: by turns that are drawn, by priorities that are
-// drawn, in turn, and so on.
+// The orders of the ranks under which mutants run, by number: the first takes turns at random, the second by
+// random priorities (pct), the third in turn, and so on again. The number is the seed, too.
 inline FabricOptions fabric_options(std::uint64_t schedule) {
   using Kind = BatonOrder::Kind;
   constexpr Kind kKinds[] = {Kind::random, Kind::pct, Kind::round_robin};
@@ -40,6 +40,7 @@ inline FabricOptions fabric_options(std::uint64_t schedule) {
   return options;
 }
 
+// Whether this judge is asked.
 inline bool asked(const TrialOptions& options, Outcome judge) { return !options.absent.contains(judge); }
 
 }  // namespace cp::sim
