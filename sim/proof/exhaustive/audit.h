@@ -1,4 +1,4 @@
-// Audit: one redistribution of the planner, held against the exhaustive search.
+// Audits one redistribution of the planner: holds it against the exhaustive search.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 namespace cp::sim {
 
 struct Audit {
-  // What the redistribution says of itself that the search counts differently: a step that is no move by the
-  // rules, or whose time, bytes or temporaries are others; totals that are not those of the steps. Empty when
-  // all is as declared.
+  // In words, what the redistribution says of itself and the search counts differently: a step that is no
+  // move by the rules, or one with another time, other bytes or other temporaries; or totals that are not
+  // those of the steps. Empty if all is as declared.
   std::string misdeclared;
-  // Its time, as the search counts it, less that of the cheapest chain: positive where the planner missed
-  // one, negative where it found one that the search does not know.
+  // Its time, as the search counts it, minus the time of the cheapest chain. Positive if the planner missed a
+  // cheaper chain, negative if it found one that the search does not know.
   std::int64_t excess_ps = 0;
 };
 

@@ -1,7 +1,8 @@
-// The oracle of index maps: what each rank of a layout holds, found index by index from what the splits are
+// The oracle of index maps finds what each rank of a layout holds, index by index, from what the splits are
 // said to mean.
 //
-// It shares no code with shared/placement but the types, so that a wrong index map cannot agree with itself.
+// It shares no code with shared/placement, except for the types, so that a wrong index map cannot agree with
+// itself.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +15,19 @@ namespace cp::sim {
 
 using Indices = std::vector<std::int64_t>;
 
-// The part `index` of `parts` of the list.
+// The part number `index` of the list, if the split makes `parts` parts of it.
 Indices split_elements(const Split& split, const Indices& list, int parts, int index);
-// Those of the list that lie in [begin, end).
+// The elements of the list that lie in [begin, end).
 Indices elements_within(const Indices& list, std::int64_t begin, std::int64_t end);
 
-// What `rank` holds of a dimension, one axis after the other.
+// The indices that `rank` holds of a dimension, found by splitting along one axis after the other.
 Indices indices_by_elements(const Layout& layout, int dim, Rank rank);
 
 // The row-major numbers, in the whole tensor, of the elements that the rank holds, in local order.
 std::vector<std::int64_t> element_numbers(const Layout& layout, Rank rank);
 
-// Which of the contributions to its elements a rank holds: its coordinates along the partial axes, row-major.
+// Which of the contributions to its elements a rank holds: the number of its coordinates along the partial
+// axes, row-major.
 std::int64_t contribution_of(const Layout& layout, Rank rank);
 std::int64_t num_contributions(const Layout& layout);
 

@@ -1,5 +1,5 @@
-// Every mesh of some ranks, every layout of a tensor on a mesh, and which redistributions between them are
-// legal: what the exhaustive checks run over.
+// Lists every mesh of some ranks and every layout of a tensor on a mesh, and tells which redistributions
+// between them are legal. The exhaustive checks run over these.
 #pragma once
 
 #include <optional>
@@ -12,20 +12,20 @@
 
 namespace cp::sim {
 
-// All meshes over the ranks in the order given: one for each way to write their number as an ordered
-// product of factors greater than 1. Axes are named a, b, c, ...: eight ranks make a=8; a=2,b=4; a=4,b=2;
-// a=2,b=2,c=2. One rank makes a=1.
+// All meshes over these ranks, in the order given: one for each way to write their number as an ordered
+// product of factors greater than 1. The axes are called a, b, c, and so on. For example, eight ranks make
+// a=8; a=2,b=4; a=4,b=2; and a=2,b=2,c=2. One rank makes a=1.
 std::vector<Mesh> all_meshes(const std::vector<Rank>& ranks);
 std::vector<Mesh> all_meshes(int num_ranks);  // of the ranks 0 .. num_ranks-1
 
-// All layouts of the tensor on the mesh with Chunked splits: each axis Replicate, Shard of any dimension or,
-// where a reduction is given, Partial with it; and for each dimension every order of the axes that shard it.
-// 176 for a=2,b=2,c=2, three dimensions and a reduction.
+// All layouts of the tensor on the mesh with Chunked splits. Each axis is Replicate, Shard of any dimension
+// or, if a reduction is given, Partial with it; and for each dimension the axes that shard it come in every
+// order. For example, there are 176 of them on a=2,b=2,c=2 for three dimensions and a reduction.
 std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape, DType dtype,
                                 std::optional<ReduceOp> reduction);
 
-// Whether the tensor can go from one to the other: the target is Partial only along axes where the source is,
-// and never on another mesh.
+// Whether the tensor can go from the one layout to the other. The target may be Partial only along axes along
+// which the source is, and not at all on another mesh.
 bool is_legal_pair(const Layout& source, const Layout& target);
 
 }  // namespace cp::sim

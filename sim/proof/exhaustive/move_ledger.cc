@@ -10,7 +10,8 @@ namespace cp::sim {
 
 namespace {
 
-constexpr double kBytesPerUs = 1e3;  // of 1 GB/s
+// A bandwidth of 1 GB/s is 1e9 bytes in 1e6 us.
+constexpr double kBytesPerUs = 1e3;
 
 // Bandwidth of a pair: that of the slowest axis in which their coordinates differ, in the old mesh or,
 // where it does not hold both, in the new one. A pair that no mesh holds counts as far as any axis, and as

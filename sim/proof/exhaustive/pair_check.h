@@ -1,4 +1,4 @@
-// One pair of layouts, as far as it goes without data: planned, audited, lowered and proven.
+// Checks one pair of layouts as far as this goes without data: it is planned, audited, lowered and proven.
 #pragma once
 
 #include <string>
@@ -16,14 +16,16 @@ struct Finding {
 };
 
 struct CheckedPair {
-  std::size_t source = 0, target = 0;  // numbers in the search
-  bool infeasible = false;             // neither planner nor search knows a chain in the bound
-  std::vector<Plan> plans;             // of all ranks; none where the pair cannot be run
-  bool regroups = false;  // contributions are reduced on the way, and others made that reduce to the same
+  std::size_t source = 0, target = 0;  // numbers in ExhaustiveSearch::layouts()
+  bool infeasible = false;             // neither the planner nor the search knows a chain in the bound
+  std::vector<Plan> plans;             // of all ranks; empty if the pair cannot be run
+  // Whether contributions are reduced on the way, and others made that reduce to the same.
+  bool regroups = false;
   std::vector<Finding> findings;
 };
 
-// `cheapest`: the search's answer for the pair. Adds the time it takes to `times`.
+// Checks the pair. `cheapest` is the search's answer for it. Adds the time that this takes to `times`. What
+// is wrong is in the findings, and not thrown.
 CheckedPair check_pair(const ExhaustiveSearch& search, std::size_t source, std::size_t target,
                        const std::optional<ExhaustiveSearch::Chain>& cheapest,
                        const VerifyRedistributeOptions& options, VerifyRedistributeResult::Times& times);

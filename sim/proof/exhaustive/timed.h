@@ -1,11 +1,11 @@
-// Adding up where time goes.
+// Adds up where time goes.
 #pragma once
 
 #include <chrono>
 
 namespace cp::sim {
 
-// Calls f() and adds the seconds that it takes, also when it throws.
+// Calls f() and adds the seconds that it takes to `seconds`, also if it throws.
 template <class F>
 void timed(double& seconds, const F& f) {
   struct Stopwatch {

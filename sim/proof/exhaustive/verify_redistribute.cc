@@ -25,7 +25,8 @@ namespace {
 // In which results are exact.
 DType dtype_for(ReduceOp reduction) { return reduction == ReduceOp::avg ? DType::f32 : DType::i64; }
 
-constexpr std::size_t kFailuresShown = 5;  // of each kind
+// Of each kind. Chosen: enough to see what they have in common.
+constexpr std::size_t kFailuresShown = 5;
 
 std::vector<ReduceOp> reductions_of(const VerifyRedistributeOptions& options) {
   if (options.reductions) return *options.reductions;
