@@ -1,4 +1,4 @@
-// The operations of all ranks, and how far they have come. Inside of sim/proof/progress only.
+// The operations of all ranks, and how far they have come. For sim/proof/progress only.
 #pragma once
 
 #include <cstddef>
@@ -17,41 +17,43 @@ using OpId = std::int32_t;
 inline constexpr OpId kNone = -1;
 enum class Kind : std::uint8_t { kernel, collective, exchange };
 
-// What one operation has on one channel: its messages [first, last].
+// The messages [first, last] of one operation on one channel.
 struct Messages {
   std::int32_t channel = -1;
   bool sends = false;
   std::int64_t first = 0, last = 0;
 };
 
+// A step in one iteration, with what it waits for.
 struct Op {
   Kind kind = Kind::kernel;
-  std::int32_t rank = 0;      // index of the plan
-  std::int32_t queue = 0;     // among the streams of all ranks
-  std::int64_t position = 0;  // in the queue
+  std::int32_t rank = 0;      // the index of the plan
+  std::int32_t queue = 0;     // its stream's number among the streams of all ranks
+  std::int64_t position = 0;  // its place in this queue
   const Step* step = nullptr;
   StepId id = -1;
   std::int64_t iteration = 0;
   std::vector<OpId> after;
-  // Collectives and exchanges:
+  // What follows is for collectives and exchanges only.
   std::int32_t communicator = -1;
-  std::int64_t sequence = -1;  // of the step on its group
-  std::int64_t meeting = -1;   // collectives: which of the communicator
-  std::int64_t launch = -1;    // which of its rank, in issue order
+  std::int64_t sequence = -1;  // the number of the step on its group
+  std::int64_t meeting = -1;   // of a collective: its number on the communicator
+  std::int64_t launch = -1;    // its number on its rank, in issue order
   std::vector<Messages> messages;
 };
 
+// A group, with the plans of its members.
 struct Communicator {
   Group group;
-  std::vector<std::int32_t> plans;          // by member; -1: it has none
+  std::vector<std::int32_t> plans;          // by member: the index of its plan; -1 if it has none
   std::vector<std::vector<OpId>> meetings;  // by member: its collectives, in order
 };
 
 // The messages from one member of a communicator to another.
 struct Channel {
   struct End {
-    std::vector<OpId> ops;            // by message
-    std::vector<std::int64_t> up_to;  // bytes of it and all before it
+    std::vector<OpId> ops;            // by message: the operation that has it
+    std::vector<std::int64_t> up_to;  // by message: its bytes and those of all before it
   };
   std::int32_t communicator = -1, from = -1, to = -1;
   End sends, receives;
@@ -71,25 +73,27 @@ struct Model {
   const Op& op(OpId id) const { return ops[idx(id)]; }
 };
 
-// Operations of the plans, iterations counted each.
+// The number of operations of the plans, each iteration counted.
 std::int64_t count_operations(std::span<const Plan> plans);
+// Makes the model. Throws InvalidInput as explore_progress() does.
 Model make_model(std::span<const Plan> plans, const ProgressRules& rules);
 ProgressStep step_of(const Model& model, const Op& op);
 
-// How far a queue's head has come. open: its transfers may move.
+// How far the head of a queue has come. When it is open, its transfers may move.
 enum class Phase : std::uint8_t { waits, begun, open };
 
+// A state of the model. The model must outlive it.
 class State {
  public:
   explicit State(const Model& model);
 
-  // Takes all that may be taken without a choice. `from`: a rank to begin with, -1: all.
+  // Takes all that may be taken without a choice. `from` is the index of a plan to begin with; -1 means all.
   void settle(std::int32_t from);
-  // The queues whose heads can do something now; without `choices` none that would begin an operation of
-  // several that could.
+  // Whether the queue's head can do something now. Without `choices`, the answer is no if it would begin an
+  // operation while another of its rank could begin instead.
   bool can_move(std::int32_t queue, bool choices) const;
-  // Moves the queue's head by one phase. Pushes the ranks that may move because of that onto `woken`, if
-  // given.
+  // Moves the queue's head on by one phase. Adds to `woken`, if it is given, the ranks that may move because
+  // of that.
   void move(std::int32_t queue, std::vector<std::int32_t>* woken);
 
   bool ended() const { return unfinished_ == 0; }
@@ -97,17 +101,18 @@ class State {
   Phase phase(std::int32_t queue) const { return phase_[idx(queue)]; }
   bool finished(OpId op) const;
   bool begun(OpId op) const;
-  // Of what is under way: what the rules let it wait for.
+  // What the rules let an operation under way wait for: that all members have come to the collective, and
+  // that the messages have moved.
   bool has_met(const Op& op) const;
-  bool has_room(const Messages& messages) const;  // the messages have moved
-  // Whether the other ends have begun, or (sends) are not needed.
+  bool has_room(const Messages& messages) const;
+  // Whether the other ends of the messages have begun, or are not needed (of sends).
   bool is_awaited(const Messages& messages) const;
   bool may_launch(const Op& op, bool choices) const;
   bool after_is_done(const Op& op) const;
   std::int64_t launches_begun(std::int32_t rank) const { return launches_begun_[idx(rank)]; }
   std::int64_t launches_finished(std::int32_t rank) const { return launches_finished_[idx(rank)]; }
 
-  // Equal for states that go on equally.
+  // A text that is equal for states that go on equally.
   std::string key() const;
 
  private:
@@ -120,7 +125,7 @@ class State {
   std::int64_t unfinished_ = 0;                                   // queues
 };
 
-// Why the state does not go on: fills is_cycle, waits and stuck.
+// Says why the state does not go on: fills in is_cycle, waits and stuck of the report.
 void explain(const Model& model, const State& state, ProgressReport& report);
 
 }  // namespace cp::sim::progress
