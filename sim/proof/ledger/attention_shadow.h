@@ -1,5 +1,5 @@
-// What the attention kernels do to tags: rows that do not belong together, keys that are none, gradients of
-// unfinished rows and another scale than the problem's are findings; pairs go into the book.
+// What the attention kernels do to tags. Rows that do not belong together, keys that are none, gradients of
+// unfinished rows, and another scale than the problem's become findings. Pairs are entered into the book.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,13 @@
 
 namespace cp::sim {
 
+// One object runs all attention steps of a shadow run, one after the other.
 class AttentionShadow {
  public:
+  // Both must outlive this.
   AttentionShadow(const ShadowWorld& world, const StepNames& names) : world_(world), names_(names) {}
 
-  // The step that is executed: for what follows.
+  // Says which step is executed next: its plan, its iteration, and its number in `names`.
   void begin(std::size_t plan, std::int64_t iteration, std::int32_t step) {
     plan_ = plan, iteration_ = iteration, step_ = step;
   }
@@ -24,20 +26,21 @@ class AttentionShadow {
   void run(const AttentionMerge& op);
 
  private:
-  // The tags of the rows of a view, [batch, head, row]: of their first elements.
+  // The tags of the rows of a view, [batch, head, row]. The tag of a row is that of its first element.
   struct Rows {
     std::int64_t batches = 0, heads = 0, seq_len = 0;
     std::vector<Tag> tags;
-    std::vector<std::int64_t> numbers;  // of rows of the expected tensor (TagSpace), else -1
+    std::vector<std::int64_t> numbers;  // of rows of the expected tensor (TagSpace), -1 for any other
 
     std::size_t at(std::int64_t batch, std::int64_t head) const {
       return static_cast<std::size_t>((batch * heads + head) * seq_len);
     }
   };
-  // What some queries and keys, given by their global rows (-1: none), make of the slices.
+  // The cells that some queries and keys have by the slices. The rows are given by their global numbers; -1
+  // means that a row is none.
   struct Work {
     std::vector<Cells> of_query;  // by local row
-    std::vector<Cells> of_key;    // the weights are those of the queries
+    std::vector<Cells> of_key;    // by local row; the weights are those of the queries
   };
   struct Lanes;
 

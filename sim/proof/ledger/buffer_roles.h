@@ -1,4 +1,4 @@
-// What the caller's buffers of attention plans hold, by the words of
+// Says what the caller's buffers of attention plans hold, by the words of
 // shared/context_parallel/attention_plan.h.
 #pragma once
 
@@ -12,14 +12,16 @@
 
 namespace cp::sim {
 
+// What a buffer holds: which part of which tensor, and where in the buffer.
 struct BufferRole {
   Tensor tensor = Tensor::q;
   TensorPart part;
-  Shape strides;  // elements from one batch, row, head and dim to the next
+  Shape strides;  // in elements, from one batch, row, head and dim to the next
   std::int64_t dim = 1;
 
   std::int64_t numel(std::int64_t batch) const { return batch * part.num_rows() * part.num_heads() * dim; }
-  // Calls visit(batch, head, row, offset) for each row: head and row global, offset of its first element.
+  // Calls visit(batch, head, row, offset) for each row. Head and row are global; the offset, in elements, is
+  // that of the row's first element in the buffer.
   template <class Visit>
   void for_each_row(std::int64_t batches, const Visit& visit) const {
     std::int64_t local = 0;
@@ -38,12 +40,12 @@ struct BufferRole {
   }
 };
 
-// The role of a buffer of that name on the cp rank number `index`; nothing for a name that is none of the
-// caller's, or a gradient that the request does not ask for.
+// The role of a buffer of that name on the cp rank number `index`. Nothing for a name that is none of the
+// caller's, and for a gradient that the request does not ask for.
 std::optional<BufferRole> buffer_role(const AttentionRequest& request, const AttentionSharding& sharding,
                                       AttentionPass pass, int index, std::string_view name);
 
-// The outputs that the request asks of a pass, of which every rank's plan has all.
+// The names of the outputs that the request asks of a pass. Every rank's plan has all of them.
 std::vector<std::string_view> asked_outputs(const AttentionRequest& request, AttentionPass pass);
 
 }  // namespace cp::sim

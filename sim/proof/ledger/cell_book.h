@@ -1,5 +1,5 @@
-// The mask-cell ledger: which (query, key) pairs were computed, and by which step, for every batch and query
-// head.
+// The ledger of mask cells: which (query, key) pairs were computed, and by which step, for every batch and
+// query head.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,32 @@ namespace cp::sim {
 
 class CellBook {
  public:
+  // The problem must outlive this.
   explicit CellBook(const AttentionProblem& problem);
 
-  // A lane is a batch and a query head of it: batch * q_heads + head. A set of them, ascending, gets a
-  // number.
+  // Returns the number of a set of lanes, which must be ascending. A lane is a batch and one of its query
+  // heads: batch * q_heads + head.
   std::int32_t lanes(std::vector<std::int64_t> lanes);
 
-  // The pairs of the query with the keys of the run, in all lanes of the set. `step` is a number of the
-  // caller's.
+  // Enters the pairs of the query with the keys of the run, in all lanes of the set. `step` is a number of
+  // the caller's choice.
   void enter(std::int64_t query, std::int32_t lanes, const Run& keys, std::int32_t step);
 
-  // Words for the findings.
+  // Functions that make the words for the findings.
   struct Names {
     std::function<std::string(std::int32_t step)> step;
     std::function<std::string(std::int64_t lane, std::int64_t query, std::int64_t key)> holders;
   };
-  // Finds pairs that were computed though the mask forbids them, more than once, or not at all. Leaves the
-  // book empty. Returns how many pairs there are, over all lanes.
+  // Adds findings for pairs that were computed although the mask forbids them, or more than once, or not at
+  // all. Returns how many pairs were computed, over all lanes, and leaves the book empty.
   std::int64_t close(const Names& names, Findings& findings);
 
  private:
   struct Entry {
     std::int32_t query, lanes, step;
-    std::int32_t begin, run, stride, count;  // of the keys
+    std::int32_t begin, run, stride, count;  // the run of keys
   };
-  using Page = std::vector<const Entry*>;  // of one query
+  using Page = std::vector<const Entry*>;  // the entries of one query
   class Auditor;
 
   std::vector<Page> pages() const;

@@ -1,32 +1,31 @@
-// What every rank must receive, by the words of the strategies alone: from the parts that the ranks hold and
-// the mask, by counting rows. Nothing here looks at a plan.
+// Says what every rank must receive, by the words of the strategies alone: from the parts that the ranks hold
+// and the mask, by counting rows. Nothing here looks at a plan.
 //
-// Parts are those where the ranks compute; "a pair" is the queries of one ring index and the keys of another,
-// and it counts only if the mask allows any of its cells.
+// Parts are those where the ranks compute. A pair is the queries of one ring index and the keys of another;
+// it counts only if the mask allows any of its cells.
 //
-//   ulysses      q, k, v of the whole Ulysses group, for the rank's heads; out comes back, and lse where it
-//                is asked for at home. Backward: dout; dq, dk
-//                and dv come back. A kv head that several ranks compute with goes to each, and comes back
-//                from each: then dk and dv are partial, else final.
-//   head_tail_exchange  then: the query rows that the rank computes without owning them, and the rows of out
-//                (and lse) that it owns and others computed. Backward: dout; dq comes back.
-//   all_gather   all K and V. Backward: the same; dK and dV of the rank's own rows from everybody else.
+//   ulysses      q, k, v of the whole Ulysses group come, for the rank's heads; out comes back, and lse if it
+//                is asked for at home. Backward: dout comes, and dq, dk and dv come back. A kv head that
+//                several ranks compute with goes to each of them, and comes back from each: then dk and dv
+//                are partial, else final.
+//   head_tail_exchange  comes then: the query rows that the rank computes without owning them, and the rows
+//                of out (and lse) that it owns and others computed. Backward: dout comes, and dq comes back.
+//   all_gather   all K and V come. Backward: the same; and dK and dV of the rank's own rows from all others.
 //   ring         a block of K and V goes from rank to rank as far as the last one that makes a pair with it.
-//                Backward: the same, either way round, whichever takes fewer bytes (of equals the one to
-//                          lower
+//                Backward: the same, in whichever direction takes fewer bytes (if they are equal, to lower
 //                ranks); dK and dV start at the first foreign rank that makes a pair, travel along, and go
 //                home from the last one straight.
 //   double ring  K and V go round the nodes at equal position, as far as the last node with a rank that makes
 //                a pair, and in each node round its ring. Backward: dK and dV go in each node to the position
-//                of their home as in a ring, and from there home straight. Both directions are chosen as the
-//                ring's.
-//   need_only    the rows of K and V that some query of the rank may see. Backward: the same; dK and dV of
-//                these rows go home.
+//                of their home as in a ring, and from there home straight. Both directions are chosen as in a
+//                ring.
+//   need_only    the rows of K and V come that some query of the rank may see. Backward: the same; dK and dV
+//                of these rows go home.
 //   pass_q       a block of queries, backward with dout, lse and delta, goes round as K and V do in a ring,
-//                either way round, whichever takes fewer bytes (of equals the one to higher ranks); partial
-//                out and lse, or partial dQ, come straight home from every rank that makes a pair. Where
-//                fused attention is used (which makes delta itself) out comes instead of delta.
-//   gradients    what is not asked for of dq, dk and dv does not travel.
+//                in whichever direction takes fewer bytes (if they are equal, to higher ranks); partial out
+//                and lse, or partial dQ, come straight home from every rank that makes a pair. If fused
+//                attention is used, which makes delta itself, out comes instead of delta.
+//   gradients    those of dq, dk and dv that are not asked for do not travel.
 //   send_empty   blocks of a ring and of pass_q go all the way round, and in a ring dK and dV with them.
 #pragma once
 
@@ -37,7 +36,8 @@
 
 namespace cp::sim {
 
-// By cp rank, in the order of request.ranks. `fused`: uses_fused_attention() of the plans' target.
+// What each cp rank must receive in a pass, in the order of request.ranks. `fused` is uses_fused_attention()
+// of the plans' target.
 std::vector<Received> expected_traffic(const AttentionRequest& request, AttentionPass pass, bool fused);
 
 }  // namespace cp::sim

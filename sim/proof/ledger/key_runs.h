@@ -1,5 +1,5 @@
-// The global rows of a view's keys, folded into periodic runs, so that a slice's keys are few runs whatever
-// their number.
+// Folds the global rows of a view's keys into periodic runs, so that the keys of a slice are few runs,
+// however many they are.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ namespace cp::sim {
 
 class KeyRuns {
  public:
-  // Global rows in local order; -1 for rows that are no keys.
+  // `rows` are the global rows in local order; -1 stands for a row that is no key.
   explicit KeyRuns(std::span<const std::int64_t> rows);
 
-  // Calls visit(run) for the rows at local positions [begin, end), in order. Runs of rows that are no keys
-  // have begin -1.
+  // Calls visit(run) for the rows at the local positions [begin, end), in order. A run of rows that are no
+  // keys has begin -1.
   template <class Visit>
   void for_each(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     for (std::size_t p = first_piece(begin); p < pieces_.size() && pieces_[p].local < end; ++p) {

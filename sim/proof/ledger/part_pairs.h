@@ -1,4 +1,4 @@
-// Which queries of one ring index see which keys of another, by counting rows under the mask rule.
+// Counts which queries of one ring index see which keys of another, row by row, under the mask rule.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 namespace cp::sim {
 
+// Calls visit(index) for every index of the set.
 template <class Visit>
 void for_each_index(const IndexSet& set, const Visit& visit) {
   for (const Run& run : set) {
@@ -17,14 +18,15 @@ void for_each_index(const IndexSet& set, const Visit& visit) {
   }
 }
 
-// Keys that any of the queries may see, in any batch entry, one flag for each.
+// One flag for each key: whether any of the queries may see it, in any batch entry.
 std::vector<bool> seen_keys(const AttentionProblem& problem, const IndexSet& queries);
 
+// The pairs of all ring indices.
 class PartPairs {
  public:
   PartPairs(const AttentionProblem& problem, const AttentionSharding& sharding);
 
-  // Keys of ring index `kv` that the queries of ring index `q` may see.
+  // How many keys of ring index `kv` some query of ring index `q` may see.
   std::int64_t needed_rows(int q, int kv) const { return needed_[at(q, kv)]; }
   bool any(int q, int kv) const { return needed_rows(q, kv) > 0; }
 
@@ -32,7 +34,7 @@ class PartPairs {
   std::size_t at(int q, int kv) const { return static_cast<std::size_t>(q * ring_size_ + kv); }
 
   int ring_size_;
-  std::vector<std::int64_t> needed_;
+  std::vector<std::int64_t> needed_;  // [q][kv]
 };
 
 }  // namespace cp::sim

@@ -7,6 +7,7 @@
 namespace cp::sim {
 namespace {
 
+// The bytes of an f32.
 constexpr std::int64_t kF32 = 4;
 
 class Bound {

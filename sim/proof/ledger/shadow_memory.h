@@ -1,7 +1,7 @@
-// The memory of all ranks in the shadow: a tag for each granule of each buffer.
+// The memory of all ranks in the shadow run: a tag for each granule of each buffer.
 //
 // A granule is the greatest number of neighbouring elements that all steps treat alike, so that one tag
-// stands for all of them: as a rule a row of head_dim elements. It is found for buffers together that
+// stands for all of them. As a rule it is a row of head_dim elements. It is found for buffers together that
 // exchange data, so that what moves, moves in whole granules.
 #pragma once
 
@@ -17,14 +17,16 @@ namespace cp::sim {
 
 class ShadowMemory {
  public:
-  // The plans have passed check(). All memory is unwritten. `row_of(plan, buffer)`: how many elements of a
-  // buffer make a row, which is whole granules; 0 where it does not matter.
+  // All memory is unwritten at first. The plans must have passed check(). row_of(plan, buffer) says how many
+  // elements of a buffer make a row, which is whole granules; 0 if it does not matter. Plans and buffers are
+  // given by their positions.
   ShadowMemory(std::span<const Plan> plans, const std::function<std::int64_t(std::size_t, BufferId)>& row_of);
 
-  // Elements that a tag stands for. `plan` is a position among the plans.
+  // The number of elements that a tag of this buffer stands for. `plan` is a position among the plans.
   std::int64_t granule(std::size_t plan, BufferId buffer) const { return place(plan, buffer).granule; }
 
-  // The tags of a view in the given iteration, in row-major order, one for each granule.
+  // Reads, or writes, the tags of a view in the given iteration, in row-major order, one for each granule.
+  // fill() gives all of them one tag.
   void read(std::size_t plan, const View& view, std::int64_t iteration, std::vector<Tag>& tags) const;
   void write(std::size_t plan, const View& view, std::int64_t iteration, std::span<const Tag> tags);
   void fill(std::size_t plan, const View& view, std::int64_t iteration, const Tag& tag);

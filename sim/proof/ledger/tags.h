@@ -1,4 +1,4 @@
-// Tags: what a place in memory holds, instead of a value, while plans are executed in the shadow.
+// Tags: what a place in memory holds instead of a value, while plans are executed in the shadow run.
 #pragma once
 
 #include <array>
@@ -14,23 +14,24 @@ namespace cp::sim {
 enum class Tensor : std::uint8_t { q, k, v, out, lse, dout, delta, dq, dk, dv };
 inline constexpr int kTensors = 10;
 std::string_view name(Tensor tensor);
-// Whether its rows are queries and its heads query heads; else keys and kv heads.
+// Whether its rows are queries and its heads query heads. The others have keys and kv heads.
 constexpr bool is_query(Tensor tensor) {
   return tensor != Tensor::k && tensor != Tensor::v && tensor != Tensor::dk && tensor != Tensor::dv;
 }
 
-// An element of a global tensor and what its value is made of so far: `cells` (query, key) pairs, the sum of
-// whose random weights is `print` (CellWeights): a lost pair that another one, taken twice, makes up for
-// shows. Inputs are made of no cells.
+// Stands for an element of a global tensor, and says what its value is made of so far: `cells` (query, key)
+// pairs, the sum of whose random weights is `print` (CellWeights). The sum shows a pair that is lost while
+// another one, taken twice, makes up for it in the count. Inputs are made of no cells.
 struct Tag {
   std::uint64_t id = 0;
   std::uint32_t cells = 0;
   std::uint32_t print = 0;
   bool operator==(const Tag&) const = default;
 };
+// The ids that stand for no element of a tensor. The ids of elements (TagSpace) begin behind them.
 inline constexpr std::uint64_t kUnwritten = 0, kZeros = 1, kMinusInfinity = 2, kOtherConstant = 3;
 inline constexpr std::uint64_t kFirstElement = 4;
-// What stands for a row that no pair contributes to.
+// The id for a row that no pair contributes to.
 constexpr std::uint64_t nothing_in(Tensor tensor) { return tensor == Tensor::lse ? kMinusInfinity : kZeros; }
 inline bool is_element(const Tag& tag) { return tag.id >= kFirstElement; }
 
@@ -39,7 +40,7 @@ struct Element {
   std::int64_t batch = 0, head = 0, row = 0, column = 0;  // all global
 };
 
-// Numbers the elements of all tensors of a problem. Those of one row follow one another.
+// Gives each element of all tensors of a problem its id. The ids of one row follow one another.
 class TagSpace {
  public:
   explicit TagSpace(const AttentionProblem& problem);
@@ -57,8 +58,8 @@ class TagSpace {
   Element element(std::uint64_t id) const;
   Tensor tensor(std::uint64_t id) const;
 
-  // (batch * heads + head) * seq_len + row of the row that begins with this element of the tensor, so that
-  // rows of q, out, lse, ... that belong together have equal numbers; -1 for any other tag.
+  // The number (batch * heads + head) * seq_len + row of the row that begins with this element of the tensor,
+  // so that the rows of q, out, lse, ... that belong together have equal numbers. -1 for any other tag.
   std::int64_t row_number(Tensor tensor, const Tag& tag) const {
     const Sizes& s = sizes_[index(tensor)];
     if (tag.id < s.first || tag.id >= s.end) return -1;
@@ -70,7 +71,7 @@ class TagSpace {
     return s.first + static_cast<std::uint64_t>(row_number * s.dim);
   }
 
-  // "dk of batch 0, head 1, row 17", "zeros", "unwritten memory".
+  // In words: "dk of batch 0, head 1, row 17", "zeros", "unwritten memory".
   std::string text(const Tag& tag) const;
 
  private:
@@ -94,9 +95,9 @@ struct Cells {
 };
 inline Cells cells_of(const Tag& tag) { return {tag.cells, tag.print}; }
 
-// Random weights of cells. The rows of out, lse and dq are sums over keys, whose weight is of the key alone;
-// those of dk and dv are sums over queries and query heads, whose weight is that of the query times that of
-// the head. The rows themselves are told apart by their tags.
+// Random weights of cells. A row of out, lse or dq is a sum over keys, and a cell's weight in it is that of
+// the key alone. A row of dk or dv is a sum over queries and query heads, and the weight is that of the query
+// times that of the head. Which row it is, the tags tell.
 class CellWeights {
  public:
   explicit CellWeights(const AttentionProblem& problem);
@@ -105,14 +106,14 @@ class CellWeights {
   std::uint32_t query(std::int64_t query) const { return queries_[static_cast<std::size_t>(query)]; }
   std::uint32_t head(std::int64_t head) const { return heads_[static_cast<std::size_t>(head)]; }
 
-  // All that a finished row of the tensor consists of; nothing for inputs.
+  // The cells that a finished row of the tensor consists of. None for inputs.
   Cells all(Tensor tensor, std::int64_t batch, std::int64_t head, std::int64_t row) const;
 
  private:
   std::vector<std::uint32_t> keys_, queries_, heads_;
-  std::vector<std::vector<Cells>> by_query_;  // by batch entry: over the keys that it sees
-  std::vector<std::vector<Cells>> by_key_;    // by batch entry: over the queries that see it, one head
-  std::vector<std::uint32_t> groups_;         // sum of the heads' weights, by kv head
+  std::vector<std::vector<Cells>> by_query_;  // by batch entry and query: over the keys that it sees
+  std::vector<std::vector<Cells>> by_key_;  // by batch entry and key: over the queries that see it, one head
+  std::vector<std::uint32_t> groups_;       // sum of the heads' weights, by kv head
   std::uint32_t heads_per_kv_ = 1;
 };
 

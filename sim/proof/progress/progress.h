@@ -31,7 +31,7 @@
 //                              then it is kept in localPendingSend_ (gloo/transport/tcp/pair.cc; with
 //                              Gloo 0.5 a send of 64 bytes ended when its receive was posted, 1.5 s
 //                              later)
-//   transfers at a timNCCL     all. An exchange of many may be cut into launches that differ between
+//   at a time         NCCL     all transfers. An exchange of many may be cut into launches that differ between
 //                              ranks, and hang (pytorch#174288): transfers_per_launch
 //                     Gloo     all transfers
 #pragma once
@@ -90,8 +90,8 @@ ProgressRules fabric_rules();
 // The three above, and those of NCCL with buffers of 1 MiB and with buffers without a bound.
 std::vector<ProgressRules> all_rules();
 
-// How far a search goes. The numbers are chosen: a search up to them takes seconds at most, and what it
-// cannot search it tries out by random orders.
+// How far a search goes. The numbers are chosen, to bound its time and memory. What cannot be searched
+// completely is tried out in random orders.
 struct ProgressLimits {
   std::int64_t operations = 1'000'000;  // steps of all ranks, each iteration counted; more are not searched
   std::int64_t states = 100'000;        // searched for all orders; if there are more, orders are drawn
