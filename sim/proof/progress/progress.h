@@ -31,8 +31,8 @@
 //                              then it is kept in localPendingSend_ (gloo/transport/tcp/pair.cc; with
 //                              Gloo 0.5 a send of 64 bytes ended when its receive was posted, 1.5 s
 //                              later)
-//   at a time         NCCL     all transfers. An exchange of many may be cut into launches that differ between
-//                              ranks, and hang (pytorch#174288): transfers_per_launch
+//   at a time         NCCL     all transfers. An exchange of many may be cut into launches that differ
+//                              between ranks, and hang (pytorch#174288): transfers_per_launch
 //                     Gloo     all transfers
 #pragma once
 

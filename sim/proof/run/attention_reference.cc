@@ -14,6 +14,8 @@
 namespace cp::sim {
 namespace {
 
+// The largest tile of scores. Chosen: 2^19 doubles are 4 MiB for each core, so that a tile stays small at any
+// length; and the rows of one tile see about the same keys, as there are few of them.
 constexpr std::int64_t kTileRows = 128;
 constexpr std::int64_t kTileCells = std::int64_t{1} << 19;
 

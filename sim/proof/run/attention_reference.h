@@ -1,8 +1,8 @@
-// Attention and its gradients on one device in float64: what runs of plans are compared with. It shares no
-// code with the kernels and the planner; matrix products are OpenBLAS's, on one thread each, and heads go in
-// parallel.
+// Computes attention and its gradients on one device in float64. Runs of plans are compared with this. It
+// shares no code with the kernels and the planner. Matrix products are OpenBLAS's, on one thread each, and
+// the heads are shared among the cores.
 //
-// The matrix of scores exists only a tile of rows at a time, and only between the first and the last key that
+// The matrix of scores exists only for a tile of rows at a time, and only from the first to the last key that
 // one of these rows may see.
 #pragma once
 
@@ -12,22 +12,26 @@
 
 namespace cp::sim {
 
-// Row-major: q, dout, out, dq [batch, q_heads, q_len, dim]; k, v, dk, dv [batch, kv_heads, kv_len, dim].
+// The inputs, which must outlive the call. They are row-major: q [batch, q_heads, q_len, head_dim], k [batch,
+// kv_heads, kv_len, head_dim], v the same with v_head_dim. Of the results and dout, dq is like q, dk like k,
+// dv like v, and out and dout are like q with v_head_dim.
 struct ReferenceInputs {
   const AttentionProblem& problem;
   const std::vector<double>&q, &k, &v;
 };
 
-// With p the weights, ds the gradients of the scores (before the scale: ds = p (dout v - delta)), i a query
-// and j a key. The sums bound the errors of what is added up from them (attention_tolerance.h).
+// The result of the forward pass. p are the weights, ds the gradients of the scores (before the scale: ds = p
+// (dout v - delta)), i is a query and j a key. Sums such as row_p2 bound the errors of what is added up from
+// their terms (attention_tolerance.h).
 struct ReferenceForward {
   std::vector<double> out;
   std::vector<double> lse;     // [batch, q_heads, q_len]
   std::vector<double> row_p2;  // sum over j of p^2, [batch, q_heads, q_len]
 };
+// Throws InvalidInput if OpenBLAS is not found (host_blas.h), as reference_backward() does.
 ReferenceForward reference_forward(const ReferenceInputs& inputs);
 
-// Sums over i go over the queries of all heads of the group.
+// The result of the backward pass. Sums over i go over the queries of all heads that share the kv head.
 struct ReferenceBackward {
   std::vector<double> dq, dk, dv;
   std::vector<double> row_ds, row_ds2;  // sums over j of |ds| and ds^2, [batch, q_heads, q_len]

@@ -1,5 +1,5 @@
-// The buffers of one rank of an attention problem, on whatever device it runs: made from test data before a
-// pass, compared with what one device has after it.
+// The buffers of one rank of an attention problem, on whatever device it runs. They are made from test data
+// before a pass, and compared with what one device has after it.
 #pragma once
 
 #include <cstddef>
@@ -17,25 +17,26 @@ namespace cp::sim {
 
 struct AttentionTolerances;
 
+// How far a tensor is from one device's.
 struct TensorError {
   std::string tensor;  // "out", "lse", "dq", "dk", "dv"
   double max_error = 0;
-  double tolerance = 0;  // the largest: each element has its own (attention_tolerance.h)
-  std::string finding;   // where, on which rank, found and expected; empty when within the tolerance
+  double tolerance = 0;  // the largest one: each element has its own (attention_tolerance.h)
+  std::string finding;   // where, on which rank, found and expected; empty if within the tolerance
   bool holds() const { return finding.empty(); }
-  void add(const TensorError& other);  // the same tensor's on another rank
+  void add(const TensorError& other);  // joins what was found of the same tensor on another rank
 };
 
-// What the ranks computed, gathered into global tensors, row-major [batch, heads, seq, dim] (lse: [batch,
-// heads, seq]).
+// What the ranks computed, gathered into global tensors, row-major [batch, heads, seq, dim]; lse is [batch,
+// heads, seq]. A tensor that no pass has computed is empty.
 struct AttentionResults {
   std::vector<double> out, lse, dq, dk, dv;
 };
 
-// The caller's buffers of a rank, by name.
+// The caller's buffers of a rank, by name. They own their bytes.
 using RankBuffers = std::map<std::string, std::vector<std::byte>>;
 
-// For any thread. Ranks must be those of the request.
+// Any thread may use it. Ranks must be those of the request.
 class AttentionShards {
  public:
   AttentionShards(const AttentionTestData& data, const AttentionRequest& request);  // which must outlive this
@@ -43,19 +44,21 @@ class AttentionShards {
   // A rank's place among the cp ranks.
   int index_of(Rank rank) const { return index_of_.at(rank); }
 
-  // Makes the buffers that the plan wants and that are not there yet. Inputs of the problem are filled; what
-  // the forward pass kept stays as it is.
+  // Makes the buffers that the plan wants and that are not in `buffers` yet, and returns where they are.
+  // Inputs of the problem are filled with data. What the forward pass has kept stays as it is.
   Bindings bind(AttentionPass pass, const Plan& plan, RankBuffers& buffers) const;
 
   // How far each tensor that the pass computed is from one device's.
   std::map<Tensor, TensorError> compare(AttentionPass pass, const Plan& plan, const RankBuffers& buffers,
                                         const AttentionTolerances& tolerances) const;
-  // Of outputs whose elements were only moved, by buffer name: equal in every world.
+  // The digests of those outputs whose elements were only moved, by buffer name. They are equal in every
+  // world.
   static std::map<std::string, Digest> digests(const Plan& plan, const RankBuffers& buffers);
 
-  // NaN, as large as the pass's global results.
+  // Makes the results of the pass as large as the global tensors, and fills them with NaN.
   void make_room(AttentionPass pass, AttentionResults& results) const;
-  // The rows that the rank has. Several threads may write at once: each rank has rows of its own.
+  // Copies the rows that the rank has into the results. Several threads may write at once, because each rank
+  // has rows of its own.
   void gather(AttentionPass pass, const Plan& plan, const RankBuffers& buffers,
               AttentionResults& results) const;
 

@@ -1,4 +1,5 @@
-// The inputs of an attention problem, drawn from a seed, and what one device makes of them in float64.
+// The inputs of an attention problem, drawn from a seed or given, and what one device makes of them in
+// float64.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,16 @@ namespace cp::sim {
 struct ReferenceForward;
 struct ReferenceBackward;
 
-// The problem's inputs as global tensors, [batch, heads, seq, dim]. Tolerances count on random signs in the
-// rows of v and dout.
+// The inputs as global tensors, [batch, heads, seq, dim]. If they are given, the rows of v and dout should
+// have random signs, since the tolerances count on that (attention_tolerance.h).
 struct AttentionValues {
   std::vector<double> q, k, v, dout;
 };
 
-// The problem's inputs, drawn from a seed or given, rounded to its dtype, and what one device makes of them
-// in float64. Made once, used for all strategies; results are made on first use, by any thread. Values that
-// are drawn are uniform, of mean 0 and variance 1. Throws what validate_problem throws, and InvalidInput for
-// a dtype that is not floating and for a tensor of another size than the problem's.
+// The inputs, rounded to the problem's dtype, and what one device makes of them. An object is made once and
+// used for all strategies. Results are computed on first use, and any thread may ask for them. Values that
+// are drawn are uniform, with mean 0 and variance 1. The constructors throw what validate_problem() throws,
+// and InvalidInput for a dtype that is not floating and for a tensor of another size than the problem's.
 class AttentionTestData {
  public:
   AttentionTestData(const AttentionProblem& problem, std::uint64_t seed);

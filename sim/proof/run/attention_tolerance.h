@@ -1,26 +1,29 @@
-// How far results may be from those of one device in float64: a bound for each element, from the dtypes, the
-// lengths of the sums and the sizes of what is added up.
+// Says how far results may be from those of one device in float64: a bound for each element, from the dtypes,
+// the lengths of the sums, and the sizes of what is added up.
 //
 // Roundings are taken as independent errors of mean 0, each of at most one unit roundoff of what is rounded
-// (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"): their squares add up,
-// and by Hoeffding's inequality a result is off by no more than kGrowth times the root of that sum, save with
-// a probability of 2 exp(-kGrowth^2 / 2) were every rounding as bad as can be. Up to kGrowth^2 roundings this
-// is more than their plain sum. The rows of v and dout must have random signs (AttentionTestData's have): by
-// the same inequality no partial sum of the terms t of out, dk and dv is larger than |t| = min(sum|t|,
-// kGrowth sqrt(sum t^2)). With
+// (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"). So their squares add up,
+// and by Hoeffding's inequality a result is off by no more than kGrowth times the root of that sum; if every
+// rounding is as bad as can be, this fails with a probability of 2 exp(-kGrowth^2 / 2) at most. Up to
+// kGrowth^2 roundings the bound is more than their plain sum. The rows of v and dout must have random signs,
+// as those of AttentionTestData have: then, by the same inequality, no partial sum of the terms t of out, dk
+// and dv is larger than |t| = min(sum|t|, kGrowth sqrt(sum t^2)).
+//
+// In what follows
 //   u = 2^-24; v the unit roundoff of the problem's dtype, g of travelling gradients, m of merged outputs
 //   s = scale |q| |k|, which bounds the scores; n the keys of a query, N the queries of a key; R the ranks
 //   L = s + log n, which bounds the lse of all parts
-// the squares of the errors are, where |.| without a query or key is the largest that occurs:
+// and the squares of the errors are, where |.| without a query or key is the largest that occurs:
 //   weight   e^2 = (cd + 5)(u s)^2 + (4u)^2    of each p, relative: its score, the exponential within 2 ulp
 //   sums     a^2 = (cw + cv + 8) u^2 + 2 r^2   of weights, and of values
 //                + R (2 m^2 + (6u)^2 + (2uL)^2)  and for each part that is merged, if R > 1
 //   out      |v|^2 (4 e^2 sum p^2 + a^2 |p|^2) a weight moves out by p (v - out)
 //   lse      e^2 sum p^2 + (cw + 8) u^2 + r^2 + (uL)^2, and R ((uL)^2 + (6u)^2) if R > 1
-//   dp       (cdv + 4)(u |dout||v|)^2          of each dout v - delta, without
+//   dp       (cdv + 4)(u |dout||v|)^2          of each dout v - delta, without delta's error
 //   delta    (dv + 1)(u |dout||out|)^2 + (v |dout out|)^2 + (|dout||v||p| a)^2 + e^2 sum ds^2: made from a
 //            rounded out
-//   w^2    = (cd + 6)(u s)^2 + (u (s + L))^2 + (4u)^2    of each p in the backward pass, without the lse's error
+//   w^2    = (cd + 6)(u s)^2 + (u (s + L))^2 + (4u)^2    of each p in the backward pass, without
+//            the lse's error
 //   dq       (scale |k|)^2 (w^2 sum ds^2 + dp^2 sum p^2 + (lse^2 + (cq + 4) u^2 + 2R g^2) (sum|ds|)^2 +
 //            delta^2)
 //   dk       (scale |q|)^2 ((w^2 + lse^2) sum ds^2 + (dp^2 + delta^2) sum p^2 + ((ck + 4) u^2 + 2R
@@ -49,9 +52,9 @@
 //   - a rank has more parts, each of one key at least: n merges instead of R, but for m
 //   - a library may round p, and ds, to the dtype before it multiplies: out has |v|^2 f^2 sum p^2 more, w^2
 //     has f^2 more, and delta, by dout v = ds / p + delta, 2 f^2 (sum ds^2 + (|dout||out|)^2 sum p^2)
-// What is no rounding is added as it is: the error c = s |float(scale)/scale - 1|
-// of all scores alike, weights below e^-86.9 that kernels take as 0, and the last rounding to the dtype, v
-// |x|. First order: products of errors are left out.
+// What is no rounding is added as it is: the error c = s |float(scale)/scale - 1| of all scores alike,
+// weights below e^-86.9 that kernels take as 0, and the last rounding to the dtype, v |x|. The bound is of
+// first order: products of errors are left out.
 #pragma once
 
 #include <algorithm>
@@ -64,16 +67,18 @@
 
 namespace cp::sim {
 
+// The tolerance of each element of one tensor.
 struct TensorTolerance {
-  std::vector<double> rows;  // [batch, heads, seq]; 0 where the result must be exact: nothing was added up
-  double relative = 0;       // of the element: rounding to the tensor's dtype
+  std::vector<double> rows;  // [batch, heads, seq]; 0 if the result must be exact: nothing was added up
+  double relative = 0;       // of the element's size, for rounding it to the tensor's dtype
   double least = 0;          // half of the dtype's least step
 
+  // The tolerance of an element in this row, if this is its expected value.
   double at(std::size_t row, double expected) const {
     if (rows[row] == 0) return 0;
     return rows[row] + (relative == 0 ? 0 : std::max(relative * std::abs(expected), least));
   }
-  // Infinities hold where they are equal, NaN never.
+  // Whether the value found is within the tolerance. Infinities must be equal, and NaN never holds.
   bool holds(std::size_t row, double expected, double found) const {
     return found == expected || (std::isfinite(expected) && std::abs(found - expected) <= at(row, expected));
   }
@@ -82,6 +87,8 @@ struct TensorTolerance {
 struct AttentionTolerances {
   TensorTolerance out, lse, dq, dk, dv;  // gradients: empty if not asked for
 };
+
+// The tolerances of the request's results on the target.
 AttentionTolerances attention_tolerances(const AttentionTestData& data, const AttentionRequest& request,
                                          bool backward, const Target& target = host_target());
 

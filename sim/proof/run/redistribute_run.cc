@@ -220,6 +220,7 @@ void require_resources(const Redistribution& redistribution, const RedistributeR
 }  // namespace
 
 std::int64_t run_memory_bytes(const Redistribution& redistribution) {
+  // Estimated as in attention_run_memory.cc: a thread's stack, its queues and its trace.
   constexpr std::int64_t kThreadBytes = std::int64_t{256} << 10;
   std::int64_t temporaries = 0;
   for (const RedistributionStep& step : redistribution.steps) {

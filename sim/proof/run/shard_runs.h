@@ -1,4 +1,4 @@
-// Walking over a shard in local order, as stretches that are contiguous in the whole tensor too.
+// Walks over a shard in local order, in stretches that are contiguous in the whole tensor, too.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 namespace cp::sim {
 
 // Calls visit(global, local, count) for stretches of `count` elements of the shard with these index sets, in
-// local order: the first of them has number `global` in the whole tensor and `local` in the shard, both
-// row-major. Trailing dimensions that the shard holds whole are walked as one.
+// local order. The first element of a stretch has the number `global` in the whole tensor and `local` in the
+// shard, both row-major. Trailing dimensions that the shard holds whole are walked as one.
 template <class Visit>
 void for_each_stretch(std::vector<IndexSet> box, Shape shape, const Visit& visit) {
   while (shape.size() > 1 && box.back() == index_range(0, shape.back())) {

@@ -9,7 +9,7 @@ namespace cp::sim {
 
 class TellsInjected {
  public:
-  // Both must outlive this. `injected`: written at the end of its life; null: nobody asks.
+  // Both must outlive this. `injected` is written when this object ends; null means that nobody asks.
   TellsInjected(const Fabric& fabric, std::vector<bool>* injected) : fabric_(fabric), injected_(injected) {}
   ~TellsInjected() {
     if (injected_ != nullptr) *injected_ = fabric_.injected();

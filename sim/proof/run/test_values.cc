@@ -28,8 +28,9 @@ int exact_bits(DType dtype) {
   return 0;
 }
 
-// Results that are rounded on the way stay so small that neighbours are further apart than the tolerance: in
-// f32, and by so many bits less than a type holds where the result is rounded to that type.
+// Results that are rounded on the way stay so small that neighbours are further apart than the tolerance:
+// they have at most kRoundedBits bits in f32 (of 24), and if they are rounded to a narrower type, at least
+// kBitsOfRoundedResults bits fewer than that type holds.
 constexpr int kRoundedBits = 12, kBitsOfRoundedResults = 2;
 
 std::uint64_t scramble(std::uint64_t x) {
