@@ -68,6 +68,8 @@ class RedistributionDraw {
                                        {"mesh.many", Kind::many},
                                        {"mesh.wide", Kind::wide},
                                        {"mesh.thousand", numbers_.one_in(40) ? Kind::thousand : Kind::few}});
+    // `left` bounds the product of the sizes, so that all kinds but the last stay small enough to be run.
+    // Axes of one rank cost nothing, and there may be more of them than the planner takes of others.
     std::vector<int> sizes;
     switch (kind) {
       case Kind::few:
@@ -234,6 +236,8 @@ class RedistributionDraw {
         for (const int axis : order[dim]) placements[idx(axis)] = Shard{static_cast<int>(dim), coarse()};
         continue;
       }
+      // Some splits depend on how many elements they divide, so what the axes before have left to their ranks
+      // is listed here, each list once.
       std::vector<Indices> lists(1, Indices(idx(shape[dim])));
       std::iota(lists.front().begin(), lists.front().end(), 0);
       for (const int axis : order[dim]) {
@@ -297,6 +301,7 @@ class RedistributionDraw {
 
   // One that divides each of the lists that earlier axes left among `parts`.
   Split nested_split(const std::vector<Indices>& lists, std::int64_t dim_size, int parts) {
+    // Explicit sizes and owners fit one length only, and sizes for each document one list only.
     const Indices& list = lists.front();
     const bool is_one = lists.size() == 1;
     const bool is_one_length = std::all_of(lists.begin(), lists.end(),

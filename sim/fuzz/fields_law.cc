@@ -175,6 +175,7 @@ Plan draw_attention_steps(std::uint64_t seed) {
     buffer.numel = 64;
     plan.buffers.push_back(buffer);
   }
+  // Views, slices and scales need not fit each other: the plan is only compared, and written as text.
   const auto view = [&] {
     Shape shape;
     for (int dim = 0; dim < 4; ++dim) shape.push_back(numbers.in(1, 3));

@@ -115,6 +115,7 @@ void judge_attention(const proto::Attention& job, Trial& trial) {
   };
   std::vector<Plan> forward = plans(AttentionPass::forward);
   std::vector<Plan> backward = parsed.backward ? plans(AttentionPass::backward) : std::vector<Plan>();
+  // A planted bug comes before the digest, so that a mutant has another one than the case without it.
   plant(trial.fuzz_case(), false, forward);
   plant(trial.fuzz_case(), true, backward);
   for (const std::vector<Plan>* pass : {&forward, &backward}) {

@@ -111,6 +111,8 @@ class Flaws {
     }
   }
 
+  // Each flaw is offered at every place where the plan has the field, even where it does no harm: checker and
+  // oracle must agree on that, too.
   void of_step(Plan& plan, Step& step, StepId id) {
     switch (job_.flaw()) {
       case proto::Program::drop_edge:

@@ -256,6 +256,8 @@ class Simpler {
     constexpr auto kJob = &proto::FuzzCase::mutable_attention;
     const proto::Attention job = case_.attention();
     const Mesh mesh = Mesh::parse(job.mesh());
+    // Some fields have a meaning only beside others, so they are left out together, too: a step that makes no
+    // case would end the search there.
     without(kJob, {"target", "backward", "documents", "window", "query_offset", "kv_len", "batch", "format",
                    "softmax_scale", "v_head_dim", "gradients", "lse", "dkv_dtype", "merge_dtype",
                    "send_empty", "rotation", "axis_order", "dtype"});

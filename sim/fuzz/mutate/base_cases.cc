@@ -108,6 +108,8 @@ proto::Attention draw_base_attention(Numbers& draws, std::string_view strategy) 
   const std::string target = draws.of<const char*>({"host", "host", "sm80", "sm90", "sm100", "sm120"});
   job.set_target(target);
   const bool fused = target != "host" && !draws.one_in(4);  // where the library takes it
+  // The fields below are drawn each by itself. What does not fit together cannot be planned, and the caller
+  // draws again.
   const std::int64_t kv_len = draws.in(1, 24);
   job.set_seq_len(draws.one_in(2) ? kv_len : draws.in(1, 24));
   job.set_kv_len(kv_len);

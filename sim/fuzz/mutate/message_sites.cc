@@ -86,6 +86,7 @@ void each_transfer_everywhere(Sites& sites, const Change& change) {
   }
 }
 
+// Both ends are dropped and the counts made again: otherwise the ranks would disagree, which is easy to find.
 void drop_transfers(Sites& sites) {
   each_transfer_everywhere(sites, [&](const GroupMeeting& meeting, std::size_t member, std::size_t i) {
     if (receive_of(meeting, member, i) == nullptr) return;
@@ -101,6 +102,7 @@ void drop_transfers(Sites& sites) {
   });
 }
 
+// At both ends, too. Their rows (of dimension 0) must have as many elements, so that the ends still agree.
 void shorten_transfers(Sites& sites) {
   each_transfer_everywhere(sites, [&](const GroupMeeting& meeting, std::size_t member, std::size_t i) {
     const Transfer* recv = receive_of(meeting, member, i);

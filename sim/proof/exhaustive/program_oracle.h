@@ -6,7 +6,6 @@
 // happens before what is a transitive closure. So it is only for small plans: tens of steps, and a few
 // thousand bytes a rank. It knows all collectives and, of the kernels, copy, cast, fill, accumulate, scale
 // and matmul. Another kernel breaks an invariant, which aborts the process.
-// others break an invariant.
 #pragma once
 
 #include <cstdint>

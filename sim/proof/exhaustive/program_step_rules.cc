@@ -137,6 +137,8 @@ class StepRules {
     for (const Touch& touch : touches(step_.work, index_)) {
       if (!is_one_run(*touch.view)) return "a collective of a view that is not contiguous";
     }
+    // A collective may work in place if its smaller view is just the rank's own part of the larger one.
+    // Memory that is shared in another way is refused elsewhere.
     const auto pair = [&](const auto& op, std::int64_t in_blocks, std::int64_t out_blocks) -> Refusal {
       if (dtype(op.in) != dtype(op.out)) return "a collective between types";
       if (op.in.numel() * out_blocks != op.out.numel() * in_blocks) return "a collective of other sizes";

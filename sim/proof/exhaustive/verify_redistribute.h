@@ -3,8 +3,7 @@
 //
 // For each pair a plan is made, held against the exhaustive search (audit.h), lowered for all ranks, proven
 // by the checker, and run with data on the fabric. Each element of each rank's output is compared with what
-// the index sets say. No pair is left to a sample.
-// what the index sets say. No step is sampled.
+// the index sets say. Every step is done for every pair; nothing is sampled.
 #pragma once
 
 #include <atomic>
