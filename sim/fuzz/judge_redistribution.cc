@@ -21,8 +21,9 @@
 namespace cp::sim {
 namespace {
 
-// A case runs with data up to this size, with a thread for each rank. Larger ones are planned and checked,
-// but not run. Chosen, so that a case stays within milliseconds.
+// A case runs with data up to this size; larger ones are planned and checked, but not run. Ranks are counted
+// up to the last one's number, since a run has a thread for each. Chosen, so that a case stays within
+// milliseconds.
 constexpr Rank kMostRunRanks = 80;
 constexpr std::int64_t kMostRunElements = 1 << 17;  // all ranks together
 // Up to this many ranks, the plans of all are lowered and checked; of more ranks, the plans of a few are
