@@ -14,17 +14,20 @@ std::atomic<bool> deferring{false}, was_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may touch lock-free atomics alone");
 
 // The last words, made before any handler can run.
+// The line that end() prints. It is made before any handler can run. 64 bytes hold a program's name of 40
+// characters and the words around it (15 characters).
 std::array<char, 64> last_words;
 std::size_t last_words_size = 0;
 
-// Does only what a signal handler may.
+// It calls only functions that a signal handler may call (man 7 signal-safety).
 [[noreturn]] void end(int code) {
   // Nothing can be done about a failure to say so.
   [[maybe_unused]] const auto written = write(STDERR_FILENO, last_words.data(), last_words_size);
   _exit(code);
 }
 
-// The signal is blocked while its handler runs.
+// The process dies of the signal itself, so that its parent sees which one it was. While a handler runs its
+// signal is blocked, so it must be unblocked first.
 void die_of(int signal) {
   std::signal(signal, SIG_DFL);
   sigset_t own;

@@ -1,4 +1,5 @@
-// Ctrl-C: a command stops with exit code 130, and leaves neither half a report nor a half-written file.
+// What Ctrl-C does: a command stops with exit code 130, and leaves neither half a report nor a half-written
+// file.
 #pragma once
 
 #include <atomic>
@@ -11,17 +12,21 @@ namespace cp::cli {
 
 inline constexpr int kInterruptedExitCode = exit_code_of_signal(SIGINT);
 
-// From here on SIGINT and SIGTERM end the process at once with codes 130 and 143, and a word on standard
-// error: "<program>: interrupted". There is nothing to clean up: reports are printed in one go at the end,
-// and files written in finish(). To be called first of all in main, with the program's name of at most 40
-// characters.
+// From here on SIGINT and SIGTERM end the process at once, with the exit codes 130 and 143 and one line on
+// standard error: "<program>: interrupted". Nothing needs to be cleaned up: a report is printed in one go at
+// the end, and files are written inside finish(). A signal that was ignored when the process started stays
+// ignored.
+//
+// Call it first of all in main(). `program` may have at most 40 characters, since the line is made
+// beforehand: a signal handler may not allocate memory.
 void handle_interrupts(std::string_view program);
 
-// The same for a process of which its launcher says how it ended: without a word, and by the signal itself.
+// The same for a process whose launcher says how it ended: it prints nothing, and dies of the signal itself.
 void handle_interrupts_quietly();
 
-// While one exists, the first of these signals only sets interrupted(): for loops that have something to say
-// about what they did so far. The second one ends the process as above. One at a time.
+// While an InterruptScope exists, the first of these signals only sets interrupted(). It is for loops that
+// have results to show when they are stopped. The second signal ends the process as above. Only one may exist
+// at a time.
 class InterruptScope {
  public:
   InterruptScope();
@@ -33,9 +38,10 @@ class InterruptScope {
   static const std::atomic<bool>& flag();
 };
 
-[[noreturn]] void end_interrupted();  // with code 130, and the word where there is one
+[[noreturn]] void end_interrupted();  // ends with code 130, and prints the line unless it is to be quiet
 
-// Calls f(), which writes a file; a signal that comes meanwhile ends the process after that.
+// Calls f(), which writes a file. A signal that arrives meanwhile ends the process only after f() has
+// returned.
 template <class F>
 void finish(const F& f) {
   {

@@ -1,4 +1,4 @@
-// Text of files, for a terminal.
+// Makes text that comes from files safe to print on a terminal.
 #pragma once
 
 #include <string>
@@ -6,8 +6,9 @@
 
 namespace cp::cli {
 
-// The text with each control character but tabs and ends of lines as \xNN, those of UTF-8 (U+0080 to U+009F)
-// too: names and labels come from files that others wrote, and an escape sequence among them would be obeyed.
+// Returns the text with each control character written as \xNN, except tabs and ends of lines. This includes
+// the control characters U+0080 to U+009F, as UTF-8 writes them. Names and labels come from files that others
+// wrote, and a terminal would obey an escape sequence in them.
 std::string printable(std::string_view text);
 
 }  // namespace cp::cli

@@ -1,4 +1,4 @@
-// What a command printed has arrived, or the command has failed.
+// Makes sure that what a command printed has arrived, or that the command fails.
 #pragma once
 
 #include <functional>
@@ -6,10 +6,12 @@
 
 namespace cp::cli {
 
-// Calls main(), whose exit code it returns once all that was printed is written. Where standard output cannot
-// be written (a full disk, /dev/full, a closed descriptor) it says so on standard error and returns the code
-// of invalid input, or main()'s own where that is already one of a failure. Of exceptions it takes those
-// alone that a print throws.
+// Calls main(), waits until all that it printed is written, and returns its exit code.
+//
+// Standard output may be impossible to write: the disk is full, the descriptor is closed, or it is /dev/full.
+// Then the function says so on standard error. It returns main()'s code if that is already one of a failure,
+// and else the code of invalid input. It catches only the std::system_error that a failed print throws; all
+// other exceptions of main() pass through.
 int finish_output(std::string_view program, const std::function<int()>& main);
 
 }  // namespace cp::cli
