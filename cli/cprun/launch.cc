@@ -60,7 +60,7 @@ int world_size(const LaunchRequest& request, const std::optional<proto::Scenario
                          "; use --nproc-per-node ", needed / request.nnodes));
 }
 
-// The secret of the job, where the surroundings give one.
+// Returns the secret of the job if the environment has one, and else null.
 const char* token_variable() {
   const char* token = std::getenv("CPRUN_TOKEN");
   return token != nullptr && *token != '\0' ? token : nullptr;
@@ -71,7 +71,8 @@ std::string token_of(const LaunchRequest& request) {
   return request.nnodes > 1 ? token_variable() : runtime::make_token();
 }
 
-// "10.0.0.1:29500", "[::1]:29500"; on one machine also "127.0.0.1:0", any port that is free.
+// Reads "10.0.0.1:29500" or "[::1]:29500". On one machine the port may be 0, which takes any port that is
+// free.
 std::pair<std::string, std::uint16_t> parse_endpoint(const std::string& text, int nnodes) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0)
@@ -147,7 +148,7 @@ void require_descriptors(int processes) {
                          " processes here, use more machines (--nnodes), or raise the limit (ulimit -n)"));
 }
 
-// The server where this machine has it, the processes, and who tells whom of what failed.
+// A job on this machine: the server if it runs here, the processes, and the messages about what failed.
 class LaunchedJob {
  public:
   LaunchedJob(const LaunchRequest& request, int world)
@@ -173,7 +174,7 @@ class LaunchedJob {
                          : runtime::own_address(request.interface);
   }
 
-  // The folder goes with this process, if that is killed.
+  // Runs the processes until they end. `temporary_folder` is removed if this process is killed.
   runtime::LaunchResult run(std::vector<std::string> argv, const std::string& temporary_folder = "") {
     const int here = world_ / request_.nnodes, first = first_rank_;
     runtime::LaunchOptions options;
@@ -238,7 +239,7 @@ class LaunchedJob {
     client_->on_failure([this](const runtime::Failure& failure) { end_for(failure); });
   }
 
-  // The job's first failure, wherever it was.
+  // Ends the processes of this machine because the job has failed, here or elsewhere.
   void end_for(const runtime::Failure& failure) {
     const std::scoped_lock lock(mutex_);
     if (launcher_ != nullptr) {
@@ -248,7 +249,8 @@ class LaunchedJob {
     }
   }
 
-  // The processes of this machine are done, and the job when those of the others are.
+  // The processes of this machine have ended. The job has ended only when those of the other machines have,
+  // too; one of them may still fail.
   void await_end(runtime::LaunchResult& result) {
     if (result.exit_code != 0) {
       if (server_ && server_->first_failure()) server_->await_end();
@@ -281,7 +283,8 @@ class LaunchedJob {
 
   runtime::ProgressReader& page(int index) { return pages_[static_cast<std::size_t>(index)]; }
 
-  // What the rank of this machine was doing: exact by its page, else what was last heard of it.
+  // Returns what a rank of this machine was doing. Its progress page tells it exactly; without one, the last
+  // that the server heard of it must do.
   std::string where(Rank rank) {
     if (const auto report = page(rank - first_rank_).read()) {
       if (std::string text = to_string(*report); !text.empty()) return text;
@@ -304,13 +307,14 @@ class LaunchedJob {
     return kSoon;
   }
 
-  // A code of the process's own, which is no error's, is a failure all the same.
+  // The kind of error that a process's end stands for. An exit code that is no error's, such as the 1 or 3 of
+  // a user's program, is a failure all the same.
   static ErrorKind kind_of(const runtime::ProcessFailure& failure) {
     if (failure.signal) return ErrorKind::peer_lost;
     return runtime::kind_of_exit_code(failure.exit_code).value_or(ErrorKind::peer_lost);
   }
 
-  // The ranks, and the launchers of other machines.
+  // Tells the other ranks, and the launchers of other machines.
   void tell_others(const runtime::ProcessFailure& failure) {
     if (failure.pid == 0) return;  // it came from there
     const runtime::Failure found = {.kind = kind_of(failure),
@@ -355,7 +359,8 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
   return argv;
 }
 
-// One line, and what differs where something does.
+// Compares the ranks' traces with the simulated fabric's, and prints one line, or what differs. Returns
+// whether they are identical.
 bool verify(const proto::Scenario& scenario, std::string_view backend, std::vector<RankTrace> measured) {
   // Ranks that have nothing to do: those of the world that the scenario's mesh leaves out, and all of a
   // tensor without elements.
@@ -386,7 +391,7 @@ void merge(const std::string& folder, const std::string& trace) {
 
 int run_scenario(const LaunchRequest& request) {
   const proto::Scenario scenario = read_scenario_file(request.scenario);
-  nccl_options(scenario.nccl());  // makes sense
+  nccl_options(scenario.nccl());  // throws if they make no sense, before anything is started
   const std::string trace = trace_path(request.trace, request.nnodes, request.node_rank);
   require_writable("--trace", trace);
   const int world = world_size(request, scenario), here = world / request.nnodes;
@@ -405,7 +410,7 @@ int run_scenario(const LaunchRequest& request) {
     return result.exit_code;
   }
   if (!trace.empty()) {
-    folder->keep();  // should it come to nothing
+    folder->keep();  // if the merge fails, the parts remain
     merge(folder->path(), trace);
     if (!request.verify) fs::remove_all(folder->path());
   }

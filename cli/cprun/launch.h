@@ -1,4 +1,4 @@
-// cprun in the launcher: starts the ranks of this machine, watches over them, says what failed first, and
+// cprun as a launcher: it starts the ranks of this machine, watches over them, says what failed first, and
 // compares what they did with the simulated fabric.
 #pragma once
 
@@ -15,12 +15,14 @@ namespace cp::cli {
 struct LaunchRequest {
   int nproc_per_node = 0;  // 0: as many as the scenario needs
   int nnodes = 1, node_rank = 0;
-  int first_local_rank = 0;  // of this machine's ranks, where another launcher started several cpruns on it
+  // The local rank of this machine's first rank. It is not 0 if another launcher started several cpruns here.
+  int first_local_rank = 0;
   std::string job_id = "cprun";  // tells jobs on one endpoint apart
-  std::string endpoint;  // "host:port" of the rendezvous server, which runs on node 0; one machine needs none
-  std::string token_file;  // of several machines
-  // That peers of this machine's ranks connect to; empty: 127.0.0.1, or the address that reaches the
-  // endpoint.
+  // "host:port" of the rendezvous server, which runs on node 0. A job on one machine needs none.
+  std::string endpoint;
+  std::string token_file;  // the secret of a job on several machines
+  // The address or interface at which other ranks reach the ranks of this machine. Empty: 127.0.0.1, or the
+  // address from which this machine reaches the endpoint.
   std::string interface;
   std::string log_dir;
   std::string trace;  // a file; empty: none
@@ -29,20 +31,24 @@ struct LaunchRequest {
   std::string backend = "gloo";          // one of runtime::backends()
   bool allow_shared_gpu = false;         // several ranks on one GPU
   bool hash_host = false;
-  bool warm_up = true;                        // as in RankOptions
-  std::chrono::milliseconds timeout{30'000};  // of joining, and until a silent rank counts as lost
-  std::chrono::milliseconds compute_timeout{
-      0};  // until a rank that lives and is waited for counts as stuck; 0: never
-  std::chrono::milliseconds grace{5'000};  // between SIGTERM and SIGKILL
+  bool warm_up = true;  // as in RankOptions
+  // How long ranks may take to join, and how long a rank may be silent before it counts as lost. Chosen;
+  // --timeout sets it.
+  std::chrono::milliseconds timeout{30'000};
+  // How long others may wait for a rank that lives before it counts as stuck. 0: for ever, since it may be
+  // computing.
+  std::chrono::milliseconds compute_timeout{0};
+  std::chrono::milliseconds grace{5'000};  // between SIGTERM and SIGKILL; chosen, --grace sets it
 
-  // One of the three.
+  // Exactly one of these three is given.
   std::string scenario;                    // path
   std::vector<std::string> program;        // and its arguments
-  std::vector<std::string> own_arguments;  // of cprun itself as a rank
+  std::vector<std::string> own_arguments;  // the ranks are cprun itself with these arguments
 };
 
-// Returns the exit code: that of the first failure, 128 + n for a rank that signal n killed. Throws
-// InvalidInput for what cannot be started, and what RendezvousServer throws.
+// Runs the job and returns the exit code: that of the first failure, or 128 + n if signal n killed the rank
+// that failed first. Throws InvalidInput for a request that cannot be started, BadTrace if the ranks' traces
+// cannot be merged, and what RendezvousServer throws.
 int launch(const LaunchRequest& request);
 
 }  // namespace cp::cli

@@ -1,5 +1,5 @@
-// cprun: runs a scenario, or a program of the user's own, on real processes. The launcher; and, started by it
-// or by another launcher, one rank.
+// cprun runs a scenario, or a program of the user's own, on real processes. This process is the launcher, or
+// it is one rank that the launcher or another launcher started.
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
@@ -50,7 +50,7 @@ std::chrono::milliseconds parse_seconds(const char* flag, const std::string& tex
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::max(1.0, seconds * 1e3)));
 }
 
-// Of the processes, whatever they run.
+// Adds the flags about the processes of a job, whatever the processes run.
 void add_job_flags(FlagSet app, LaunchRequest& launch) {
   const auto count = [&](const char* name, const char* help, int& value, int least) {
     add_value(app, name, "N", help, [&value, name, least](const std::string& text) {
@@ -171,8 +171,8 @@ FlagSet add_profile(FlagSet cprun, Flags& flags) {
   return app;
 }
 
-// Under another launcher each process is a machine of one rank. torchrun's own store is behind its port; ours
-// is at the next one.
+// Under another launcher each process counts as a machine with one rank. MASTER_PORT belongs to torchrun's
+// own store, so our server takes the port after it.
 void join_other_launcher(LaunchRequest& request) {
   const auto foreign = runtime::foreign_rank();
   if (!foreign || request.nproc_per_node > 0 || request.nnodes > 1) return;

@@ -35,7 +35,8 @@ namespace {
 
 using runtime::RendezvousClient;
 
-// For waits that may be as long as another rank's work: a rank that is lost shows by its heartbeats.
+// For waits that may be as long as another rank's work. A year stands for no limit: a rank that is lost is
+// noticed by its heartbeats, and not by this one.
 constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 * 365);
 
 class RankProgram {
@@ -44,7 +45,7 @@ class RankProgram {
               std::shared_ptr<RendezvousClient> client)
       : options_(options), job_(job), client_(std::move(client)) {}
 
-  // What rank 0 is to say of all.
+  // Returns what rank 0 shall print about all ranks; other ranks return an empty text.
   std::string run() {
     proto::Scenario scenario = read_scenario_file(options_.scenario);
     if (runtime::find_backend(job_.backend).on_gpus) {
@@ -157,10 +158,13 @@ class RankProgram {
   std::optional<runtime::RankRun> run_;  // its device stays until all ranks have reported
 };
 
-// Whether another rank has told the job of the same mistake before. What is wrong with a scenario or with a
-// machine is mostly wrong for all ranks, which find it at the same time: one of them is enough to say so.
+// Returns whether another rank has already told the job of the same mistake. A mistake in a scenario, or in
+// how a machine is set up, mostly concerns all ranks, and they find it at the same time. One of them is
+// enough to say so.
 bool is_told_by_another(RendezvousClient& client, Rank rank, ErrorKind kind, const std::string& message) {
   if (kind != ErrorKind::invalid_input) return false;
+  // Both times are chosen. The server answers a report within milliseconds, so 2 s are ample; each 5 ms the
+  // answer is looked for, which costs nothing.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   while (!client.failure() && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -1,5 +1,5 @@
-// One rank of a scenario, in a process of its own: joins the job, compares plans, runs them, checks what came
-// out, writes its trace.
+// Runs one rank of a scenario, in a process of its own: it joins the job, compares its plans with those of
+// the others, runs them, checks the results and writes its trace.
 #pragma once
 
 #include <functional>
@@ -14,21 +14,25 @@ namespace cp::cli {
 struct RankOptions {
   std::string scenario;        // path
   std::string trace_folder;    // for rank-N.cptrace; empty: no trace is written
-  bool check_results = false;  // against one device, which takes time and memory
-  bool hash_host = false;      // leave the host's name out of the trace
-  Checksums checksums = Checksums::
-      off;  // of payloads: compared with what the senders had, at the end of each plan or at each collective
-  bool warm_up = true;  // on GPUs, plans run once before the run that counts
+  bool check_results = false;  // compares with attention on one device, which takes time and memory
+  bool hash_host = false;      // leaves the host's name out of the trace
+  // Checksums of payloads: what arrived is compared with what the senders had, when a plan ends or at each
+  // collective.
+  Checksums checksums = Checksums::off;
+  bool warm_up = true;  // on GPUs, each plan runs once before the run that counts
 };
 
-// Joins the job, does the work and says goodbye; returns the exit code. What the work returns is printed
-// after the goodbye: no success is told before it is known that all ranks have done the same. What goes wrong
-// is told on standard error and to the rendezvous server; a rank that ends because another one failed says
-// so, and does not count as a cause.
+// Joins the job, calls work(), says goodbye, and returns the exit code. The text that work() returns is
+// printed after the goodbye, so that no success is told before all ranks are known to have done the same.
+//
+// An Error of work() is told on standard error and to the rendezvous server, and so is a lack of memory;
+// neither is thrown further. A rank that ends only because another one failed reports that, prints nothing,
+// and does not count as a cause.
 int run_in_job(const runtime::JobEnvironment& job,
                const std::function<std::string(const std::shared_ptr<runtime::RendezvousClient>&)>& work);
 
-// A scenario's.
+// Runs this process's rank of the scenario in options.scenario, by run_in_job(). Rank 0 prints one line about
+// all ranks.
 int run_rank(const RankOptions& options, const runtime::JobEnvironment& job);
 
 }  // namespace cp::cli

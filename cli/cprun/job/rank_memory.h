@@ -1,4 +1,4 @@
-// Whether a machine has the memory for its ranks, before they start.
+// Checks, before the ranks start, whether this machine has the memory for them.
 #pragma once
 
 #include "cli/cprun/launch.h"
@@ -6,8 +6,10 @@
 
 namespace cp::cli {
 
-// `here`: ranks of this machine, from `first` on. Throws InvalidInput where they would need more than is free
-// here, with both figures and what would fit; says nothing where the system does not tell what is free.
+// `here` is the number of ranks on this machine, and `first` is the first of them. Throws InvalidInput if
+// they need more memory than is free; the message has both figures and a size that would fit. It counts the
+// inputs, the memory of plans that run in the host's memory, and with --verify the results. If the system
+// does not tell how much is free, nothing is checked.
 void require_rank_memory(const proto::Scenario& scenario, const LaunchRequest& request, int first, int here);
 
 }  // namespace cp::cli

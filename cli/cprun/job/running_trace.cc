@@ -48,7 +48,7 @@ void RunningTrace::end_pass() {
   {
     const std::lock_guard lock(mutex_);
     pass = std::exchange(pass_, nullptr);
-    observed_.clear();  // the whole pass has them
+    observed_.clear();  // end_pass() writes them from the whole pass instead
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   if (pass == nullptr) return;
@@ -60,7 +60,8 @@ void RunningTrace::end_pass() {
   file_.append(rest);
 }
 
-// Each stream's are in the file in their order, from the first.
+// In the file, the records of each stream stand in the stream's order, beginning with its first. So it is
+// enough to know how many of each stream have been written.
 std::vector<OpRecord> RunningTrace::not_written(const std::vector<OpRecord>& observed) {
   std::vector<OpRecord> rest;
   for (const OpRecord& record : observed) {

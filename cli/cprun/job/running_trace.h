@@ -1,5 +1,5 @@
-// A rank's trace, written while its plans run: whatever happens to the rank, what it did until shortly before
-// is in the file.
+// Writes a rank's trace while its plans run. Whatever happens to the rank, the file has what it did until
+// shortly before.
 #pragma once
 
 #include <chrono>
@@ -17,49 +17,56 @@
 
 namespace cp::cli {
 
-// While a pass runs, a thread writes each kPeriod what came since: a pass that is shorter is written when it
-// ends. A collective costs its stream no more than a copy of its record.
+// A thread of this object writes, each kPeriod while a pass runs, the records that came since. A pass shorter
+// than kPeriod is written when it ends. A collective costs its stream no more than the copy of one record.
 class RunningTrace {
  public:
+  // Chosen: about this much of a trace is lost if the rank is killed; and ten writes a second should not
+  // disturb the measured times (estimated).
   static constexpr std::chrono::milliseconds kPeriod{100};
 
-  // Throws BadTrace when the file cannot be written; so do the functions below, of any write before them.
+  // Opens the file. This and the functions below throw BadTrace if the file cannot be written; end_pass()
+  // also throws the error of an earlier write by the thread.
   explicit RunningTrace(const std::string& path);
   ~RunningTrace();
   RunningTrace(const RunningTrace&) = delete;
   RunningTrace& operator=(const RunningTrace&) = delete;
 
-  void append(const RankTrace& part);  // at once; between passes
+  // Writes the part at once. To be called only between passes.
+  void append(const RankTrace& part);
 
-  // `pass` has its rank and its clock; the rest comes as it happens, and its `issued` stays as it is from
-  // issued() to end_pass().
+  // Begins a pass. `pass` must have its rank and its clock, and must live until end_pass(); everything else
+  // in it comes while the pass runs. From issued() to end_pass() its `issued` must not change.
   void begin_pass(const RankTrace& pass);
   void issued();
-  // As it ends, in the order of its stream; for any thread, and of no effect outside of passes.
+  // Takes the record of a collective that has ended. Any thread may call it; the collectives of one stream
+  // must come in their order. Outside of passes it has no effect.
   void observed(const OpRecord& record);
-  // The whole pass, or what there was of it when it failed: what is not in the file yet goes there.
+  // Ends the pass and writes what is not in the file yet: the whole pass, or what there was of it when it
+  // failed.
   void end_pass();
 
-  void finish();  // the end record
+  void finish();  // writes the record that ends the file
 
  private:
   void run();
-  void write_new();  // with write_mutex_
+  void write_new();  // the caller holds write_mutex_
   std::vector<OpRecord> not_written(const std::vector<OpRecord>& observed);
 
-  std::mutex write_mutex_;  // of the file, and of what follows; taken before the other
+  // Protects the file and the members up to head_. A thread that needs both mutexes takes this one first.
+  std::mutex write_mutex_;
   TraceFileWriter file_;
   std::exception_ptr error_;
   bool issued_written_ = false;
   std::map<StreamId, std::size_t> observed_written_;
   RankTrace head_;  // the pass's rank and clock
 
-  std::mutex mutex_;  // of the below
+  std::mutex mutex_;  // protects the members below
   std::condition_variable wake_;
   const RankTrace* pass_ = nullptr;
   bool is_issued_ = false, stopping_ = false;
-  std::vector<OpRecord> observed_;  // that are not written
-  std::thread thread_;              // last: uses the above
+  std::vector<OpRecord> observed_;  // not yet in the file
+  std::thread thread_;              // declared last, because it uses all of the above
 };
 
 }  // namespace cp::cli

@@ -53,6 +53,8 @@ std::string ran_scenario_path(const std::string& folder) { return folder + "/sce
 
 TraceFolder::TraceFolder(const std::string& trace) {
   const std::string base = trace.empty() ? str(temporary_folder(), "/", kTemporary) : trace + ".ranks-";
+  // Chosen: a folder is lost only if another process cleans up in the moment before it is locked. A hundred
+  // losses in a row are no accident.
   constexpr int kMostTries = 100;
   for (int i = 0; i < kMostTries; ++i) {
     if (make(base)) return;
@@ -62,7 +64,8 @@ TraceFolder::TraceFolder(const std::string& trace) {
       trace.empty() ? "set TMPDIR to another folder" : "use --trace with a path in another folder"));
 }
 
-// Between the making and the lock it looks abandoned.
+// Until it is locked, a new folder looks as if its launcher were dead, and another launcher may remove it. So
+// the name must still lead to the folder that was locked.
 bool TraceFolder::make(const std::string& base) {
   path_ = base + "XXXXXX";
   if (::mkdtemp(path_.data()) == nullptr) {

@@ -1,4 +1,5 @@
-// Where the traces of a launch go: the file that was asked for, and a folder for the ranks' parts of it.
+// Where the traces of a launch go: the file that the user asked for, and a folder in which each rank writes
+// its part of it.
 #pragma once
 
 #include <string>
@@ -7,22 +8,28 @@
 
 namespace cp::cli {
 
-// Of several machines each has a file of its own: "run.cptrace" is "run.node-1.cptrace" there.
+// Each of several machines writes a file of its own: "run.cptrace" becomes "run.node-1.cptrace" on machine 1.
+// On a single machine the path stays as it is.
 std::string trace_path(const std::string& trace, int nnodes, int node_rank);
 
-// Throws InvalidInput, with the flag and the reason, when the file cannot be written; to be asked before
-// anything runs. Empty: no file.
+// Throws InvalidInput, with the flag and the reason, if the file cannot be written. Call it before anything
+// runs. An empty path means that no file is wanted.
 void require_writable(const char* flag, const std::string& path);
 
-// In a folder of traces: the scenario as it ran, with all that was not said filled in. Rank 0 writes it.
+// The file in a folder of traces that has the scenario as it ran, with the values filled in that the user
+// left open. Rank 0 writes it.
 std::string ran_scenario_path(const std::string& folder);
 
-// A new folder beside the trace, or among the temporary files, where the ranks leave their parts: removed
-// with the object, unless they are to stay. It is locked (flock) for as long as this process lives. One
-// beside a trace that was asked for stays when the launcher is killed: it is what there is of that trace.
+// A new folder in which the ranks leave their parts of a trace. It is beside the trace file or, if no trace
+// was asked for, among the temporary files. The destructor removes it, unless keep() was called.
+//
+// The folder is locked (flock) as long as this process lives, so that remove_abandoned_folders() can tell
+// that it is in use. If the launcher is killed, a folder beside a trace stays: it holds all that there is of
+// that trace.
 class TraceFolder {
  public:
-  explicit TraceFolder(const std::string& trace);  // empty: none was asked for; throws InvalidInput
+  // Empty: no trace was asked for. Throws InvalidInput if no folder can be made.
+  explicit TraceFolder(const std::string& trace);
   ~TraceFolder();
   TraceFolder(const TraceFolder&) = delete;
   TraceFolder& operator=(const TraceFolder&) = delete;
@@ -31,15 +38,16 @@ class TraceFolder {
   void keep() { keep_ = true; }
 
  private:
-  bool make(const std::string& base);  // false: another process has taken it away at once
+  // Returns false if another process removed the folder before it was locked.
+  bool make(const std::string& base);
 
   std::string path_;
   runtime::Descriptor lock_;
   bool keep_ = false;
 };
 
-// Removes those folders among the temporary files that launchers of this user have left, since they were
-// killed; not where a lock tells that the launcher lives, or the file system has no such locks.
+// Removes the folders that killed launchers of this user have left among the temporary files. A folder stays
+// if it is locked, because its launcher lives, or if its file system has no such locks.
 void remove_abandoned_folders();
 
 }  // namespace cp::cli

@@ -57,7 +57,8 @@ class Profile {
   }
 
  private:
-  // A table that the cluster refuses is none for it: rates above its peak, say.
+  // Adds the curves that make() makes of some rows. A table that the cluster refuses, for example because its
+  // rates are above the cluster's peak, becomes a note instead.
   void add(const std::vector<const ProfileRow*>& of,
            const std::function<std::vector<sim::MeasuredCurve>()>& make) {
     if (of.empty()) return;

@@ -37,6 +37,7 @@ namespace {
 
 using runtime::RendezvousClient;
 
+// A year stands for no limit: ranks that are lost are noticed by their heartbeats.
 constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 * 365);
 constexpr std::pair<std::string_view, ProfileSize> kSizes[] = {
     {"tiny", ProfileSize::tiny}, {"quick", ProfileSize::quick}, {"whole", ProfileSize::whole}};
@@ -144,12 +145,14 @@ class ProfileRank {
     if (row) rows_.push_back(*row);
   }
 
-  // Of this rank's GPU, while products run. All ranks make the device, also those whose GPU has no clocks to
-  // read.
+  // Reads the clocks of this rank's GPU while products run. All ranks make the device, also those whose GPU
+  // has no clocks to read.
   void read_clocks() {
     if (!gpu_ || options_.clock_seconds <= 0) return;
     runtime::JoinedDevice& own = device(0);
     if (!runtime::gpu_clocks(gpu_->address) || (machine_.world.shared_gpu && job_.rank != 0)) return;
+    // Chosen: a product of 8192 is large enough to fill a GPU, and a hundred of them are still running when
+    // the clocks are read at the end. The rounds before only warm the GPU up.
     const std::int64_t n = options_.grid == ProfileSize::tiny ? 64 : 8192;
     const ProfilePoint product = ProductPoint{n, n, n};
     ProfilePlanOptions options;

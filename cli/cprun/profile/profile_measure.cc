@@ -24,12 +24,14 @@ constexpr std::int64_t kFewIssued = 8, kManyIssued = 40;
 // How many calls of the shorter of two things run beside one call of the longer one. Chosen: a limit for
 // pairs whose times are far apart, which would otherwise fill the device's queue.
 constexpr std::int64_t kMostBeside = 16;
-// About how long one part of a point takes, in us. Chosen: how long a whole
-// profile takes is in proportion to it.
+// About how long one part of a point takes, in us. Chosen: how long a whole profile takes is in proportion to
+// it.
 constexpr double kPointUs = 200e3;
 constexpr double kUsPerS = 1e6;
 
-// One tile of numbers, over and over: below 1 MiB, and of a length that is no multiple of a row's.
+// Returns one tile of numbers, which fills a buffer over and over. Chosen: 65521 is the largest prime below
+// 2^16, so a tile is smaller than 1 MiB, and its length is no multiple of a row's: rows differ. The numbers
+// come from a linear congruential generator (the constants of Numerical Recipes).
 std::vector<std::byte> tile_of(DType dtype) {
   constexpr std::size_t kNumel = 65521;
   const auto element = static_cast<std::size_t>(size_bytes(dtype));
@@ -91,8 +93,9 @@ std::optional<ProfileRow> ProfileMeasure::beside(const ProfilePoint& point) {
   return row;
 }
 
-// Two runs behind the same head, of few steps and of many: their difference is free of what the head and the
-// loop cost. The head is as long as the host needs for the many, so that nothing of the device is waited for.
+// Compares two runs behind the same head, one of few steps and one of many: their difference is free of what
+// the head and the loop cost. The head is as long as the host needs for the many steps, so that the host
+// never waits for the device.
 std::optional<ProfileRow> ProfileMeasure::issue(const IssuePoint& point) {
   ProfilePlanOptions options = first_options();
   const std::vector<TimedOp> pilot = run(point, options);
@@ -142,8 +145,8 @@ std::int64_t ProfileMeasure::iterations_for(double iteration_us) const {
   return std::clamp(static_cast<std::int64_t>(kPointUs / std::max(1.0, iteration_us)), kLeast, most);
 }
 
-// As many iterations as fit the time, by the slowest rank of a first try, behind a head that is as long as
-// the host needs for them.
+// Runs as many iterations as fit into the time, judged by the slowest rank of a first try. They stand behind
+// a head that is as long as the host needs to issue them.
 std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, Part part) {
   ProfilePlanOptions options = first_options();
   options.part = part;
@@ -153,8 +156,8 @@ std::vector<TimedOp> ProfileMeasure::run(const ProfilePoint& point, Part part) {
     if (step.label == kKernelLabel || step.label == kCollectiveLabel)
       pilot_us = std::max(pilot_us, static_cast<double>(step.end_ns - step.begin_ns) / 1e3);
   }
-  // Of what all ranks have read, so that all take as many: the slowest one's own figure has a fraction that
-  // others do not see.
+  // All ranks must take the same number of iterations. So the number is computed from the texts that all
+  // ranks have read: the slowest rank's own figure has a fraction that the others do not see.
   double slowest_us = 0;
   for (const std::string& text : all_gather_(str(static_cast<std::int64_t>(pilot_us))))
     slowest_us = std::max(slowest_us, static_cast<double>(parse_int(text, "time")));

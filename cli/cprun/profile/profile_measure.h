@@ -1,4 +1,4 @@
-// Measuring one point of a profile on a device that says when its steps ran.
+// Measures one point of a profile on a device that tells when its steps ran.
 #pragma once
 
 #include <functional>
@@ -13,26 +13,30 @@
 
 namespace cp::cli {
 
-// Fills what the plan reads with numbers between -1 and 1: with equal ones GPUs need less power, and are
-// faster.
+// Fills the plan's inputs with numbers between -1 and 1. With equal numbers a GPU needs less power and is
+// faster, so a measurement would be too good.
 void upload_data(PlanSession& session);
 
 class ProfileMeasure {
  public:
-  // The texts of all ranks, by rank; called by all of them.
+  // Returns the texts of all ranks, in the order of ranks. All ranks call it at the same time.
   using AllGather = std::function<std::vector<std::string>(const std::string& own)>;
 
+  // The device must outlive this object.
   ProfileMeasure(runtime::JoinedDevice& device, const ProfileWorld& world, ProfileSize size,
                  AllGather all_gather)
       : device_(device), world_(world), size_(size), all_gather_(std::move(all_gather)) {}
 
-  // Called by all ranks; the same on all. Nothing where no time could be taken.
+  // Measures the point. All ranks must call it with the same point, and all get the same row: the times of
+  // the slowest rank. Returns nothing if no time could be taken, for example if a kernel and a collective did
+  // not overlap.
   std::optional<ProfileRow> row(const ProfilePoint& point);
 
  private:
   using Part = ProfilePlanOptions::Part;
 
-  // When the labelled steps ran, for about as long as one point may take.
+  // Both return when the labelled steps of this rank ran. The first chooses the number of iterations, so that
+  // they take about as long as one point may take.
   std::vector<TimedOp> run(const ProfilePoint& point, Part part);
   std::vector<TimedOp> run(const ProfilePoint& point, const ProfilePlanOptions& options);
   RunOptions together() const;
@@ -42,7 +46,7 @@ class ProfileMeasure {
   Spread of_slowest(const Spread& own);
   std::optional<ProfileRow> beside(const ProfilePoint& point);
   std::optional<ProfileRow> issue(const IssuePoint& point);
-  // What the host took for each of several times to issue the plan's steps.
+  // Issues the plan's steps several times, and returns what the host took each time, in us.
   std::vector<double> issued_us(const IssuePoint& point, const ProfilePlanOptions& options);
 
   runtime::JoinedDevice& device_;

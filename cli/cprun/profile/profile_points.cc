@@ -15,11 +15,13 @@ namespace cp::cli {
 namespace {
 
 constexpr std::int64_t kKib = 1024, kMib = kKib * kKib, kGib = kKib * kMib;
-constexpr std::int64_t kWindow = 4096;    // of AttentionPoint::Mask::window
-constexpr std::int64_t kMergeHead = 128;  // head_dim of what is merged
-constexpr std::int64_t kPacked = 1024;    // neighbours of what is packed
+constexpr std::int64_t kWindow = 4096;    // keys that a query sees in Mask::window; chosen, as in Mistral 7B
+constexpr std::int64_t kMergeHead = 128;  // head_dim of what is merged; that of most models
+constexpr std::int64_t kPacked = 1024;    // elements in a run that is packed: 8 heads of 128
+// Chosen: ranks that share a GPU send over sockets, where larger messages only take longer.
 constexpr std::int64_t kMostOverSockets = 64 * kMib;
-// Of a step whose issue is measured: it shall end before the next one is issued.
+// The size of a step whose issue is measured. Chosen so small that the step ends before the next one is
+// issued.
 constexpr std::int64_t kIssuedBytes = kKib;
 constexpr DType kType = DType::bf16;
 
@@ -138,7 +140,7 @@ AttentionProblem problem_of(const AttentionPoint& point) {
   return problem;
 }
 
-// Of one rank alone: the kernels of attention, and casts and the like around them.
+// The plan of one rank alone: the kernels of attention, and casts and the like around them.
 Plan plan_of(const AttentionPoint& point, Rank self, const Target& target) {
   return attention_plan({problem_of(point), {self}, {}, false},
                         point.backward ? AttentionPass::backward : AttentionPass::forward, self, target);
@@ -150,7 +152,8 @@ bool is_attention(const Step& step) {
                              std::holds_alternative<AttentionBackward>(*work));
 }
 
-// Of an element that is copied or cast, a run that is packed, a row of a head that is merged.
+// The bytes read and written for one unit of a kernel. A unit is an element that is copied or cast, a run
+// that is packed, or a row of one head that is merged.
 std::int64_t moved_bytes_of_unit(MemoryPoint::Kernel kernel) {
   switch (kernel) {
     case MemoryPoint::Kernel::copy:
@@ -165,7 +168,7 @@ std::int64_t moved_bytes_of_unit(MemoryPoint::Kernel kernel) {
   return kMergeHead * (2 + 4 + 4) + 3 * 4;
 }
 
-// The steps of a point, added inside of the Repeat.
+// Adds the steps of a point to the plan, inside of the Repeat.
 class PointPlan {
  public:
   PointPlan(PlanBuilder& builder, Rank self, const ProfileWorld& world, const ProfilePlanOptions& options)
@@ -262,7 +265,7 @@ class PointPlan {
   }
 
  private:
-  // The kernels that are measured keep company: casts and the like around them are not.
+  // Labels the kernels of attention alone: casts and the like around them are not measured.
   static void label(Plan& part) {
     for (Segment& segment : part.segments) {
       Step& step = std::get<Step>(segment);
@@ -270,7 +273,7 @@ class PointPlan {
     }
   }
 
-  // Every other run of kPacked elements, to one place.
+  // Copies every other run of kPacked elements to one place.
   void add_pack(const MemoryPoint& point) {
     const std::int64_t rows = moved_bytes(point) / moved_bytes_of_unit(point.kernel),
                        slots = slots_for(point.bytes, options_);
@@ -284,7 +287,7 @@ class PointPlan {
                                  Advance{numel, slots, 0})});
   }
 
-  // Reads two partial outputs with their statistics, writes one.
+  // Reads two partial outputs with their statistics, and writes one.
   void add_merge(const MemoryPoint& point) {
     const std::int64_t rows = moved_bytes(point) / moved_bytes_of_unit(point.kernel),
                        slots = slots_for(point.bytes, options_);
@@ -297,7 +300,7 @@ class PointPlan {
                           view("out", DType::f32, data), view("lse", DType::f32, statistics)});
   }
 
-  // The caller's, of that name.
+  // Returns the plan's buffer of this name, and makes it at the first call.
   BufferId buffer(const std::string& name, DType dtype, std::int64_t numel) {
     const auto [known, is_new] = buffers_.try_emplace(name, -1);
     if (is_new) known->second = b_.inout(name, dtype, numel);

@@ -23,6 +23,8 @@ std::vector<const TimedOp*> labelled(const std::vector<TimedOp>& steps, std::str
   return found;
 }
 
+// The times of the steps of `own` that lie between the begin of the first step of `other` and the end of the
+// last one: outside of this span they may have run alone.
 std::vector<double> inside(const std::vector<const TimedOp*>& own, const std::vector<const TimedOp*>& other) {
   std::vector<double> times;
   if (other.empty()) return times;
@@ -33,7 +35,7 @@ std::vector<double> inside(const std::vector<const TimedOp*>& own, const std::ve
   return times;
 }
 
-// Between the neighbours where q falls between two.
+// Returns the quantile q. If it falls between two values, it is interpolated linearly.
 double quantile(const std::vector<double>& sorted, double q) {
   const double at = q * static_cast<double>(sorted.size() - 1);
   const auto low = static_cast<std::size_t>(at);

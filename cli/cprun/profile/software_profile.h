@@ -1,5 +1,5 @@
-// The software profile that `cprun profile` makes of what it measured: what plans of this project do on that
-// machine.
+// The software profile that `cprun profile` makes of its measurements: how plans of this project behave on
+// the machine that was measured.
 #pragma once
 
 #include <optional>
@@ -14,17 +14,21 @@ namespace cp::cli {
 
 struct MeasuredSoftware {
   sim::SoftwareProfile software;
-  std::vector<std::string> measured;  // its fields that were, ascending
+  std::vector<std::string> measured;  // the fields that were measured, in ascending order
   std::string text;                   // .txtpb that find_software() reads
 };
-// The preset "cprun" with what was measured instead of what it assumes:
-//   forward_progress, backward_progress   medians of what attention keeps of its speed beside collectives of
-//                                         the library's own number of channels; the comments of the text have
-//                                         the other numbers
+
+// Returns the preset "cprun", with these fields replaced by what was measured; or nothing, if no row says
+// anything of them.
+//
+//   forward_progress, backward_progress   medians of the share of its speed that attention keeps beside
+//                                         collectives, with the number of channels that the library chooses;
+//                                         the comments of the text have the other numbers of channels
 //   merge_passes, pack_passes             medians of their times over that of a copy that moves as many bytes
 //   kernel_issue_us, collective_issue_us, transfer_issue_us
-//                                         medians of the host's time to issue a small one
-// Nothing where no row says anything of these.
+//                                         medians of the time that the host takes to issue a small one, in us
+//
+// If ranks share a GPU, the first two stay as the preset has them. The function throws nothing of its own.
 std::optional<MeasuredSoftware> measured_software(const std::string& name,
                                                   const std::vector<ProfileRow>& rows,
                                                   const ProfileMachine& machine);
