@@ -1,4 +1,5 @@
-// The commands of cpsim: each adds itself to the command line and says how to run it.
+// The commands of cpsim. Each add_ function below adds its command and the command's flags to the command
+// line, and returns how to run it.
 #pragma once
 
 #include <functional>
@@ -9,8 +10,8 @@
 namespace cp::cli {
 
 struct Command {
-  FlagSet app;               // parsed() when this is the command that was given
-  std::function<int()> run;  // after parsing; returns the exit code, throws cp::Error
+  FlagSet app;               // parsed() tells whether this command was given
+  std::function<int()> run;  // to be called after parsing; returns the exit code, throws cp::Error
 };
 
 Command add_plan(FlagSet cpsim);                  // plan.cc
@@ -24,6 +25,6 @@ Command add_list(FlagSet cpsim);                  // list.cc
 Command add_verify_redistribute(FlagSet verify);  // verify.cc
 Command add_fuzz(FlagSet cpsim);                  // fuzz.cc
 Command add_replay(FlagSet cpsim);                // fuzz.cc
-std::vector<Command> add_trace(FlagSet cpsim);    // trace.cc; one for each of its own commands
+std::vector<Command> add_trace(FlagSet cpsim);    // trace.cc; one for each of the commands of `cpsim trace`
 
 }  // namespace cp::cli

@@ -11,9 +11,12 @@
 namespace cp::cli {
 namespace {
 
+// Both are chosen: a command that ends within a second needs no progress line, and five updates a second look
+// like motion but cost nothing.
 constexpr std::chrono::milliseconds kDelay{1000}, kPeriod{200};
-constexpr std::chrono::milliseconds kLogPeriod{30'000};  // of lines where nothing can be wiped
-constexpr char kWipe[] = "\r\x1b[K";
+// Chosen: it shows in a log that the command lives, without filling the log.
+constexpr std::chrono::milliseconds kLogPeriod{30'000};
+constexpr char kWipe[] = "\r\x1b[K";  // ECMA-48: back to the first column, erase to the end of the line
 
 }  // namespace
 

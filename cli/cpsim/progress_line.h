@@ -1,4 +1,4 @@
-// Progress of commands that take long: one line on the terminal, or in a log now and then.
+// Shows the progress of commands that take long: as one line on a terminal, or in a log now and then.
 #pragma once
 
 #include <chrono>
@@ -9,9 +9,11 @@
 
 namespace cp::cli {
 
-// Shows what happens, and for how long it has, on standard error: after the first second, on a line that is
-// wiped when the object ends, so that results stand alone. Where that is no terminal, a line every 30 seconds
-// if `logs`: not of commands that fork, since a thread does not live on in a child.
+// Shows on standard error what happens, and how long it has taken so far.
+//
+// On a terminal this is one line, which appears after the first second and is wiped when the object ends, so
+// that the results stand alone. Elsewhere a line is written every 30 seconds if `logs` is true. A command
+// that forks must not ask for logs, since the thread that writes them does not live on in a child.
 class Progress {
  public:
   explicit Progress(bool logs = false);
@@ -19,7 +21,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // What happens now: "running", "checked 120,000 of 450,000 pairs". Cheap: drawing is a thread's business.
+  // Sets what happens now: "running", "checked 120,000 of 450,000 pairs". Any thread may call it. It is
+  // cheap: a thread of this object draws the line.
   void show(std::string what);
 
  private:
@@ -27,11 +30,11 @@ class Progress {
   void log_until_stopped();
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // protects what_ and stopped_
   std::condition_variable wake_;
   std::string what_;
   bool stopped_ = false;
-  std::thread thread_;  // none where nothing is shown
+  std::thread thread_;  // not started if nothing is shown
 };
 
 }  // namespace cp::cli

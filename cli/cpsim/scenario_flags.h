@@ -1,5 +1,5 @@
-// Flags that stand for fields of a scenario's job: what is given on the command line changes what the
-// scenario file says, and --save-scenario writes the two together.
+// Flags that stand for fields of a scenario's job. What the command line gives overrides what the scenario
+// file says, and --save-scenario writes the two together.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,8 @@
 
 namespace cp::cli {
 
+// The changes that the flags make to a job, and the two files. Parsing fills `changes`; apply_to() makes them,
+// in the order of the command line. The object must outlive the parsing, since the flags refer to it.
 template <class Job>
 struct ScenarioFlags {
   std::vector<std::function<void(Job&)>> changes;
@@ -23,7 +25,7 @@ struct ScenarioFlags {
   }
 };
 
-// A flag with a value for a field: set(job, text).
+// Adds a flag with a value. For each time it is given, apply_to() calls set(job, text).
 template <class Job, class Set>
 Flag add_field(FlagSet app, ScenarioFlags<Job>& flags, const char* flag, const char* type, const char* help,
                Set set) {
@@ -32,7 +34,7 @@ Flag add_field(FlagSet app, ScenarioFlags<Job>& flags, const char* flag, const c
   });
 }
 
-// A flag without one: set(job).
+// Adds a flag without a value, for which apply_to() calls set(job).
 template <class Job, class Set>
 Flag add_switch(FlagSet app, ScenarioFlags<Job>& flags, const char* flag, const char* help, Set set) {
   return app.add_flag(
@@ -48,11 +50,11 @@ void add_scenario_files(FlagSet app, ScenarioFlags<Job>& flags) {
       .type_name("FILE.txtpb");
 }
 
-// A scenario that holds the job of the command "run", "redistribute" or "plan". Throws InvalidInput as
-// read_scenario_file does, and for a job of another command, which it names.
+// Reads a scenario for `command`, which is "run", "redistribute" or "plan". Throws InvalidInput as
+// read_scenario_file() does, and if the file holds the job of another command, which the message names.
 proto::Scenario read_scenario_of(std::string_view command, const std::string& path);
 
-// Throws InvalidInput when the file cannot be written.
+// Writes the scenario as text. Throws InvalidInput if the file cannot be written.
 void save_scenario_file(const std::string& path, const proto::Scenario& scenario);
 
 }  // namespace cp::cli

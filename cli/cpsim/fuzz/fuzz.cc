@@ -44,6 +44,7 @@ seconds parse_time(std::string_view flag, std::string_view text) {
   const bool has_unit = unit == 's' || unit == 'm' || unit == 'h';
   const std::string_view number =
       has_unit && !trimmed.empty() ? trimmed.substr(0, trimmed.size() - 1) : trimmed;
+  // Chosen: more than a year. The limit catches slips, and keeps the seconds far below what 64 bits hold.
   constexpr std::int64_t kMostHours = 10'000;
   std::int64_t count = 0;
   try {

@@ -1,4 +1,4 @@
-// The flags that say what `cpsim plan` is asked: one for each field of a scenario's `plan`.
+// The flags that say what `cpsim plan` is asked. There is one for each field of a scenario's `plan`.
 #pragma once
 
 #include "cli/common/flags.h"

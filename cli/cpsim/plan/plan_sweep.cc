@@ -244,7 +244,8 @@ std::string changes_text(const SweptKey& key, const std::vector<Point>& points) 
 }
 
 std::string most_text(const SweptKey& key, const std::vector<Point>& points) {
-  constexpr double kTold = 1.005;  // a tie
+  // chosen: half a per cent is less than a prediction can tell, so it is a tie
+  constexpr double kTold = 1.005;
   const Point *first = nullptr, *most = nullptr;
   for (const Point& point : points) {
     if (!point.row.best) continue;

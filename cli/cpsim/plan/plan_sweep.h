@@ -1,4 +1,4 @@
-// cpsim plan --sweep KEY=VALUES: the best layout for each value of one flag.
+// cpsim plan --sweep KEY=VALUES finds the best layout for each value of one flag.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace cp::cli {
 
-// Prints the rows and gives the exit code; after Ctrl-C those that are done. `sweep`: "nodes=1,2,4",
-// "seq-len=32K..1M", "cluster=dgx-h100,hgx-h200"; a value takes the place of what the job says. Throws
-// InvalidInput for what cannot be swept, and where no value makes a question; Infeasible where nothing fits
-// for any.
+// Prints one row for each value and returns the exit code. After Ctrl-C it prints the rows that are done.
+// `sweep` is, for example, "nodes=1,2,4", "seq-len=32K..1M" or "cluster=dgx-h100,hgx-h200". Each value
+// replaces what the job says. Throws InvalidInput if the key cannot be swept or no value makes a question,
+// and Infeasible if nothing fits for any value.
 int answer_sweep(const std::string& sweep, const proto::PlanLayouts& job, int threads,
                  const WhatIfOutput& output);
 

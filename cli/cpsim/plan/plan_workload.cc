@@ -133,6 +133,7 @@ class WorkloadReader {
   }
 
   void take_decode() {
+    // Chosen: a short answer. The answer's assumptions state it.
     constexpr std::int64_t kNewTokens = 128;
     workload_.new_tokens = kNewTokens;
     if (job_.has_new_tokens()) {

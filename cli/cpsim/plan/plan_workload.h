@@ -1,4 +1,4 @@
-// The workload of `cpsim plan`: phase, length, batch and dtypes, each from its flag or its default.
+// Reads the workload of `cpsim plan`: phase, length, batch and dtypes, each from its flag or its default.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,9 @@
 
 namespace cp::cli {
 
-// `stored`: in what the model's weights are. Adds a word to `assumptions` for each default that is taken.
-// Throws InvalidInput for a flag that is missing, or that means nothing in the phase.
+// `stored` is the dtype in which the model's weights are stored, if it is known; a 16-bit one becomes the
+// default dtype. For each default that is taken, some words are added to `assumptions`. Throws InvalidInput
+// if a flag is missing, or means nothing in the phase.
 Workload read_workload(const proto::PlanLayouts& job, std::optional<DType> stored,
                        std::vector<std::string>& assumptions);
 

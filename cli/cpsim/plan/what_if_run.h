@@ -1,4 +1,4 @@
-// What the questions around a plan share: a progress line over several searches, rows, and where they are
+// What the questions around a plan share: a progress line over several searches, rows, and where the rows are
 // written.
 #pragma once
 
@@ -17,16 +17,20 @@
 
 namespace cp::cli {
 
-// A search, or several, with one progress line; Ctrl-C ends them.
+// Runs one search or several, with one progress line. Ctrl-C ends them: the searches stop as if they were
+// done, and InterruptScope::interrupted() tells why.
 class WhatIfRun {
  public:
   explicit WhatIfRun(int threads);
   WhatIfRun(const WhatIfRun&) = delete;
   WhatIfRun& operator=(const WhatIfRun&) = delete;
 
+  // Options with the threads, the progress line and the stop flag. They refer to this object.
   const sim::SearchOptions& options() const { return options_; }
+  // The same for an inverse question. text(n) is what the progress line says while n (tokens or GPUs) is
+  // tried.
   sim::InverseOptions inverse_options(const std::function<std::string(std::int64_t)>& text);
-  // Of the progress line's beginning.
+  // Sets what the progress line begins with.
   void begins(const std::string& what);
 
  private:
@@ -37,7 +41,8 @@ class WhatIfRun {
   sim::SearchOptions options_;
 };
 
-// With nothing half done to show.
+// Calls answer(run) and returns its result. Ends the process with exit code 130 if it was interrupted; for
+// answers of which nothing can be shown before they are complete.
 template <class Answer>
 auto what_if_unless_interrupted(int threads, const Answer& answer) {
   auto result = [&] {
@@ -50,11 +55,15 @@ auto what_if_unless_interrupted(int threads, const Answer& answer) {
 
 std::string tokens_text(std::int64_t tokens);  // "131,072 tokens"
 
+// A row of an answer. `why` says why there is no best layout.
 sim::PlanRow row_of(const sim::PlanQuestion& question, std::optional<sim::Candidate> best,
                     std::string why = "");
-// The best at a length or on nodes; why nothing is legal or fits otherwise.
+// Searches, and returns a row with the best layout; or one that says why nothing is legal or fits. Does not
+// throw Infeasible or InvalidInput: the row has their texts.
 sim::PlanRow searched_row(const sim::PlanQuestion& question, const sim::SearchOptions& options);
 
+// Prints the rows in the form that `output` asks for, or writes them to its CSV file as well. Throws
+// InvalidInput if that file cannot be written.
 void print_rows(const sim::PlanRows& rows, const WhatIfOutput& output);
 
 }  // namespace cp::cli

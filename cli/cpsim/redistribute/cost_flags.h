@@ -1,4 +1,5 @@
-// The fields of the cost model as flags, spelled as the fields of a scenario's `cost`: --step-latency-us 12.
+// The fields of the cost model as flags. They are spelled as the fields of a scenario's `cost`:
+// step_latency_us is set by --step-latency-us 12.
 #pragma once
 
 #include "cli/common/flags.h"
@@ -6,7 +7,8 @@
 
 namespace cp::cli {
 
-// The flags write into `cost`, which must outlive the parsing; what is not given stays as it is there.
+// Adds a flag for each field. The flags write into `cost`, which must outlive the parsing. Fields whose flags
+// are not given keep their values. Parsing throws InvalidInput for a text that is no number.
 void add_cost_flags(FlagSet app, proto::CostModel& cost);
 
 }  // namespace cp::cli

@@ -94,6 +94,8 @@ sim::StrategyOutcome run_one(const sim::AttentionJob& job, const Strategy& asked
 // with the product of the lengths; so the reference of a short sequence is timed and scaled up. Returns
 // nothing if the runs take a few seconds at most.
 std::optional<double> expected_seconds(const sim::AttentionJob& job, const AttentionProblem& problem) {
+  // Chosen: the reference of 512 tokens takes a fraction of a second (kAtOnce in proportion), and its time
+  // can be measured well.
   constexpr std::int64_t kProbe = 512;
   constexpr double kAtOnce = 2048.0 * 2048 * 8 * 64;  // such a problem takes a second
   const auto size_of = [](const AttentionProblem& p) {

@@ -1,4 +1,4 @@
-// Measured traces as files of Chrome's and of Perfetto's format, alone or beside another trace.
+// Writes measured traces as files of Chrome's or Perfetto's format, alone or beside another trace.
 #pragma once
 
 #include <optional>
@@ -8,23 +8,26 @@ namespace cp::cli {
 
 enum class ExportFormat { chrome, perfetto };
 
-// Throws InvalidInput for another word; the empty text means what the file's name ends with, .json or
-// .pftrace.
+// Reads "chrome" or "perfetto". If `text` is empty, the end of the file's name `out` decides: .json or
+// .pftrace. Throws InvalidInput if neither says the format.
 ExportFormat parse_export_format(const std::string& text, const std::string& out);
 
-// The bytes of the file for the trace at `path` (a file, or a folder of rank-N.cptrace), drawn as the
-// predicted ones of `cpsim estimate --trace` are. Where it was cut off, what came before is drawn, and
-// `truncation` says so in words.
+// Returns the bytes of the file for the trace at `path`, which is a file or a folder of rank-N.cptrace. It
+// looks like the predicted traces of `cpsim estimate --trace`. If the trace was cut off, what came before the
+// cut is drawn, and `truncation` says so in words; otherwise `truncation` becomes empty.
 //
-// With `merge` the other trace comes first, and each rank's two processes follow one another: "predicted rank
-// 0", "measured rank 0". It is what cpsim estimate --trace wrote in the same format (NAME.json or
-// NAME.pftrace), or another .cptrace, whose processes are then called "other rank 0". Both begin at 0. Throws
-// InvalidInput and BadTrace.
+// With `merge`, the other trace comes first, and the two processes of each rank follow one another:
+// "predicted rank 0", "measured rank 0". `merge` is a file that cpsim estimate --trace wrote in the same
+// format (NAME.json or NAME.pftrace), or another .cptrace, whose processes are then called "other rank 0".
+// Both begin at time 0.
+//
+// Throws InvalidInput if a trace has no times or is no such file, and BadTrace if it cannot be read.
 std::string export_trace(const std::string& path, ExportFormat format,
                          const std::optional<std::string>& merge, std::string& truncation);
 
-// Makes the folder, with rank_N.json for each rank as PyTorch's profiler writes it: for
-// HolisticTraceAnalysis, whatever the back end was. Throws as export_trace() does.
+// Makes the folder and writes rank_N.json for each rank into it, in the form of PyTorch's profiler, so that
+// HolisticTraceAnalysis reads them whatever the back end was. Sets `truncation` and throws as export_trace()
+// does.
 void export_folder(const std::string& path, const std::string& folder, std::string& truncation);
 
 }  // namespace cp::cli

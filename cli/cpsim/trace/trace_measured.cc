@@ -16,7 +16,8 @@ namespace cp::cli {
 namespace {
 
 constexpr std::array kDTypes = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64};
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;  // of one collective on a rank
+// The most bytes of one collective on a rank. Chosen: sums of a few such numbers stay within 64 bits.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
 template <std::size_t kIndex = 0>
 std::optional<Kernel> kernel_named(const std::string& name) {

@@ -1,4 +1,5 @@
-// Measured traces in the form of replayed plans, so that they are drawn by the writers of predicted ones.
+// Turns measured traces into the form of replayed plans, so that the writers of predicted traces can draw
+// them.
 #pragma once
 
 #include <string>
@@ -12,21 +13,24 @@
 
 namespace cp::cli {
 
-// One plan for each rank, by ascending rank, whose steps are the operations that have times, and when each
-// ran. The plans say what the trace files show (operations, groups, types, bytes); they cannot be executed.
+// One plan for each rank, in ascending order of ranks, and when each step ran. The steps are the operations
+// that have times. The plans have only what trace files show (operations, groups, types, bytes), so they
+// cannot be executed.
 struct MeasuredRun {
   std::vector<Plan> plans;
-  sim::Timeline timeline;          // begins with the first operation of all, by the ranks' clocks
-  sim::Cluster cluster;            // as many GPUs in a node as ranks share the first one's host
+  // In ns; 0 is the begin of the first operation of all ranks, by the ranks' own clocks.
+  sim::Timeline timeline;
+  // A node has as many GPUs as there are ranks on the first rank's host.
+  sim::Cluster cluster;
   std::string backend;             // empty: unknown
-  std::vector<std::string> hosts;  // of each rank; empty: unknown
+  std::vector<std::string> hosts;  // one for each rank; empty: unknown
 
-  sim::TraceSlices slices() const;  // views this
+  sim::TraceSlices slices() const;  // refers to this object, which must outlive the result
 };
 
-// Of the issued operations, or of the observed ones where no rank has times of those. Throws InvalidInput for
-// a trace without times, which begins with `name`; BadTrace where times, groups or bytes do not fit together,
-// or an operation is unknown.
+// Draws the issued operations, kernels among them, or the observed ones if no rank has times of issued ones.
+// `name` stands at the begin of messages. Throws InvalidInput if the trace has no times, and BadTrace if
+// times, groups or bytes do not fit together, or an operation is unknown.
 MeasuredRun measured_run(std::vector<RankTrace> ranks, const std::string& name);
 
 }  // namespace cp::cli

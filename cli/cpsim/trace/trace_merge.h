@@ -1,19 +1,20 @@
-// Two exported traces in one view.
+// Merges two exported traces into one file, so that a viewer shows both.
 #pragma once
 
 #include <string>
 
 namespace cp::cli {
 
-// A whole file, and what its processes are called by: "predicted" makes "rank 0" "predicted rank 0". `name`
-// is for messages.
+// One file. `bytes` is its whole contents. `label` is put before the names of its processes: "predicted"
+// makes "rank 0" "predicted rank 0". `name` is for messages.
 struct LabelledTrace {
   std::string label, bytes, name;
 };
 
-// Files of Chrome's format, and of Perfetto's, as this project writes them: processes of both in turn, by
-// rank; numbers of processes, tracks and arrows of the second are moved away from those of the first. What is
-// said of the whole (Chrome's otherData) is the second's. Throw InvalidInput for what is no such file.
+// Merge two files of Chrome's or of Perfetto's format that this project wrote. The processes of both follow
+// one another by rank. The numbers of the second file's processes, tracks and arrows are moved away from
+// those of the first. What a file says about the whole trace (Chrome's otherData) is taken from the second.
+// Both throw InvalidInput if a text is no such file.
 std::string merge_chrome(const LabelledTrace& first, const LabelledTrace& second);
 std::string merge_perfetto(const LabelledTrace& first, const LabelledTrace& second);
 

@@ -111,6 +111,7 @@ std::string amount(double value, const sim::ValidationTable& table) {
 }
 
 std::string worst_text(const sim::ValidationTable& table) {
+  // Chosen: enough to see whether the worst rows have something in common.
   constexpr std::size_t kShown = 3;
   std::vector<const sim::ValidationRow*> scored;
   for (const sim::ValidationRow& row : table.rows) {
