@@ -12,8 +12,8 @@
 
 namespace cp::cli {
 
-// The changes that the flags make to a job, and the two files. Parsing fills `changes`; apply_to() makes them,
-// in the order of the command line. The object must outlive the parsing, since the flags refer to it.
+// The changes that the flags make to a job, and the two files. Parsing fills `changes`; apply_to() makes
+// them, in the order of the command line. The object must outlive the parsing, since the flags refer to it.
 template <class Job>
 struct ScenarioFlags {
   std::vector<std::function<void(Job&)>> changes;
