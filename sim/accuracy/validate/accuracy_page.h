@@ -1,4 +1,5 @@
-// docs/accuracy.md: what `cpsim validate` finds, as a page, and the lines of it that stand in the README.
+// Makes docs/accuracy.md, the page of what `cpsim validate` finds, and the lines of it that stand in the
+// README.
 #pragma once
 
 #include <string>
@@ -8,21 +9,22 @@
 
 namespace cp::sim {
 
-// All that `cpsim validate` without names finds.
+// All that `cpsim validate` finds if no table is named.
 struct Accuracy {
   std::vector<ValidationTable> tables;
   std::vector<FreeParameter> parameters;
   std::vector<WidthCheck> widths;
 };
-// On so many threads; the same for any number.
+// Computes it on `threads` threads. The result does not depend on their number.
 Accuracy accuracy(int threads);
 
 std::string accuracy_page(const Accuracy& accuracy);
-// A table with a row for each kind of prediction; and, behind an empty line, a sentence on the intervals and
-// the choices.
+// The README's lines: a table with a row for each kind of prediction and, behind an empty line, a sentence on
+// the intervals and the choices.
 std::vector<std::string> accuracy_lines(const Accuracy& accuracy);
 
-// "8.0 %"; of a target "8.0 % / 15.0 %, met", "..., MISSED".
+// Numbers in words. percent_text(0.08) is "8.0 %", and signed_percent_text() also has the sign. target_text()
+// is the table's target, and whether it is met: "8.0 % / 15.0 %, met", "..., MISSED".
 std::string percent_text(double share);
 std::string signed_percent_text(double share);
 std::string target_text(const ValidationTable& table);

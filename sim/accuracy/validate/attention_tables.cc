@@ -71,6 +71,8 @@ void speed_up(Cluster& cluster, double forward_factor, double backward_factor) {
 
 namespace {
 
+// Bytes of keys and values that a hop of a ring moves, in bf16. Chosen: below it a row counts as short, and
+// has a table of its own (ring_attention_short).
 constexpr std::int64_t kShortHop = 8'000'000;
 
 struct RingRow {
@@ -214,6 +216,8 @@ ValidationTable ring_flash_attention(const SoftwareProfile* replaced, Kernels ke
 
 namespace {
 
+// What the USP table was measured on, and two of its lengths in tokens: usp() scores the rows of kUspLong,
+// and usp_short() has those of kUspHostBound and less, which wait for the host.
 constexpr int kUspGpus = 8;
 constexpr std::int64_t kUspLong = 131072, kUspHostBound = 8192;
 

@@ -26,7 +26,7 @@ struct Measured {
 // A point left out makes a gap that no curve of a cluster has: what eight in ten of the other series' rows
 // are off by.
 void set_intervals(const std::vector<std::string>& names, ValidationTable& table) {
-  constexpr double kEight = 0.8;
+  constexpr double kEight = 0.8;  // what intervals are said to hold (widths.h)
   table.interval_origin = "errors of the other series in the table";
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     std::vector<double> others;

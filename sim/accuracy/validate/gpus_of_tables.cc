@@ -9,7 +9,8 @@
 namespace cp::sim::detail {
 namespace {
 
-// The floors hold the launches.
+// Makes a cluster of the rates alone. It gets no launch time, since the floors of the rates contain the
+// launches.
 Cluster cluster_of(Rates rates) {
   Cluster cluster;
   cluster.name = cluster.gpu.name = rates.gpu;

@@ -1,4 +1,5 @@
-// The GPUs that tables of kernels name, each with its rates and nothing else. For the tables alone.
+// The GPUs that tables of kernels name, each with its rates and nothing else. Internal to
+// sim/accuracy/validate.
 #pragma once
 
 #include <map>
@@ -14,9 +15,11 @@ inline constexpr const char* kLeftOutRule =
 
 class GpusOfTables {
  public:
-  // Of the column `gpu`, read once. Throws InvalidInput at the row where there are no rates of that name.
+  // Returns a cluster of one such GPU; each is read once. The reference is valid as long as this object. of()
+  // takes the name from the column `gpu`, and throws InvalidInput that names the row if there are no rates of
+  // that name. named() throws what find_rates() throws.
   const Cluster& of(const CsvRow& row);
-  const Cluster& named(const std::string& gpu);  // throws what find_rates throws
+  const Cluster& named(const std::string& gpu);
 
  private:
   std::map<std::string, Cluster> clusters_;

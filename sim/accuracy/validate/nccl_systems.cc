@@ -22,7 +22,8 @@ constexpr Known kKnown[] = {
     {"GB300", "gb200-nvl72", false}, {"L40S", "l20-pcie", false}, {"RTX PRO 6000", "l20-pcie", true},
 };
 
-// Servers of PCIe cards, two on a switch.
+// Makes the cluster a server of PCIe cards with two on a switch. Rates are in GB/s: of a card's slot, of what
+// leaves a switch, and of the host as a whole (0: no limit).
 void set_pcie(Cluster& cluster, double card_gbps, double root_gbps, double host_gbps, double latency_us) {
   cluster.node.gpus_per_pcie_switch = 2;
   cluster.node.pcie_gbps = card_gbps, cluster.node.pcie_root_gbps = root_gbps;

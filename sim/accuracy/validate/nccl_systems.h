@@ -1,5 +1,5 @@
-// The systems of nccl_gpus.csv as clusters that nobody measured: one node each, without curves of
-// collectives.
+// The systems of nccl_gpus.csv as clusters of one node that nobody measured: without curves of collectives.
+// Internal to sim/accuracy/validate.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@ namespace cp::sim::detail {
 
 struct NcclSystem {
   Cluster cluster;
-  bool fitted = false;  // its rows set the numbers of sim/cost/timeline/nccl_constants.h
+  bool fitted = false;  // its rows set numbers of sim/cost/timeline/nccl_constants.h
 };
 
-// Throws InvalidInput with the names for one that is not there.
+// Throws InvalidInput that lists the names if there is no such system.
 NcclSystem nccl_system(const std::string& name);
 
 }  // namespace cp::sim::detail

@@ -75,8 +75,8 @@ NearestMeasurement measurement_of(const PublishedStep& step) {
   return of;
 }
 
-// Whether ranks have as much of a causal mask to compute: all that Ulysses leaves of it, or rows from both
-// ends.
+// Whether the ranks have equal shares of a causal mask: Ulysses alone splits heads, so rows do not matter;
+// otherwise each rank must have rows from both ends.
 bool is_even(const ParallelLayout& layout) {
   return layout.cp == layout.strategy.ulysses_degree ||
          layout.strategy.balance.kind != Balance::Kind::contiguous;

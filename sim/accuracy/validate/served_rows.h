@@ -1,4 +1,4 @@
-// Rows of servers under load (served_tokens.csv) beside a question.
+// Compares a question with rows of servers under load (served_tokens.csv).
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace cp::sim {
 
-// The TPOT whose model, GPU, software, formats, lengths, requests of a replica and tp are most like the
-// question's, scored or not. The question's phase is decode; without a layout nothing is known of replicas
-// and tp.
+// Returns the measured time between tokens (TPOT) whose model, GPU, software, formats, lengths, requests of a
+// replica and tp are most like the question's, scored or not. The question's phase must be decode. If
+// `layout` is null, nothing is known of replicas and tp, and they do not count.
 std::optional<NearestMeasurement> nearest_served(const PlanQuestion& question, const ParallelLayout* layout);
 
 }  // namespace cp::sim

@@ -1,4 +1,4 @@
-// What rows of end_to_end.csv and training_steps.csv say in columns of equal names.
+// Reads the columns that end_to_end.csv and training_steps.csv have in common.
 #pragma once
 
 #include "shared/transformer/parallel_layout.h"
@@ -7,9 +7,10 @@
 
 namespace cp::sim {
 
-// products: b16 or fp8. Throws InvalidInput with the row for anything else.
+// Reads the column products: b16 or fp8. Throws InvalidInput with the row for anything else.
 LinearPrecision products_of(const CsvRow& row);
-// recompute: as parse_recompute() reads it, or torchtitan's "op".
+// Reads the column recompute, as parse_recompute() does, or torchtitan's "op". Throws what parse_recompute()
+// throws.
 Recompute recompute_of(const CsvRow& row);
 
 }  // namespace cp::sim

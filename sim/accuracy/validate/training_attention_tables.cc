@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kHeads = 64, kKvHeads = 8,
                        kHeadDim = 128;  // of all rows of context_parallel_hopper_blackwell.csv
-constexpr int kOfNode = 8;
+constexpr int kOfNode = 8;              // GPUs of a node
 
 AttentionPass pass_of(const CsvRow& row) {
   const std::string& pass = row.text("pass");

@@ -102,6 +102,9 @@ double flops_counted_by_nemo(const PlanQuestion& question) {
   const Transformer& model = question.model;
   const auto real = [](std::int64_t number) { return static_cast<double>(number); };
   const double hidden = real(model.hidden), kv = real(model.kv_heads) / real(model.q_heads);
+  // Flops of a layer over hidden^2. A weight costs 2 flops in each of three passes (forward, and two
+  // backward): 12 are of q and o, 12 x kv of k and v, 18 x of the three products of the MLP, and the last
+  // term is of the two products of attention with all pairs.
   const double of_layer =
       12 + 12 * kv + 18 * real(model.intermediate) / hidden + 12 * real(question.workload.seq_len) / hidden;
   return hidden * (real(model.layers) * hidden * of_layer + 6 * real(model.vocab));

@@ -1,4 +1,4 @@
-// Training steps of whole models on other GPUs and by other software than those of end_to_end.csv
+// Training steps of whole models on other GPUs, and by other software, than those of end_to_end.csv
 // (training_steps.csv).
 #pragma once
 
@@ -8,13 +8,14 @@
 
 namespace cp::sim {
 
-// In the order of the table, in tokens a second and GPU, whatever was published. A step whose balance its
-// source does not state comes twice, as head_tail and as contiguous, and is not scored. Throws InvalidInput
-// with the row that cannot be read.
+// Returns the steps in the order of the table. The measured values are in tokens a second and GPU, whatever
+// was published. If a source does not state the balance, its step comes twice, as head_tail and as
+// contiguous, and is not scored. Throws InvalidInput with the row if a row cannot be read.
 std::vector<PublishedStep> training_steps();
 
-// Of a token, as NeMo counted until August 2025: three times a forward pass, all pairs of a sequence, allowed
-// or not.
+// Returns the flops of one token as NeMo counted them until August 2025: three times those of a forward pass,
+// with all pairs of a sequence, whether the mask allows them or not. It undoes the count in a published
+// number of TFLOP/s.
 double flops_counted_by_nemo(const PlanQuestion& question);
 
 }  // namespace cp::sim

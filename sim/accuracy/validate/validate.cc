@@ -87,7 +87,7 @@ const std::vector<std::pair<std::string, Predict>>& tables() {
   return tables;
 }
 
-// Of a grid, or of all rows.
+// Returns the row with the least `time` of a grid, or of all rows.
 template <class Row>
 const ValidationRow& least(const std::vector<Row>& rows, double ValidationRow::*time) {
   return **std::min_element(rows.begin(), rows.end(),
@@ -96,7 +96,7 @@ const ValidationRow& least(const std::vector<Row>& rows, double ValidationRow::*
 
 using Grid = std::vector<const ValidationRow*>;
 
-// Of two alternatives or more.
+// Returns the grids that have two alternatives or more.
 std::vector<Grid> grids_of(const ValidationTable& table) {
   std::map<std::string, Grid> by_name;
   for (const ValidationRow& row : table.rows) {

@@ -27,7 +27,8 @@ double share_below(std::vector<double> values, double share) {
 double apart(double a, double b) { return std::abs(std::log(a / b)); }
 double as_share(double log_ratio) { return std::expm1(log_ratio); }
 
-// By what each residual is of; leaving one of these out shows whether it makes the width alone.
+// Residuals, by the table or GPU that each is of. Leaving one of these out shows whether it alone makes the
+// width.
 using Residuals = std::map<std::string, std::vector<double>>;
 
 template <class Width>
@@ -59,7 +60,7 @@ const ValidationTable* find(const std::vector<ValidationTable>& tables, std::str
   return found == tables.end() ? nullptr : &*found;
 }
 
-// Of two rows of one system and size by two strategies: how far the predicted ratio of their times is off.
+// For two rows of one system and size by two strategies: how far off the predicted ratio of their times is.
 Residuals of_strategies(const std::vector<ValidationTable>& tables) {
   Residuals residuals;
   for (const ValidationTable& table : tables) {
@@ -81,7 +82,8 @@ Residuals of_strategies(const std::vector<ValidationTable>& tables) {
   return residuals;
 }
 
-// One node of one kind in nccl_tests and in nccl_gpus, the latter between its neighbouring sizes.
+// For one node of one kind that is in nccl_tests and in nccl_gpus: how far apart the two tables are. The
+// latter is interpolated between its neighbouring sizes.
 Residuals of_two_machines() {
   std::map<std::string, std::map<double, double>> series;  // us by bytes
   const auto key = [](const CsvRow& row) {
@@ -107,7 +109,7 @@ Residuals of_two_machines() {
   return residuals;
 }
 
-// The time of a pair by the line through the two sizes' times that are nearest; and by two on one side.
+// The time of one pair at `head_dim`, by the line through the times at two other sizes.
 double by_line(const AttentionRate& a, const AttentionRate& b, double head_dim) {
   const auto time = [](const AttentionRate& rate) { return rate.head_dim / rate.tflops; };
   return time(a) + (time(b) - time(a)) * (head_dim - a.head_dim) / (b.head_dim - a.head_dim);
@@ -190,7 +192,8 @@ std::vector<WidthCheck> width_checks(const std::vector<ValidationTable>& tables)
     for (const ValidationRow& row : table->rows) {
       if (row.scored()) residuals[row.what].push_back(apart(row.predicted, row.measured));
     }
-    constexpr double kNineInTen = 1.6449;  // standard deviations each way
+    // half of the normal distribution's interval for nine in ten, in standard deviations
+    constexpr double kNineInTen = 1.6449;
     checks.push_back(check(
         "the software as a whole (standard deviation)", "whole steps, nine in ten", widths::kOfAll, residuals,
         [&](const std::vector<double>& values) { return share_below(values, 0.9) / kNineInTen; }));
