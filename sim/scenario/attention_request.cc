@@ -78,8 +78,8 @@ Strategy with_options(Strategy strategy, const proto::Attention& job) {
   return strategy;
 }
 
-// A hybrid of which one part is left, since its degree follows from the ranks and the heads; empty where it
-// is what it is called.
+// Says what ran instead of a hybrid of which only one part is left, because its degree follows from the ranks
+// and the heads. Returns the empty text if a strategy is what its name says.
 std::string what_ran_instead(const StrategyRequest& request, const Strategy& strategy,
                              const AttentionProblem& problem, int cp) {
   if (cp == 1) return "";

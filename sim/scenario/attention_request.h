@@ -1,4 +1,4 @@
-// What `cpsim run` is asked to do: the texts of flags and scenarios made into a problem and strategies.
+// Makes a problem and strategies from the texts of flags and scenarios: what `cpsim run` is asked to do.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,10 @@ namespace cp::sim {
 struct AttentionJob {
   AttentionProblem problem;
   std::vector<Rank> ranks;  // the cp ranks
-  std::string where;        // "cp=8", or what of a larger mesh is run
+  std::string where;        // "cp=8", or which part of a larger mesh is run
   std::vector<Strategy> strategies;
-  std::vector<std::string> notes;  // where a name stands for another strategy on so many ranks
+  // Says so if a name stands for another strategy on this number of ranks.
+  std::vector<std::string> notes;
   bool backward = false;
   AttentionOptions options;
   Schedule schedule = Schedule::parallel;
@@ -24,11 +25,11 @@ struct AttentionJob {
   Target target = host_target();
 };
 
-// Throws InvalidInput that names the flag at fault, quotes its text and says what would work. Whether a
-// strategy is legal is not asked here. `device`: the target where the job names none.
+// Reads the job. `device` is the target if the job names none. Throws InvalidInput that names the flag at
+// fault, quotes its text and says what would work. It does not check whether the strategies are legal.
 AttentionJob make_attention_job(const proto::Attention& job, const Target& device = host_target());
 
-// Throws InvalidInput for gradients that are asked of a job without a backward pass.
+// Throws InvalidInput if the job asks for gradients, but not for a backward pass.
 void require_backward(const proto::Attention& job);
 
 }  // namespace cp::sim

@@ -1,4 +1,4 @@
-// The fields of a scenario's `cost`: what they override in the cost model of redistributions.
+// The fields of a scenario's `cost`: they override numbers of the cost model of redistributions.
 #pragma once
 
 #include <span>
@@ -9,7 +9,8 @@
 
 namespace cp::sim {
 
-// A number that is a field of both; `name` is the message's, `meaning` is for --help.
+// A number that is a field of the message and of CostModel. `name` is its name in the message, and `meaning`
+// is for --help.
 struct CostField {
   const char* name;
   double CostModel::*member;
@@ -18,10 +19,10 @@ struct CostField {
 std::span<const CostField> cost_fields();
 const google::protobuf::FieldDescriptor* descriptor_of(const CostField& field);
 
-// The defaults of CostModel with what is set in `cost`.
+// Returns the defaults of CostModel with the fields that are set in `cost`.
 CostModel cost_model(const proto::CostModel& cost);
 
-// "dp=45,tp=300" into the message's map. Throws InvalidInput that quotes the text.
+// Reads "dp=45,tp=300" (GB/s) into the message's map. Throws InvalidInput that quotes the text.
 void parse_axis_gbps(std::string_view text, proto::CostModel& cost);
 
 }  // namespace cp::sim

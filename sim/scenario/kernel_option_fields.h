@@ -1,5 +1,5 @@
-// The fields of attention that no kernel has: what shared/context_parallel/kernel_options.h names, each under
-// its name.
+// The fields of attention that no kernel has. shared/context_parallel/kernel_options.h names them, and each
+// field is called like its option.
 #pragma once
 
 #include <map>
@@ -10,10 +10,11 @@
 
 namespace cp::sim {
 
-// The field of the message that is called like the option.
+// Returns the field of the message that is called like the option.
 const google::protobuf::FieldDescriptor& field_of(const KernelOptionInfo& option);
 
-// What the job asks for, with values as text. A number of 0 and a false ask for nothing.
+// Returns the options that the job asks for, with their values as text. A number 0 and a false ask for
+// nothing.
 std::map<KernelOption, std::string> kernel_options_of(const proto::Attention& job);
 
 }  // namespace cp::sim

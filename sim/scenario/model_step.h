@@ -1,4 +1,4 @@
-// A step of a small model, as cases of cpsim fuzz write it, made into what plans are made of.
+// Makes a request for plans from a step of a small model, as cases of cpsim fuzz write it.
 #pragma once
 
 #include "shared/transformer/step_plan.h"
@@ -6,8 +6,8 @@
 
 namespace cp::sim {
 
-// Throws InvalidInput for sizes, texts and layouts that make no sense. Whether the layout is legal for the
-// model is refuse()'s question.
+// Throws InvalidInput for sizes, texts and layouts that make no sense. It does not check whether the layout
+// is legal for the model; refuse() does that.
 StepRequest make_step_request(const proto::ModelStep& step);
 
 }  // namespace cp::sim

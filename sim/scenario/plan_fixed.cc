@@ -23,8 +23,10 @@ FixedSetter number(std::optional<int> sim::Fixed::*member, const char* key) {
   };
 }
 
-// named_strategy lists the names.
+// Returns the name if it is one of a strategy. named_strategy() throws InvalidInput that lists the names if
+// it is not.
 std::string strategy_name(std::string_view text) {
+  // Any number of ranks and heads for which all named strategies exist.
   constexpr int kAny = 4;
   AttentionProblem problem;
   problem.q_heads = kAny;

@@ -48,7 +48,7 @@ std::string plain_digits(std::string_view text) {
       !std::all_of(digits.begin(), digits.begin() + static_cast<std::ptrdiff_t>(e), is_digit))
     return digits;
   int zeros = 0;
-  constexpr int kMostZeros = 18;  // of what 64 bits hold
+  constexpr int kMostZeros = 18;  // 10^18 is the largest power of ten in 64 bits
   const char* const last = digits.data() + digits.size();
   const auto [end, error] = std::from_chars(digits.data() + e + 1, last, zeros);
   if (error != std::errc() || end != last || zeros < 0 || zeros > kMostZeros) return digits;
@@ -76,6 +76,7 @@ const Target& target_of(std::string_view text, const Target& device) {
 }
 
 std::int64_t parse_bytes(std::string_view flag, std::string_view text) {
+  // Chosen: half of what 64 bits hold, so that a rounded double still fits.
   constexpr double kMost = 0x1p62;
   const auto reject = [&](std::string_view why) -> std::int64_t {
     throw InvalidInput(str(flag, " ", text, " ", why, "; use, for example, 4096, 16MiB or 1GB (10^9)"));
