@@ -26,7 +26,7 @@ constexpr std::array<FrameworkFacts, 5> kFrameworks = {{
     {Framework::cprun, "cprun", "cprun", "this one", "traces/scenario.proto", true, true},
 }};
 
-// Empty: it has none.
+// Returns the framework's word for the core, or the empty text if it has none.
 std::string_view own_word(Framework framework, Core core) {
   for (const CoreWord& known : kFrameworks[static_cast<std::size_t>(framework)].cores) {
     if (known.core == core) return known.word;

@@ -1,5 +1,5 @@
-// The frameworks that a layout can be handed over to, and what each of them can say: one table, which the
-// search keeps to, which the emitted texts are written by, and which docs/frameworks.md shows.
+// The frameworks that a layout can be written for, and what each of them can express. There is one table. The
+// search keeps to it, the emitted texts are written by it, and docs/frameworks.md shows it.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,15 @@ enum class Framework : std::uint8_t {
 };
 std::string_view name(Framework framework);
 Framework parse_framework(std::string_view text);  // throws InvalidInput that lists them
-// None for a name that is no framework's.
+// Returns nothing if no framework has that name.
 std::optional<Framework> find_framework(std::string_view text);
 // Throws InvalidInput if the framework does not support the phase: a training framework cannot serve, nor a
 // serving one train. The message lists those that can.
 void require_phase(Framework framework, Phase phase);
+// Whether the framework supports the phase.
 bool runs(Framework framework, Phase phase);
 
-// How a framework spells a core of a ring axis: {Core::ring, "p2p"}.
+// How a framework spells a core of context parallelism: {Core::ring, "p2p"}.
 struct CoreWord {
   Core core;
   std::string_view word;
@@ -42,16 +43,16 @@ struct CoreWord {
 struct FrameworkFacts {
   Framework framework;
   std::string_view name, title;      // "megatron", "Megatron-LM"
-  std::string_view version, source;  // of which the table is: "core 0.12", "megatron/training/arguments.py"
+  std::string_view version, source;  // the version and the files that the table describes: "core 0.12"
   bool trains = false, serves = false;
-  // What it has words for. None where it leaves no choice of a core (deepspeed, vllm), or takes them all by
-  // their names (cprun).
+  // The cores for which it has words. Empty if it leaves no choice of a core (deepspeed, vllm), or takes all
+  // of them by their names (cprun).
   std::span<const CoreWord> cores = {};
 };
 const FrameworkFacts& facts(Framework framework);
 std::span<const FrameworkFacts> all_frameworks();
 
-// What is to be said. A rule changes it to what the framework runs instead.
+// What a framework shall run. A rule changes it to what the framework runs instead.
 struct FrameworkCase {
   const Transformer& model;
   Workload workload;
@@ -61,7 +62,8 @@ struct FrameworkCase {
   int ring_size() const { return layout.cp / layout.strategy.ulysses_degree; }
 };
 
-// Which part of a layout a rule is about: a search looks at each where it makes its choice.
+// The part of a layout that a rule is about. A search asks about each part at the point where it chooses that
+// part.
 enum class RulePart : std::uint8_t { degrees, strategy, recompute, loss, savings, workload };
 
 struct FrameworkRule {
@@ -69,27 +71,30 @@ struct FrameworkRule {
   std::string_view choice;  // the key of a layout, or the flag: "balance", "--optimizer"
   std::string_view can;     // what the framework can say of it, in words
   std::string_view source;  // where that stands
-  // What is lost, in one sentence: "balance contiguous: batches are always split head_tail". Empty where the
-  // framework can say it. Changes the case to what the framework runs instead, or to what takes at least as
-  // much memory; leaves it where nothing is run.
+  // Returns in one sentence what is lost ("balance contiguous: batches are always split head_tail"), or the
+  // empty text if the framework can express the case. It changes the case to what the framework runs instead,
+  // or to something that takes at least as much memory. If the framework runs nothing like it, the case stays
+  // as it is.
   std::string (*lost)(FrameworkCase& said);
 };
 std::span<const FrameworkRule> rules(Framework framework);
 
-// Whether the framework has words for a part.
+// Whether the framework can express a part of the case.
 bool can_say(Framework framework, RulePart part, FrameworkCase said);
 
-// The framework's word for a core, or for the one that it runs instead (shared/context_parallel/cores.h). Of
-// a framework with words.
+// Returns the framework's word for a core, or for the core that it runs instead
+// (shared/context_parallel/cores.h). The framework must have words for cores.
 std::string_view word_of(Framework framework, Core core);
 
 struct Expressed {
-  FrameworkCase run;  // what the framework runs when all is said that can be
+  FrameworkCase run;  // what the framework runs if all is said that can be
   std::vector<std::string> lost;
 };
+
+// Applies all rules of the framework, one after the other.
 Expressed express(Framework framework, FrameworkCase said);
 
-// docs/frameworks.md.
+// The text of docs/frameworks.md.
 std::string frameworks_page();
 
 }  // namespace cp::sim

@@ -1,5 +1,6 @@
-// The rules of each framework, one file for each. Internal to sim/cost/frameworks. To add a framework: name
-// it in framework.h, write its file, list it in framework.cc; its emitter is sim/planner/emit's.
+// The rules of each framework, in one file for each. Internal to sim/cost/frameworks. To add a framework:
+// name it in framework.h, write its file of rules, and list it in framework.cc; its emitter belongs to
+// sim/planner/emit.
 #pragma once
 
 #include <span>
@@ -15,13 +16,14 @@ std::span<const FrameworkRule> vllm_rules();
 
 // ---- what several have in common ----
 
-// The core: one that the framework has a word for instead.
+// A core for which the framework has no word: it becomes the one that the framework runs instead.
 std::string lost_core(FrameworkCase& said, Framework framework);
-// The loss in chunks: no word for it.
+// The loss in chunks, for which there is no word.
 std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead);
-// Chunks of an MLP, and activations in host memory: no word for them.
+// Chunks of an MLP, and activations in host memory, for which there is no word. An empty text leaves out its
+// part.
 std::string lost_savings(FrameworkCase& said, std::string_view chunks, std::string_view host);
-// Parameters are sharded over cp ranks, too.
+// Sharding over dp_shard alone: parameters are sharded over the cp ranks, too.
 std::string lost_sharding(FrameworkCase& said, std::string_view ranks);
 
 }  // namespace cp::sim

@@ -1,5 +1,5 @@
-// The files of this folder, compiled into the library: nothing is looked up when a program runs. In the order
-// of their names.
+// The files of this folder, compiled into the library, so that nothing is looked up when a program runs. They
+// are in the order of their names. The texts live as long as the program.
 #pragma once
 
 #include <span>
@@ -22,8 +22,9 @@ std::span<const EmbeddedText> embedded_validation();  // validation/*.csv
 
 std::vector<std::string> names_of(std::span<const EmbeddedText> texts);
 
-// The text of that name. Throws InvalidInput that lists the names and the nearest one; `kind` says what they
-// are ("cluster"), `otherwise` what else would have done (" or a file that ends in .txtpb"; may be empty).
+// Returns the text of that name. Throws InvalidInput that lists the names and the nearest one. `kind` says
+// what they are ("cluster"). `otherwise` says what else would have done (" or a file that ends in .txtpb")
+// and may be empty.
 const EmbeddedText& find_embedded(std::span<const EmbeddedText> texts, std::string_view name,
                                   std::string_view kind, std::string_view otherwise = "");
 
