@@ -1,5 +1,5 @@
-// A line of comma-separated values, quoted as read_csv (sim/cost/presets/csv.h) takes it; numbers with all
-// their digits.
+// A line of comma-separated values. It is quoted so that read_csv() (sim/cost/presets/csv.h) takes it, and
+// numbers have all their digits.
 #pragma once
 
 #include <charconv>
@@ -10,7 +10,7 @@
 
 namespace cp::sim {
 
-// Writes behind what `out` has; end() closes the line.
+// Appends to `out`, which must outlive this. end() closes the line.
 class CsvLine {
  public:
   explicit CsvLine(std::string& out) : out_(out) {}
@@ -38,7 +38,7 @@ class CsvLine {
   template <class Number>
   CsvLine& add_number(Number value) {
     separate();
-    char digits[40];
+    char digits[40];  // to_chars() of a double needs at most 24, and of an int64 at most 20
     const auto result = std::to_chars(std::begin(digits), std::end(digits), value);
     out_.append(digits, result.ptr);
     return *this;

@@ -19,10 +19,11 @@ class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // One cell for each column.
+  // `cells` must have one cell for each column.
   void add_row(std::vector<std::string> cells);
 
-  // Titles, then the rows; a line ends with its last letter. Widths count characters, not bytes of UTF-8.
+  // The titles, and then the rows. A line has no spaces at its end. Widths count characters, not bytes of
+  // UTF-8.
   std::string text() const;
 
  private:

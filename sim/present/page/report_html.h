@@ -1,9 +1,9 @@
-// A PlanAnswer as a page: what `cpsim plan --report FILE.html` writes.
+// A PlanAnswer as a page: the file that `cpsim plan --report FILE.html` writes.
 //
-// One file that loads nothing, not even when online: style, scripts and data are inside, and its
-// Content-Security-Policy forbids the rest. The data is to_json() in the element <script
-// type="application/json" id="answer">. The charts are SVG, and a canvas for the timeline, drawn by the
-// scripts of this folder, which are compiled into the library.
+// The page is one file that loads nothing, not even when online. Style, scripts and data are inside, and its
+// Content-Security-Policy forbids anything else. The data is to_json() in the element <script
+// type="application/json" id="answer">. The charts are SVG, and the timeline is a canvas. The scripts of this
+// folder draw them; they are compiled into the library.
 #pragma once
 
 #include <string>

@@ -15,6 +15,7 @@ namespace {
 
 // Those that differ in how their attention is split, the best first: what is timed.
 std::vector<ParallelLayout> layouts_to_time(const PlanAnswer& answer) {
+  // Chosen: each one is a run on the cluster that somebody must start.
   constexpr std::size_t kMost = 3;
   std::vector<ParallelLayout> layouts;
   const auto add = [&](const ParallelLayout& layout) {
@@ -43,7 +44,8 @@ std::string cprun_command(const PlanAnswer& answer, int ranks, const std::string
 }  // namespace
 
 std::vector<NextMeasurement> next_measurements(const PlanAnswer& answer) {
-  constexpr double kWorthIt = 0.001;  // of the step
+  // share of the step; chosen: less is far below what a prediction can tell
+  constexpr double kWorthIt = 0.001;
   std::vector<NextMeasurement> found;
   if (answer.best.empty()) return found;
   for (const Worth& worth : answer.worths) found.push_back({worth.rate, worth.us});

@@ -25,7 +25,7 @@ using Kind = LayoutVerdict::Kind;
 using nlohmann::ordered_json;
 using sim::Candidate;
 
-constexpr double kSure = 0.9;  // that one layout takes longer than another
+constexpr double kSure = 0.9;  // the chance that one layout takes longer than another; chosen, nine in ten
 
 const char* name(Kind kind) {
   switch (kind) {
@@ -91,6 +91,7 @@ std::string memory_beside(const Candidate& a, const Candidate& b) {
   };
   const auto of_a = terms(a.memory), of_b = terms(b.memory);
   for (std::size_t i = 0; i < of_a.size(); ++i) {
+    // 64 MiB: less would be printed as 0.0 or 0.1 GiB.
     constexpr std::int64_t kShown = std::int64_t{1} << 26;
     if (of_a[i].first == "context" || std::max(of_a[i].second, of_b[i].second) < kShown) continue;
     add(of_a[i].first, of_a[i].second, of_b[i].second);

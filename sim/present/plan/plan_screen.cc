@@ -181,6 +181,7 @@ std::string degrees_text(ParallelLayout layout) {
 }
 
 std::string sure_text(const PlanAnswer& answer) {
+  // Chosen: with two more the line still fits on a screen; --json has all.
   constexpr std::size_t kShown = 2;
   const Candidate& best = answer.best.front();
   std::string text =
@@ -208,6 +209,7 @@ std::string settles_text(const PlanAnswer& answer) {
 }
 
 std::string rejected_text(const sim::SearchCounts& counts) {
+  // Chosen: the reasons that rejected most layouts; --json has all.
   constexpr std::size_t kReasons = 3;
   std::int64_t rejected = 0;
   std::vector<std::string> reasons;

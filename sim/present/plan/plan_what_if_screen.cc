@@ -41,6 +41,8 @@ std::string head_of(const sim::PlanAnswer& answer, const char* without, bool bri
 
 // ---- for each value ----
 
+// In columns. Chosen: wider than the text around it (kScreenWidth), since a layout in one line is easier to
+// compare.
 constexpr std::size_t kTableWidth = 120;
 
 const char* time_title(Phase phase) {
@@ -122,7 +124,8 @@ std::string table_of(const PlanRows& rows) {
   std::vector<Column> columns = columns_of_rows(rows);
   Table numbers(columns);
   for (const PlanRow& row : rows.rows) numbers.add_row(cells_of(rows, row));
-  constexpr std::size_t kLeast = 24;  // of a layout, however wide a value is
+  // columns of a layout, however wide a value is; chosen, it holds a few degrees
+  constexpr std::size_t kLeast = 24;
   const std::size_t room = kTableWidth - std::min(widest(numbers.text()) + 2, kTableWidth - kLeast);
   columns.push_back({"layout"});
   Table table(columns);
@@ -309,6 +312,8 @@ std::string rows_csv(const PlanRows& rows) {
       line.add(tokens_per_s(row)).add(tokens_per_s(row) / first).add(best.tokens_per_s_per_gpu).add(best.mfu);
       line.add(best.exposed_us).add(sim::bound_text(best.bound)).add(counted(best)).add(best.usable_bytes);
     } else {
+      // The columns of rows_csv() from layout to usable_bytes, which are empty in a row without a best
+      // layout.
       constexpr int kOfBest = 12;
       for (int i = 0; i < kOfBest; ++i) line.add("");
     }

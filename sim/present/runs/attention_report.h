@@ -1,4 +1,4 @@
-// Runs of attention on the fabric, as people and machines read them.
+// Reports runs of attention on the fabric, for people and for machines.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,10 @@ namespace cp::sim {
 // What became of one strategy that was asked for.
 struct StrategyOutcome {
   Strategy asked;
-  std::optional<Refusal> refusal;  // then its alternative ran
+  std::optional<Refusal> refusal;  // if this is given, the alternative ran
   std::optional<sim::AttentionRun> run;
-  std::string error;  // of planning, the checker or the fabric; then there is no run
+  // The error of planning, of the checker or of the fabric. If there is one, there is no run.
+  std::string error;
   bool exact() const { return run && run->holds(); }
 };
 

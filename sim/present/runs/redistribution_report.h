@@ -1,4 +1,4 @@
-// A planned redistribution, as people and machines read it.
+// Reports a planned redistribution, for people and for machines.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,8 @@ struct Explanation {
   Redistribution chosen;
   Objective objective = Objective::time;
   double max_memory_factor = 1;
-  std::string gradient_of = {};  // the forward redistribution when this is its backward; else empty
+  // The forward redistribution, if this is its backward; else empty.
+  std::string gradient_of = {};
   // The factor of the Scale step that every plan of a gradient ends with. 1 means that there is none.
   double scale = 1;
   double scale_time_us = 0;
@@ -29,11 +30,12 @@ struct Explanation {
   std::vector<Redistribution> pareto = {};  // --pareto: fastest first
 };
 
-// "all_gather(tp) > all_to_all(dp,cp)", with a scale " > scale x0.25"; "nothing to do" without steps.
+// The steps as a chain: "all_gather(tp) > all_to_all(dp,cp)", with a scale " > scale x0.25", and without
+// steps "nothing to do".
 std::string chain_text(const Redistribution& redistribution, double scale = 1);
 
 std::string report_text(const Explanation& explanation);
-// `steps` and `totals`, and what the text says beside them.
+// The keys are `steps`, `totals`, and what the text says beside them.
 nlohmann::ordered_json report_json(const Explanation& explanation);
 
 // "verified: 8 ranks, 1 GiB compared, ...".

@@ -19,7 +19,8 @@ namespace cp::sim {
 namespace {
 
 constexpr std::int64_t kBytesPerGib = std::int64_t{1} << 30;
-// Process ids of hosts are apart from all ranks; tools take a host's 0 for a GPU.
+// The process ids of hosts begin here, above those of all ranks, since tools take a host's 0 for a GPU. cpsim
+// trace export --merge relies on both being below 10,000,000 (trace_merge.cc).
 constexpr std::int64_t kFirstHost = 1'000'000;
 
 std::string quoted(const std::string& text) {

@@ -1,13 +1,13 @@
-// Chrome's trace format (JSON): all ranks in words for people (chrome://tracing, Perfetto), or one rank as
-// PyTorch's profiler writes it (HolisticTraceAnalysis). Times are in us with three decimals, in ascending
-// order.
+// Writes traces in Chrome's format (JSON): all ranks in words for people (chrome://tracing, Perfetto), or one
+// rank as PyTorch's profiler writes it (HolisticTraceAnalysis). Times are in us with three decimals, in
+// ascending order.
 //
-// For people: a process for each rank (pid: the rank) with a thread for each stream, which says what runs
-// there, and one for the passes. An arrow goes from each send of an Exchange to its receive. Nothing is
-// called by the name of something that did not run, be it a simulated run's, Gloo's or NCCL's.
+// For people: there is a process for each rank (pid: the rank) with a thread for each stream, which says what
+// runs there, and one for the passes. An arrow goes from each send of an Exchange to its receive. Nothing is
+// called by the name of something that did not run, whether the run was simulated, Gloo's or NCCL's.
 //
-// As the profiler: communication has the names of NCCL's kernels, and a process for the rank's host launches
-// every step when the pass begins and so never holds a kernel back: the timeline has no model of the host.
+// As the profiler: communication has the names of NCCL's kernels. A process for the rank's host launches
+// every step when the pass begins, so it never holds a kernel back: the timeline has no model of the host.
 // ProfilerStep#0 spans all passes.
 #pragma once
 
@@ -19,9 +19,10 @@
 
 namespace cp::sim {
 
-// All ranks, for people.
+// Writes all ranks, for people.
 void write_chrome_trace(std::ostream& out, const TraceSlices& slices);
-// That one of slices.ranks as PyTorch's profiler writes it: what HolisticTraceAnalysis wants in a file.
+// Writes the rank slices.ranks[rank] as PyTorch's profiler does. HolisticTraceAnalysis wants one rank in a
+// file.
 void write_profiler_trace(std::ostream& out, const TraceSlices& slices, const Cluster& cluster,
                           std::size_t rank);
 

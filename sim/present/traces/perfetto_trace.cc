@@ -15,6 +15,8 @@ namespace {
 
 namespace pb = proto::perfetto;
 
+// All packets are of one sequence, whose number is any but 0. kStateCleared is SEQ_INCREMENTAL_STATE_CLEARED
+// of Perfetto's trace_packet.proto: the first packet says that the sequence begins.
 constexpr std::uint32_t kSequence = 1, kStateCleared = 1;
 
 const std::string& utf8(const std::string& text) { return require_utf8(text, FieldPath("trace")); }

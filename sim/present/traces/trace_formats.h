@@ -1,6 +1,6 @@
-// Files of traces, whose format their name says: NAME.json is Chrome's, NAME.pftrace Perfetto's, both in
-// words for people; DIR/ is a folder with one rank_N.json for each rank as PyTorch's profiler writes them,
-// which is what HolisticTraceAnalysis reads.
+// Writes files of traces, in the format that their name says. NAME.json is Chrome's and NAME.pftrace is
+// Perfetto's, both in words for people. DIR/ is a folder with one rank_N.json for each rank, as PyTorch's
+// profiler writes them and HolisticTraceAnalysis reads them.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@ namespace cp::sim {
 
 // Throws InvalidInput for any other name.
 void require_trace_name(const std::string& path);
-// Makes the folder. Throws InvalidInput as above, and where a file cannot be written.
+// Writes the file, or makes the folder and writes its files. Throws InvalidInput as above, and if a file
+// cannot be written.
 void write_trace_files(const std::string& path, const TraceSlices& slices, const Cluster& cluster);
 
 }  // namespace cp::sim

@@ -98,6 +98,7 @@ std::string environment_line(const RankTrace& trace) {
 }
 
 std::string environments_text(const std::vector<const RankTrace*>& ranks) {
+  // Chosen: as many as a node has GPUs; of larger worlds the lines would push the operations off the screen.
   constexpr int kMost = 8;
   std::string text;
   int lines = 0;

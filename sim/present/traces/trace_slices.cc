@@ -13,6 +13,7 @@
 namespace cp::sim {
 namespace {
 
+// Passes begin and end at whole microseconds (TraceSlices::begin_ns).
 constexpr std::int64_t kAlignNs = 1000;
 
 // Times that a trace can hold, with room for what comes before: 146 years.
