@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// What a size may be at most; products of two fit into 64 bits.
+// The largest size. Chosen: the product of two such sizes fits into 64 bits.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
 
 std::string shortened(const json& value, std::size_t max_size = 60) {
@@ -131,6 +131,8 @@ std::string ConfigFields::written_for(std::string_view key) const {
 }
 
 void ConfigFields::look_at_other_keys() {
+  // Both are chosen, so that the assumption stays readable: how many keys it names, and how many bytes of
+  // each.
   constexpr std::size_t kNamed = 12, kLetters = 60;
   std::vector<std::string> others;
   for (const auto& [key, value] : config_.items()) {

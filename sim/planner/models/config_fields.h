@@ -1,4 +1,4 @@
-// The fields of a config.json: typed, with every error kept until the end.
+// The typed fields of a config.json. All errors are kept until the end, so that a user sees them at once.
 #pragma once
 
 #include <cstddef>
@@ -13,31 +13,35 @@
 
 namespace cp::sim {
 
-// null is as good as missing: transformers writes it for what was left at None.
+// A field that is null counts as missing: transformers writes null for what was left at None.
 class ConfigFields {
  public:
   // `config` must be an object and outlive this.
   ConfigFields(const nlohmann::json& config, const std::string& filename);
 
   bool has(const char* key) const;
-  bool mentions(const char* key) const;  // even as null
-  // The value as the text has it, without what is beyond `max_size`.
+  // Whether the key is there, even if it is null.
+  bool mentions(const char* key) const;
+  // The value as the text has it, cut off after `max_size` bytes.
   std::string text_of(const char* key, std::size_t max_size = 60) const;
 
-  // Nothing where the field is missing or, which is an error, not what is asked for.
+  // These return the field, or nothing if it is missing. A field of the wrong type or below the limit is
+  // noted as an error, and nothing is returned.
   std::optional<std::int64_t> whole(const char* key);  // at least 0
   std::optional<std::int64_t> size(const char* key);   // at least 1
   std::optional<bool> flag(const char* key);
   std::optional<std::string> word(const char* key);
-  std::vector<std::string> words(const char* key);  // of a list
+  std::vector<std::string> words(const char* key);  // the texts of a list
 
-  // 1 where the field is missing, which is an error that says what it means, and which other key of the
-  // config may have been meant.
+  // The same for a field that must be there. If it is missing, this is an error, which says what the field
+  // means and which other key of the config may have been meant; then 1 is returned.
   std::int64_t required_size(const char* key, const char* meaning);
 
+  // Notes an error of the file.
   void fail(const std::string& message);
-  // Looks at the keys that nothing is read from: a warning for each that likely is a slip (config_keys.h),
-  // and an assumption that names all others but the idle ones. Last, since it says what is assumed instead.
+  // Looks at the keys from which nothing is read. It warns of each that is likely a slip (config_keys.h), and
+  // adds an assumption that names all others but the idle ones. Call it last, since it says what is assumed
+  // instead.
   void look_at_other_keys();
 
   void assume(std::string assumption) { assumptions_.push_back(std::move(assumption)); }
@@ -47,7 +51,7 @@ class ConfigFields {
   bool failed() const { return !errors_.empty(); }
   const std::vector<std::string>& assumptions() const { return assumptions_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // Throws InvalidInput with a line for each error; returns when there is none.
+  // Throws InvalidInput with a line for each error; returns if there is none.
   void raise() const;
 
  private:

@@ -41,7 +41,8 @@ constexpr std::array<std::string_view, 29> kRead = {"model_type",
                                                     "dtype",
                                                     "quantization_config"};
 
-// Of configs of llama, mistral, qwen, gemma and mixtral on huggingface.co, and of transformers' base class.
+// Keys that configs of llama, mistral, qwen, gemma and mixtral on huggingface.co have, and those of
+// transformers' base class.
 constexpr std::array<std::string_view, 45> kIdle = {"architectures",
                                                     "attention_dropout",
                                                     "attn_implementation",
@@ -88,7 +89,7 @@ constexpr std::array<std::string_view, 45> kIdle = {"architectures",
                                                     "use_bfloat16",
                                                     "use_cache"};
 
-// What other programs call it, and what transformers does.
+// What other programs call a field, and what transformers calls it.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 32> kOtherNames = {{
     {"d_model", "hidden_size"},
     {"dim", "hidden_size"},
@@ -137,7 +138,9 @@ std::string letters_of(std::string_view key) {
   return letters;
 }
 
-// Alike but for two letters in one place: left out, added, swapped or another.
+// Whether the two are alike but for two letters in one place that are left out, added, swapped or replaced.
+// Names of fewer than kShortest letters must be equal: two other letters make another word of them. Both
+// numbers are chosen.
 bool is_slip(std::string_view written, std::string_view meant) {
   constexpr std::size_t kLetters = 2, kShortest = 6;
   std::string a = letters_of(written), b = letters_of(meant);

@@ -1,5 +1,5 @@
-// What becomes of the keys of a config.json: read, known to change no cost, likely a slip, or neither.
-// Internal to sim/planner/models.
+// Sorts the keys of a config.json: those that are read, those known to change no cost, those that are likely
+// a slip, and others. Internal to sim/planner/models.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ bool is_read_key(std::string_view key);
 // rates of dropout, versions, notes.
 bool is_idle_key(std::string_view key);
 
-// The read key that somebody meant by `key`, which is not one: what other programs call it (n_layers), or one
-// slip of the pen away (num_key_value_head). Empty where there is none. A name that merely shares a word with
-// a read key (hidden_dropout, hidden_size) is not near.
+// Returns the read key that somebody meant by `key`, which is not one itself. It may be what other programs
+// call it (n_layers), or one slip of the pen away (num_key_value_head). Returns the empty text if there is
+// none. A name that merely shares a word with a read key is not near it (hidden_dropout, hidden_size).
 std::string meant_key(std::string_view key);
 
 }  // namespace cp::sim

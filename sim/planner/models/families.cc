@@ -10,6 +10,7 @@
 namespace cp::sim {
 namespace {
 
+// The defaults are those of transformers' configuration classes.
 const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
     std::vector<Family> list;
@@ -85,7 +86,7 @@ const std::vector<OtherKind>& other_kinds() {
   return all;
 }
 
-// Of models whose layers are not all alike.
+// Keys of models whose layers are not all alike.
 constexpr std::array<const char*, 3> kStepsOfLayers = {"decoder_sparse_step", "interleave_moe_layer_step",
                                                        "moe_layer_freq"};
 

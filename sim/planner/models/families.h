@@ -23,13 +23,14 @@ struct Family {
   std::optional<std::int64_t> experts_per_token = {};
 };
 
-// The family of that model_type. One that is not known has the usual defaults.
+// Returns the family of this model_type. A family that is not known has the usual defaults.
 Family family_of(const std::string& model_type);
 
-// Whether a key is one of those by which models are known that no Transformer describes.
+// Whether the key shows that a model is of a kind that no Transformer describes.
 bool is_key_of_other_kind(std::string_view key);
 
-// An error for every reason why no Transformer describes the model, each with the nearest thing that works.
+// Notes an error in `fields` for every reason why no Transformer describes the model, each with the nearest
+// thing that works.
 void refuse_other_kinds(const Family& family, ConfigFields& fields);
 
 }  // namespace cp::sim

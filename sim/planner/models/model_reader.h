@@ -1,4 +1,4 @@
-// From the fields of a config.json to a model.
+// Makes a model from the fields of a config.json.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace cp::sim {
 
-// `config` is an object. Without source and repository; the sizes are not validated together. Throws what
-// read_model does.
+// `config` must be an object. The result has no source and no repository, and its sizes are not yet validated
+// together. Throws what read_model() does.
 ReadModel model_of(const nlohmann::json& config, const std::string& filename, const std::string& name);
 
 }  // namespace cp::sim

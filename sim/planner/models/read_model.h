@@ -1,8 +1,8 @@
-// Models as Hugging Face's config.json describes them: presets by name, and people's own files.
+// Reads models that Hugging Face's config.json describes: presets by name, and people's own files.
 //
-// Read are llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, and any other decoder with the usual keys and a
-// gated MLP. Models that differ in kind (latent attention, state spaces, encoders, plain MLPs, shared
-// experts) are refused.
+// It reads llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, and any other decoder with the usual keys and a
+// gated MLP. It refuses models that differ in kind (latent attention, state spaces, encoders, plain MLPs,
+// shared experts).
 #pragma once
 
 #include <optional>
@@ -17,32 +17,36 @@ namespace cp::sim {
 
 struct ReadModel {
   Transformer model;
-  // What the text does not say, or what is not taken from it as it stands:
-  // "num_key_value_heads is missing: 32, as num_attention_heads (no grouping)".
+  // What the text does not say, or what is not taken from it as it stands: "num_key_value_heads is missing,
+  // so 32 is taken, as num_attention_heads (no grouping)".
   std::vector<std::string> assumptions;
-  // What likely is not meant so: a model_type that is not known, a key that looks like a misspelt one, with
-  // what is assumed instead.
+  // What is probably not meant: a model_type that is not known, or a key that looks misspelt; with what is
+  // assumed instead.
   std::vector<std::string> warnings;
-  std::string source;          // of a preset: where its numbers come from; of a file: its path
-  std::string repository;      // of a preset, on huggingface.co: "meta-llama/Llama-3.1-8B"
-  std::optional<DType> dtype;  // torch_dtype: what its weights are stored in
-  std::string rope_scaling;    // as the text has it, or empty: it changes positions, not costs
+  // Of a preset: where its numbers come from. Of a file: its path.
+  std::string source;
+  std::string repository;  // of a preset, on huggingface.co: "meta-llama/Llama-3.1-8B"
+  // torch_dtype (or dtype): the type in which its weights are stored.
+  std::optional<DType> dtype;
+  std::string rope_scaling;  // as the text has it, or empty: it changes positions, not costs
 };
 
-// Throws one InvalidInput with a line for each error, beginning with the file's name: where the text is no
-// JSON (line and column); every required field that is missing, with its meaning; wrong types and senseless
-// values; why a model of another kind cannot be described, with the nearest thing. `name`: of the model.
+// Reads the text of a config.json. `name` becomes the model's name. Throws one InvalidInput with a line for
+// each error, which begins with the file's name. Errors are: text that is no JSON (with line and column);
+// each required field that is missing, with its meaning; wrong types and senseless values; and each reason
+// why a model of another kind cannot be described, with the nearest thing that can.
 ReadModel read_model(std::string_view text, const std::string& filename, const std::string& name);
 
-// A preset by its name in upper or lower case, with or without the organisation in front: "llama-3.1-8b",
-// "meta-llama/Llama-3.1-8B". Throws InvalidInput with the presets and the nearest one.
+// Returns a preset by its name, in upper or lower case, with or without the organisation in front:
+// "llama-3.1-8b", "meta-llama/Llama-3.1-8B". Throws InvalidInput with the presets and the nearest one.
 ReadModel find_model(const std::string& name);
 
-// Of the presets, ascending.
+// The names of the presets, in ascending order.
 std::vector<std::string> model_names();
 
-// A file (its name ends in .json), a folder that holds a config.json, or a preset's name. The model of a file
-// bears its name; of a config.json, that of its folder.
+// Loads a file (its name ends in .json), a folder that holds a config.json, or a preset by its name. The
+// model of a file gets the file's name, and that of a config.json gets its folder's. Throws InvalidInput as
+// the two above, and if the file cannot be read.
 ReadModel load_model(const std::string& path_or_name);
 
 }  // namespace cp::sim
