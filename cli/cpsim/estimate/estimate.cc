@@ -226,7 +226,8 @@ int estimate_attention(const Flags& flags) {
   const int cp = static_cast<int>(job.ranks.size());
   if (const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target))
     throw InvalidInput(refusal->reason);
-  // The replay lays out the nodes that the ranks use, and a neighbour; the words name the whole cluster.
+  // The replay takes only the nodes that the ranks use and a neighbour, since its time grows with them. The
+  // words name the whole cluster.
   const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
   const sim::Cluster cluster = cluster_for(flags, last + 1), used = sim::used_part(cluster, last + 1);
   sim::SoftwareProfile software = sim::find_software(flags.software);

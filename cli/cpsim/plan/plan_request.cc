@@ -91,6 +91,7 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
                            of_node, " GPUs; use --gpus ", job.gpus() / of_node * of_node, " or ",
                            (job.gpus() / of_node + 1) * of_node));
   }
+  // A cluster has whole nodes, or a part of one; part_of_node() takes only divisors of a node's GPUs.
   if (job.gpus() >= of_node) {
     cluster = find(job.gpus() / of_node);
   } else {

@@ -48,7 +48,8 @@ void take_head(sim::PlanRows& rows, const PlanQuestion& question) {
 
 // ---- how long ----
 
-// Where nobody says from which length on: a short one.
+// If nobody says from which length on, the search begins with a short one: the shortest that the grain
+// allows.
 PlanQuestion shortest_question(const Job& job) {
   if (job.seq_len() > 0 || job.has_cached()) return make_plan_question(job);
   const std::int64_t grain = sim::seq_len_grain(question_at(job, job.new_tokens() + (1 << 20)));
@@ -67,6 +68,7 @@ int maximize(const WhatIf& what_if, const Job& job, int threads, const WhatIfOut
   }
   const bool given = job.seq_len() > 0 || job.has_cached();
   const PlanQuestion first = shortest_question(job);
+  // The limit is chosen: 64 Mi tokens are far above the contexts of models.
   const std::int64_t grain = sim::seq_len_grain(first), limit = std::int64_t{1} << 26;
   Job next = job;
   sim::PlanRows rows = what_if_unless_interrupted(threads, [&](WhatIfRun& run) {
@@ -137,8 +139,9 @@ std::string enough(const WhatIf& what_if, const sim::PlanRow& row) {
   return fmt::format("--step-time-max {:.0f}ms", std::ceil(us / 1e3));
 }
 
-// Says what the fastest of some counts takes: of one on which something fits, and of the whole number and its
-// halves, down to where fewer are slower. Returns where it is interrupted.
+// Throws Infeasible that says what the fastest of some counts takes, so that a user knows what to ask for
+// instead. The counts are one on which something fits, and the largest and its halves, down to where fewer
+// are slower. Returns if it is interrupted.
 void throw_none_in_time(const WhatIf& what_if, const TimeLimit& limit, const PlanQuestion& question,
                         bool given, const std::vector<int>& fitting, const sim::SearchOptions& options) {
   const std::vector<int> counts = sim::gpu_counts(question);
@@ -162,7 +165,7 @@ void throw_none_in_time(const WhatIf& what_if, const TimeLimit& limit, const Pla
                        given ? ", or more GPUs" : ""));
 }
 
-// Why one count fewer is not enough.
+// Says why one count fewer is not enough.
 std::string fewer_text(const sim::PlanRow& less, const TimeLimit& limit) {
   if (!less.best) return less.why;
   return str(sim::human_count(less.gpus), less.gpus == 1 ? " GPU takes " : " GPUs take ",
@@ -225,6 +228,8 @@ int minimize(const WhatIf& what_if, const Job& job, int threads, const WhatIfOut
     const std::vector<int> counts = sim::gpu_counts(question);
     const auto at = std::find(counts.begin(), counts.end(), gpus);
     if (at != counts.begin() && at != counts.end()) {
+      // Without a limit of time only memory decides: then a smaller count is worth a note only if it does not
+      // fit.
       const sim::PlanRow less = searched_row(make_plan_question(on(*(at - 1))), run.options());
       if (!less.best || limit.given()) found.notes.emplace_back("fewer", fewer_text(less, limit));
     }

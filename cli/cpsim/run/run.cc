@@ -118,7 +118,7 @@ std::optional<double> expected_seconds(const sim::AttentionJob& job, const Atten
          (reference + each * static_cast<double>(job.strategies.size()));
 }
 
-// Said before a long run, so that nobody waits for what a shorter sequence would show as well.
+// Warns before a long run, so that nobody waits for what a shorter sequence would show as well.
 void announce(const sim::AttentionJob& job, const AttentionProblem& problem) {
   constexpr double kLong = 30;  // seconds; chosen: whoever starts a run waits that long without wondering
   const auto seconds = expected_seconds(job, problem);
@@ -130,7 +130,7 @@ void announce(const sim::AttentionJob& job, const AttentionProblem& problem) {
              sim::human_seconds(*seconds));
 }
 
-// A failed ledger outweighs wrong data, which it explains.
+// A failed ledger is reported rather than wrong data, because it explains them.
 std::optional<ErrorKind> error_of(const std::vector<sim::StrategyOutcome>& outcomes) {
   std::optional<ErrorKind> error;
   for (const sim::StrategyOutcome& outcome : outcomes) {

@@ -339,6 +339,7 @@ ValidationTable usp_short(const SoftwareProfile* replaced) {
   table.interval_origin =
       "the doubt of the host's time, which these rows set, and of the software, as cpsim estimate prints it";
   const Cluster cluster = find_cluster("dgx-a100", 1);
+  // Time here is what the host needs to issue the calls, so a row says nothing of how fast GPUs are.
   for (const CsvRow& csv : validation_table("usp_8xa100_nvlink")) {
     const std::int64_t seq_len = csv.whole("seq_len");
     if (seq_len > kUspHostBound) continue;

@@ -164,6 +164,8 @@ ValidationTable nccl_tests(Sizes sizes) {
   for (const CsvRow& row : validation_table("nccl_tests")) {
     series[{row.text("system"), static_cast<int>(row.number("gpus")), row.text("collective")}].push_back(row);
   }
+  // Each row is left out once and predicted from the curve of the others, as a size between two measured ones
+  // is.
   for (const auto& [key, rows] : series) {
     const auto& [system, gpus, collective] = key;
     const int nodes = static_cast<int>(rows.front().number("nodes"));

@@ -10,7 +10,7 @@ namespace cp::sim {
 
 // Returns the measured time between tokens (TPOT) whose model, GPU, software, formats, lengths, requests of a
 // replica and tp are most like the question's, scored or not. The question's phase must be decode. If
-// `layout` is null, nothing is known of replicas and tp, and they do not count.
+// `layout` is null, one replica is assumed, and tp does not count.
 std::optional<NearestMeasurement> nearest_served(const PlanQuestion& question, const ParallelLayout* layout);
 
 }  // namespace cp::sim

@@ -55,7 +55,7 @@ LinearPrecision precision_of(const CsvRow& row) {
   throw InvalidInput(str(row.where(), ": unknown linear_dtype '", text, "'; use bf16, fp8 or nvfp4"));
 }
 
-// One replica, on as many GPUs as it takes.
+// A question of one replica, on as many GPUs as it takes.
 PlanQuestion question_of(const CsvRow& row, Presets& presets) {
   PlanQuestion question;
   question.model =
@@ -94,7 +94,7 @@ std::string served_words(const CsvRow& row) {
              row.text("new_tokens"), " tokens, ", row.text("requests"), " at once");
 }
 
-// All but tp.
+// The name of a grid: rows that differ in tp alone are alternatives to each other.
 std::string group_of(const CsvRow& row) {
   std::string group;
   for (const char* column :
@@ -178,8 +178,8 @@ ValidationTable served_tokens() {
   return table;
 }
 
-// Where requests come together, and are answered together, the time to the first token follows; else it hangs
-// on how close after one another they come, which a client does not say.
+// The time to the first token follows only if requests come together and are answered together. Otherwise it
+// depends on how close after one another they come, which a client does not say.
 ValidationTable served_prompts() {
   ValidationTable table = served_table([](const CsvRow& csv, const Served& predicted, ValidationRow& row) {
     if (csv.text("arrivals") != "together") return false;

@@ -9,10 +9,12 @@
 //   as_written {layout, step_us, fits, why} or null, lost [text];
 //   unless rejected: memory_bytes, usable_bytes, left_bytes, fits, step_us, low_us, high_us, and in decode
 //   ttft_us;
-//   if there is a best one: best {layout, step_us, low_us, high_us, ttft_us} and parts [{name, us, best_us}]
+//   if there is a best one: best {layout, step_us, low_us, high_us, ttft_us} and parts [{name, us, best_us}];
+//   if slower or undecided, beside_best {slower (the chance of it), ratio_low, ratio_high}
 // JSON of --compare: schema "cpsim.plan.compare/1", warnings, layouts [what --explain has of each, with
-//   `fits` "no" if it is too large];
-//   if neither is rejected: parts [{name, us of each}], memory [{name, bytes of each}]
+//   `fits` "no" if it is too large, and the verdict "fits" for "best"];
+//   if neither is rejected: a_beside_b {slower, ratio_low, ratio_high}, parts [{name, us of each}], memory
+//   [{name, bytes of each}]
 #pragma once
 
 #include <array>
