@@ -29,7 +29,7 @@
 namespace cp::cli {
 namespace {
 
-// "cpsim verify redistribute": the innermost command that was recognised.
+// The innermost command that was recognised: "cpsim verify redistribute".
 const CLI::App& innermost(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   return parsed.empty() ? app : innermost(*parsed.front());
@@ -46,7 +46,7 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
   return names;
 }
 
-// Those that --help lists: nobody is sent to a spelling of earlier versions.
+// The flags that --help lists. Nobody is sent to a spelling of earlier versions.
 std::vector<std::string> flags_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -75,7 +75,7 @@ int fail_unknown(const CLI::App& app, const std::string& word) {
   return fail_usage(app, fmt::format("unknown {} '{}'; {}", what, wanted, list));
 }
 
-// The flag that was given more often than it takes values; nothing for one that takes none, which may come
+// Returns the flag that was given more often than it takes values, or null. A flag without values may come
 // again.
 const CLI::Option* repeated_flag(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
@@ -97,7 +97,7 @@ const CLI::Option* flag_without_value(const CLI::App& app, std::span<char* const
   return nullptr;
 }
 
-// The word that a command cannot do without, such as the file of `cpsim trace show`.
+// Returns the word that a command needs and did not get, such as the file of `cpsim trace show`.
 const CLI::Option* missing_word(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_required() && option->count() == 0) return option;

@@ -43,7 +43,7 @@ struct Flags {
 
 // ---- flags ----
 
-// "a=b"
+// Reads "a=b".
 std::pair<std::string, std::string> pair_of(const char* flag, std::string_view text, const char* example) {
   const std::size_t equals = text.find('=');
   if (equals != std::string_view::npos && equals > 0 && equals + 1 < text.size())
@@ -103,7 +103,7 @@ void check(const Flags& flags) {
         "--fit forward_progress --software ring-flash-attention");
 }
 
-// The name of the GPU in tables -> its cluster; none is for all.
+// Maps the names of GPUs in tables to their clusters. The map is empty if no --gpu is given.
 std::map<std::string, std::string> gpus_of(const Flags& flags) {
   std::map<std::string, std::string> gpus;
   for (const std::string& text : flags.gpu) {
@@ -151,7 +151,7 @@ std::vector<sim::MeasuredCurve> curves_of(const Flags& flags, const sim::Cluster
   return all;
 }
 
-// "ring.csv, where cp=16, hops from 8 MiB"
+// What set a figure: "ring.csv, where cp=16, hops from 8 MiB".
 std::string source_of(const Flags& flags) {
   std::string text = flags.rows;
   if (!flags.gpu.empty()) text += str(", gpu ", join(flags.gpu, " "));

@@ -49,8 +49,8 @@ struct Flags {
   bool json = false, padding = false;
 };
 
-// What the field holds. How many a cluster may have follows from the GPUs of a node, which the cluster's own
-// check knows.
+// What the field of the cluster holds. How many nodes a cluster may have follows from the GPUs of a node, and
+// the cluster's own check knows it.
 constexpr std::int64_t kMostNodes = std::numeric_limits<std::int32_t>::max();
 
 int nodes_for(const Flags& flags, int gpus, const sim::Cluster& one_node) {
@@ -178,7 +178,7 @@ ordered_json estimate_json(const sim::AttentionEstimate& estimate) {
           {"peak_bytes", estimate.peak_bytes}};
 }
 
-// Where the time of the critical path goes, by what bounds it.
+// Says where the time of the critical path goes, by what bounds it.
 std::string bounds_text(const sim::Timeline& timeline) {
   std::vector<std::pair<std::string, double>> sums;
   for (const sim::PathStep& step : timeline.critical_path) {
@@ -200,7 +200,7 @@ std::string bounds_text(const sim::Timeline& timeline) {
   return text;
 }
 
-// One pass as it was estimated, for a trace.
+// One pass as it was replayed for the estimate, kept for a trace.
 struct Replayed {
   std::string name;
   std::vector<Plan> plans;

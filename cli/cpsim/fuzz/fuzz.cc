@@ -27,7 +27,7 @@ using sim::FuzzResult;
 using sim::FuzzStatus;
 using std::chrono::seconds;
 
-// A case takes milliseconds; one that takes as long as this never ends.
+// Chosen: a case takes milliseconds, so one that takes this long will never end.
 constexpr seconds kReplayLimit{120};
 
 struct Flags {
@@ -36,7 +36,7 @@ struct Flags {
   bool json = false;
 };
 
-// "60s", "10m", "8h"; a number alone counts seconds.
+// Reads "60s", "10m" or "8h"; a number alone counts seconds.
 seconds parse_time(std::string_view flag, std::string_view text) {
   const std::string_view trimmed = trim(text);
   const char unit = trimmed.empty() ? 's' : trimmed.back();
@@ -68,8 +68,8 @@ std::string status_text(const FuzzStatus& status) {
   return text;
 }
 
-// One line on a terminal, drawn again and again; else a line every ten seconds. No thread: cases are judged
-// in forked processes.
+// Draws one line again and again on a terminal; elsewhere it writes a line every ten seconds. It uses no
+// thread, since cases are judged in forked processes.
 class StatusLine {
  public:
   void show(const FuzzStatus& status) {
@@ -166,7 +166,8 @@ int run_fuzz(Flags& flags) {
 
 int run_replay(const std::string& path, bool json) {
   const proto::FuzzCase fuzz_case = read_case_file(path);
-  // In a process of its own: what makes it crash, or never end, is what it found before.
+  // The case is judged in a process of its own: it may be here because it makes the process crash, or never
+  // ends.
   const auto isolated = sim::judge_isolated(fuzz_case, kReplayLimit);
   if (!isolated->is_case) throw InvalidInput(str(path, ": ", isolated->refusal));
   const sim::Judgement& judgement = isolated->judgement;

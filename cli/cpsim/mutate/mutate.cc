@@ -45,7 +45,7 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Tallies under other keys: by mutation and strategy, by strategy, by target.
+// Adds the tallies up under other keys: by mutation and strategy, by strategy, by target.
 template <class Key, class KeyOf>
 std::map<Key, Tally> by(const MutateResult& result, const KeyOf& key_of) {
   std::map<Key, Tally> tallies;
@@ -149,7 +149,8 @@ std::string json_of(const Flags& flags, const MutateResult& result, const std::v
   return json.dump(2) + "\n";
 }
 
-// One file for each survivor, under a name of its text.
+// Writes one file for each survivor, named by the digest of its case. Throws InvalidInput if a file cannot be
+// written.
 std::vector<std::string> write_survivors(const std::string& folder, const MutateResult& result) {
   std::vector<std::string> files;
   if (folder.empty() || result.survivors.empty()) return files;

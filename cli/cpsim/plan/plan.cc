@@ -48,7 +48,7 @@ struct Flags {
   bool json = false, brief = false;
   WhatIf what_if;
 
-  // Whether standard output is another program's food.
+  // Whether another program reads standard output.
   bool prints_csv() const { return csv == "-"; }
   bool prints_emitted() const { return !emit.empty() && output.empty(); }
 };
@@ -59,7 +59,7 @@ Job job_of(const Flags& flags) {
   return flags.job.apply_to(std::move(job));
 }
 
-// Before the search, which takes its time.
+// Checks the outputs before the search, which takes long.
 void check_outputs(const Flags& flags) {
   std::vector<std::string> printing;
   if (flags.json) printing.emplace_back("--json");
@@ -99,7 +99,8 @@ void check_outputs(const Flags& flags) {
   }
 }
 
-// Where standard output is another program's food, or there is no answer that could begin with them.
+// Warns on standard error, if another program reads standard output, or if there is no answer that could
+// begin with the warnings.
 void warn_on_stderr(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings)
     fmt::print(stderr, "cpsim plan: warning: {}\n", printable(warning));
@@ -121,8 +122,8 @@ sim::PlanAnswer search(const sim::PlanQuestion& question, int threads, Progress&
 
 // ---- handing a layout over ----
 
-// What a framework has no word for goes to standard error, so that the text alone is piped. The exit code:
-// that of what does not fit where what the text says does not.
+// Writes the text for a framework. What the framework has no word for goes to standard error, so that the
+// text alone is piped. Returns the exit code, which is that of Infeasible if what the text says does not fit.
 int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
          const sim::Candidate& candidate) {
   const sim::Cluster& cluster = question.cluster;
@@ -160,7 +161,7 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
   return exit_code(ErrorKind::infeasible);
 }
 
-// What a person does next, with the same question.
+// The command that a person types next, with the same question.
 std::string next_command(const Flags& flags, const Job& job) {
   if (flags.emit == "cprun" && !flags.output.empty()) return str("cpsim run --scenario ", flags.output);
   const std::string same = flags.job.save_scenario.empty()
@@ -178,7 +179,7 @@ sim::SearchOptions quiet(int threads) {
   return options;
 }
 
-// Nothing half done to show.
+// Calls answer(); if it was interrupted, the process ends, since there is nothing half done to show.
 template <class Answer>
 auto unless_interrupted(const Answer& answer) {
   try {
@@ -191,7 +192,7 @@ auto unless_interrupted(const Answer& answer) {
   end_interrupted();
 }
 
-// The best of all; none where nothing fits, which an explanation says better.
+// Returns the best layout of all; or nothing if nothing fits, since an explanation says that better.
 std::optional<sim::Candidate> best_of(const sim::PlanQuestion& question, int threads) {
   try {
     Progress progress;
@@ -236,7 +237,7 @@ int compare(const Flags& flags, const sim::PlanQuestion& question) {
   return 0;
 }
 
-// What the search leaves out: measurements, and for those who show it the timeline.
+// Adds what the search leaves out: measurements and, for those who show it, the timeline.
 void complete(sim::PlanAnswer& answer, bool with_charts, Progress& progress) {
   progress.show("predicting what was measured");
   answer.nearest =
@@ -270,7 +271,7 @@ int answer(const Flags& flags, const Job& job, const sim::PlanQuestion& question
     try {
       if (!InterruptScope::interrupted()) complete(answer, flags.json || !flags.report.empty(), progress);
     } catch (const sim::Stopped&) {
-      // The answer is whole; only what stands beside it is missing.
+      // The answer itself is complete; only what stands beside it is missing.
     }
     interrupted = InterruptScope::interrupted();
   }
@@ -291,7 +292,7 @@ void save_scenario(const Flags& flags, const Job& job) {
   save_scenario_file(flags.job.save_scenario, saved);
 }
 
-// Those of the plan itself.
+// The flags of the plan itself that are given.
 std::vector<std::string> own_outputs(const Flags& flags) {
   std::vector<std::string> given;
   if (!flags.explain.empty()) given.emplace_back("--explain");

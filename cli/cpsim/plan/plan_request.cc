@@ -34,7 +34,7 @@ namespace {
 using Job = proto::PlanLayouts;
 using google::protobuf::FieldDescriptor;
 
-// "--global-batch" of the field global_batch.
+// The flag of a field: "--global-batch" for global_batch.
 std::string flag_of(std::string field) {
   std::replace(field.begin(), field.end(), '_', '-');
   return str("--", field);
@@ -105,7 +105,8 @@ void take_cluster(const Job& job, sim::PlanQuestion& question) {
   }
 }
 
-// A kernel that the GPU's rates do not have is a slip; GPUs without any have NCCL's.
+// Checks the kernel of all-reduces. If the GPU's rates have such kernels, but not this one, it is a slip.
+// GPUs without any use NCCL's.
 void check_all_reduce(std::string_view software, sim::PlanQuestion& question) {
   const std::string& wanted = question.software.all_reduce;
   if (wanted == "nccl") return;
@@ -134,7 +135,7 @@ void take_software(const Job& job, sim::PlanQuestion& question) {
   });
 }
 
-// Four bits are what software that serves has stored, and what was measured of it.
+// Products in 4 bits are only for software that serves stored weights, on GPUs whose rates have them.
 void take_nvfp4(sim::PlanQuestion& question) {
   constexpr const char* kInstead = "; use --linear-dtype fp8";
   if (!question.software.stored_products) {
@@ -169,7 +170,7 @@ void take_serving(const Job& job, sim::PlanQuestion& question) {
   question.aggregated = arrivals == "spread" ? sim::Arrivals::spread : sim::Arrivals::together;
 }
 
-// Number formats are the question's choice, whoever's implementation runs it.
+// The question chooses the number formats, whoever's implementation runs it.
 void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
   const std::string& text = job.linear_dtype();
   const std::string_view dtype = name(question.workload.dtype);
@@ -192,8 +193,8 @@ void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
   question.software.linear_precision = sim::LinearPrecision::fp8;
 }
 
-// The same of attention, forward alone; a kernel that nobody measured in 8 bits is refused, never timed as
-// one of 16.
+// The same for attention, forward only. A kernel that nobody measured in 8 bits is refused; it is never timed
+// as one of 16.
 void take_attention_dtype(const Job& job, sim::PlanQuestion& question) {
   const std::string& text = job.attention_dtype();
   const std::string_view dtype = name(question.workload.dtype);
@@ -225,7 +226,7 @@ void keep_to(sim::Framework framework, sim::PlanQuestion& question) {
       question.frameworks.end())
     return;
   question.frameworks.push_back(framework);
-  // What it runs instead is what is planned, so that what fits here fits there.
+  // What the framework runs instead is planned, so that what fits here fits there.
   sim::FrameworkCase said{question.model, question.workload, {}, sim::fp8_products(question)};
   for (const sim::FrameworkRule& rule : sim::rules(framework)) {
     if (rule.part != sim::RulePart::workload) continue;
@@ -269,7 +270,7 @@ void take_workload(const Job& job, std::optional<DType> stored, sim::PlanQuestio
   }
 }
 
-// Flags of their own for what --fix has, too.
+// Reads --fix, and the flags of their own for what --fix has, too.
 void take_fixed(const Job& job, sim::PlanQuestion& question) {
   sim::Fixed& fixed = question.fixed;
   fixed = sim::parse_fixed({job.fix().begin(), job.fix().end()}, question.workload.phase);
@@ -318,7 +319,7 @@ std::string value_text(const Job& job, const FieldDescriptor* field, int index) 
   }
 }
 
-// As a shell takes it.
+// The text as a shell takes it.
 std::string quoted(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+%@";

@@ -38,7 +38,8 @@ struct SweptValue {
   std::string name;
 };
 
-// What can be swept. Line of the head that changes with it: `of_cluster` or of the workload.
+// A flag that can be swept. `of_cluster` says which line of the head changes with it: that of the cluster, or
+// that of the workload.
 struct SweptKey {
   std::string_view name;  // of the flag
   std::string_view unit;  // "65,536 tokens"; empty of names
@@ -167,7 +168,7 @@ std::string in_words(const SweptKey& key, const SweptValue& value) {
 
 // ---- what is answered ----
 
-// Of one value.
+// What is known of one value.
 struct Point {
   SweptValue value;
   Job job;
@@ -195,7 +196,7 @@ std::vector<Point> points_of(const Swept& swept, const Job& job) {
   return points;
 }
 
-// Those that were looked at to their ends.
+// Searches at all points, and returns those that were not interrupted.
 std::vector<Point> searched_points(const SweptKey& key, std::vector<Point> points, int threads) {
   std::vector<PlanQuestion> questions;
   std::vector<std::size_t> at;  // of a question, its point
@@ -222,7 +223,7 @@ std::vector<Point> searched_points(const SweptKey& key, std::vector<Point> point
   return points;
 }
 
-// The degrees and the strategy: what people call another layout.
+// Keeps only the degrees and the strategy: people speak of another layout if one of these differs.
 ParallelLayout in_short(ParallelLayout layout) {
   layout.recompute = {}, layout.loss_chunks = layout.mlp_chunks = 1, layout.micro_batch = 1;
   layout.host_activations = false;
@@ -244,7 +245,7 @@ std::string changes_text(const SweptKey& key, const std::vector<Point>& points) 
 }
 
 std::string most_text(const SweptKey& key, const std::vector<Point>& points) {
-  // chosen: half a per cent is less than a prediction can tell, so it is a tie
+  // Chosen: half a per cent is less than a prediction can tell, so it is a tie.
   constexpr double kTold = 1.005;
   const Point *first = nullptr, *most = nullptr;
   for (const Point& point : points) {
@@ -289,7 +290,7 @@ std::string sweep_summary(const SweptKey& key, const PlanQuestion& question,
                              : "");
 }
 
-// Why some have no answer: of numbers the first stands for those behind it.
+// Says why some values have no answer. If they are numbers, the first stands for those after it.
 void add_reasons(const SweptKey& key, const std::vector<Point>& points, sim::PlanRows& rows) {
   for (const bool refused : {false, true}) {
     for (const Point& point : points) {
@@ -304,7 +305,7 @@ void add_reasons(const SweptKey& key, const std::vector<Point>& points, sim::Pla
   }
 }
 
-// What of the head is another one for each row is that of the point whose command is next.
+// The head of the sweep. Items that differ from row to row are those of the point whose command is next.
 sim::PlanHead sweep_head(const SweptKey& key, const Point& point) {
   sim::PlanHead head = sim::plan_head(*point.question, "the command under next");
   std::string* item = &head.asked.front();

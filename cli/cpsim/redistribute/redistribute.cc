@@ -159,7 +159,7 @@ Planned plan(const sim::RedistributeRequest& request) {
   return {std::move(explanation), sim::planning_options(request)};
 }
 
-// One exchange straight from source to target; nothing where values are still to be reduced.
+// Returns one exchange straight from source to target, or nothing if values are still to be reduced.
 std::optional<Redistribution> direct_exchange(const Redistribution& r, const RedistributeOptions& options) {
   const bool same_mesh = r.source.mesh == r.target.mesh;
   Move move{MoveKind::exchange, {}, r.source, r.target};
@@ -198,7 +198,8 @@ void add_alternatives(Planned& planned, bool pareto) {
   e.leanest = std::move(all.back());
 }
 
-// Times where the ranks are, and the fastest there: what the closed form found second may be.
+// Times the plans where the ranks are, and chooses the fastest there: it may be one that the closed form
+// found second.
 void time_on_cluster(const sim::RedistributeRequest& request, Planned& planned) {
   if (!request.cluster) return;
   sim::Explanation& e = planned.explanation;

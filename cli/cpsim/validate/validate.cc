@@ -303,7 +303,7 @@ void write_page(const std::string& path, const sim::Accuracy& found) {
         str("--markdown ", path, ": the file could not be written to its end; make room on that disk"));
 }
 
-// A miss that nothing explains.
+// Whether the table misses its target and nothing explains it.
 bool is_failure(const sim::ValidationTable& table) {
   return !table.within_target() && table.miss_reason.empty();
 }
