@@ -12,7 +12,7 @@
 namespace cp::sim {
 namespace {
 
-// Without the sign of what rounds to zero.
+// Writes a number; what rounds to zero has no sign.
 std::string fixed(double value, int digits) {
   char text[32];
   const double scale = std::pow(10.0, digits), rounded = std::round(value * scale) / scale;

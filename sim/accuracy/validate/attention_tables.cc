@@ -18,7 +18,7 @@
 namespace cp::sim::detail {
 namespace {
 
-// The names of the tables' authors for how the sequence is split.
+// Reads the names that the tables' authors give to the ways of splitting the sequence.
 Balance balance_of(const CsvRow& row, std::string_view column) {
   const std::string& name = row.text(column);
   if (name == "zigzag") return parse_balance("head_tail");
@@ -33,7 +33,7 @@ struct Predicted {
   Interval interval;
 };
 
-// Passes one after the other, as `cpsim estimate` answers each of them.
+// Predicts passes one after the other, as `cpsim estimate` answers each of them.
 Predicted predict(const AttentionRequest& request, const std::vector<AttentionPass>& passes,
                   const Cluster& cluster, const SoftwareProfile& software) {
   Predicted predicted;
@@ -249,7 +249,8 @@ ValidationRow usp_row(const CsvRow& csv, const Predicted& predicted) {
   return row;
 }
 
-// The largest degree of each grid, and rings alone; zigzag where there is a ring.
+// Marks what the two rules choose: the largest degree of each grid, and rings alone; zigzag if there is a
+// ring.
 void mark_rules(const std::vector<CsvRow>& rows, ValidationTable& table) {
   table.rules = {"the largest Ulysses degree, zigzag", "rings alone, zigzag"};
   std::map<std::string, std::int64_t> most;
@@ -264,7 +265,7 @@ void mark_rules(const std::vector<CsvRow>& rows, ValidationTable& table) {
   }
 }
 
-// One factor for each head size: the mean ratio of the rows without a ring.
+// Returns one factor for each head size: the mean ratio over the rows without a ring.
 double usp_factor(const std::vector<CsvRow>& rows, std::int64_t head_dim, const Cluster& cluster,
                   const SoftwareProfile& software) {
   double log_ratio = 0;

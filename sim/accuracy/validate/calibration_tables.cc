@@ -23,8 +23,8 @@ struct Measured {
   std::string size;
 };
 
-// A point left out makes a gap that no curve of a cluster has: what eight in ten of the other series' rows
-// are off by.
+// A point that is left out makes a gap that no cluster's curve has. So the interval of a row is what eight in
+// ten rows of the other series are off by.
 void set_intervals(const std::vector<std::string>& names, ValidationTable& table) {
   constexpr double kEight = 0.8;  // what intervals are said to hold (widths.h)
   table.interval_origin = "errors of the other series in the table";
@@ -41,7 +41,7 @@ void set_intervals(const std::vector<std::string>& names, ValidationTable& table
   }
 }
 
-// Rows between the first and the last size of each series.
+// Predicts the rows between the first and the last size of each series, each from the others.
 void leave_one_out(const std::map<std::string, std::vector<Measured>>& series, ValidationTable& table) {
   std::vector<std::string> names;  // of the rows
   for (const auto& [name, rows] : series) {

@@ -1,4 +1,4 @@
-// A scenario of the attention alone: one micro-batch, the heads of one tensor-parallel rank, all
+// Writes a scenario of the attention alone: one micro-batch, the heads of one tensor-parallel rank, all
 // context-parallel ranks.
 #include "shared/base/text.h"
 #include "shared/context_parallel/cores.h"
@@ -39,7 +39,8 @@ void set_strategy(const Strategy& strategy, int cp, proto::Attention& run) {
   if (strategy.input_dtype_gradients) run.set_dkv_dtype("input");
   if (strategy.input_dtype_merge) run.set_merge_dtype("input");
   run.set_send_empty(strategy.send_empty);
-  // As the step is planned: where attention is computed elsewhere than at home, nobody needs lse there.
+  // As in the plans of a step: if attention is computed elsewhere than at the rank that owns a row, nobody
+  // needs the log-sum-exp there.
   if (strategy.ulysses_degree > 1 || strategy.balance.kind == Balance::Kind::head_tail_exchange)
     run.set_lse("computed");
 }

@@ -1,4 +1,4 @@
-// A configuration of DeepSpeed, as JSON.
+// Writes a configuration of DeepSpeed, as JSON.
 #include <nlohmann/json.hpp>
 
 #include "shared/base/text.h"

@@ -28,7 +28,7 @@ EmittedBody body_of(Framework framework, const EmitRequest& request) {
   return {};
 }
 
-// "llama-3.1-8b: training of 131072 tokens on 2 nodes of 8 GPUs, tp=8,cp=2": what the text is of.
+// What the text is of: "llama-3.1-8b: training of 131072 tokens on 2 nodes of 8 GPUs, tp=8,cp=2".
 std::string headline(const EmitRequest& request) {
   const EmitContext& context = request.context;
   return str(context.model, ": ", name(request.workload.phase), " of ", request.workload.seq_len,
@@ -56,7 +56,7 @@ std::vector<std::string> comments(Framework framework, const EmitRequest& reques
                         human_bytes(request.context.usable_bytes), " per GPU",
                         emitted.fits ? "" : ": IT DOES NOT FIT"));
   }
-  // cprun runs one layer's attention, of which that is not the time.
+  // The prediction is of the whole model, but cprun runs one layer's attention.
   if (!request.context.predicted.empty() && framework != Framework::cprun)
     lines.push_back(str("predicted: ", request.context.predicted));
   if (!emitted.cannot.empty())

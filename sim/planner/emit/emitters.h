@@ -1,5 +1,6 @@
-// One function for each framework. Internal to sim/planner/emit. To add one: name it in emit.h, write its
-// file, list it in emit.cc, and its rules in sim/cost/frameworks.
+// One function for each framework. Internal to sim/planner/emit. To add a framework: name it in
+// sim/cost/frameworks/framework.h and write its rules there, write its emitter in a file of this folder, and
+// list it in emit.cc.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Flags of Megatron-LM (core 0.12 and later).
+// Writes flags of Megatron-LM (core 0.12 and later).
 #include <algorithm>
 #include <string_view>
 
@@ -173,7 +173,7 @@ class MegatronFlags {
     if (optimizer.offload) flag("optimizer-cpu-offload");
   }
 
-  // Its own order is tp-cp-ep-dp-pp.
+  // Megatron-LM's own order is tp-cp-ep-dp-pp, which needs no flag.
   void order() {
     if (layout_.order == AxisOrder::tp_cp_pp_dp && layout_.dp() > 1 && layout_.pp > 1)
       flag("use-tp-pp-dp-mapping");

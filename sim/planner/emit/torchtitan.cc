@@ -1,4 +1,4 @@
-// A configuration of torchtitan 0.2 (2025), as TOML.
+// Writes a configuration of torchtitan 0.2 (2025), as TOML.
 #include <algorithm>
 #include <map>
 #include <string_view>

@@ -1,4 +1,4 @@
-// A command line of vllm serve.
+// Writes a command line of vllm serve.
 #include <algorithm>
 #include <functional>
 #include <string_view>
@@ -61,8 +61,8 @@ class VllmCommand {
     ((text_ += str(" ", values)), ...);
   }
 
-  // Decoding, the ranks that share a cache are tensor-parallel ones: as many as keep copies of the same
-  // heads.
+  // In decode the ranks that share a cache are tensor-parallel ones. As many ranks share it as would keep
+  // copies of the same heads.
   void context_parallel(int tensor_parallel) {
     if (workload_.phase == Phase::prefill) {
       flag("prefill-context-parallel-size", layout_.cp);

@@ -34,7 +34,7 @@ std::string described(const json& value) {
   }
 }
 
-// 8 of 8 and of 8.0.
+// The whole number that a JSON number is: 8 for 8 and for 8.0.
 std::optional<std::int64_t> whole_number(const json& value) {
   if (value.is_number_unsigned()) {
     const auto number = value.get<std::uint64_t>();
@@ -122,7 +122,7 @@ std::int64_t ConfigFields::required_size(const char* key, const char* meaning) {
   return size(key).value_or(1);
 }
 
-// The key of the config by which somebody likely meant this one; empty if there is none.
+// Returns the key of the config that somebody likely wrote for this one; empty if there is none.
 std::string ConfigFields::written_for(std::string_view key) const {
   for (const auto& [written, value] : config_.items()) {
     if (!value.is_null() && meant_key(written) == key) return written;

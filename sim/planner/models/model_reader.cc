@@ -64,7 +64,8 @@ class ModelReader {
     model.kv_heads = fields_.size("num_key_value_heads").value_or(model.q_heads);
     if (fields_.failed()) return;
     if (!fields_.has("num_key_value_heads")) {
-      // As other programs' files call it: without grouping another model would be planned.
+      // Other programs' files call the field so. If we took it as missing, a model without grouping would be
+      // planned.
       for (const char* other : {"num_kv_heads", "n_kv_heads", "num_query_groups", "kv_heads"}) {
         if (!fields_.has(other)) continue;
         fields_.fail(str(other, " is not read; did you mean num_key_value_heads?"));
@@ -117,7 +118,7 @@ class ModelReader {
             : fields_.required_size("intermediate_size", "the width inside each expert");
   }
 
-  // 0 of a model without.
+  // Returns 0 for a model without experts.
   std::int64_t take_expert_count() {
     std::string from;
     std::int64_t experts = 0;
@@ -172,7 +173,7 @@ class ModelReader {
     return family_.window_needs_flag && fields_.whole("max_window_layers").value_or(0) >= read_.model.layers;
   }
 
-  // Why some layers have the window and others have not; empty if that is not so.
+  // Says why some layers have the window and others do not; empty if all layers are alike.
   std::string full_layers_too() {
     const std::vector<std::string> types = fields_.words("layer_types");
     if (!types.empty()) {

@@ -32,7 +32,7 @@ std::string place_of(std::string_view text, std::size_t byte) {
   return str(line, ":", column);
 }
 
-// What the parser says, without its own prefix and place, and without bytes that are no text.
+// Returns what the parser says, without its own prefix and place, and without bytes that are no text.
 std::string complaint_of(const json::exception& error) {
   std::string text = error.what();
   const std::size_t prefix = text.find("] ");

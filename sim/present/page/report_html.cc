@@ -16,7 +16,7 @@
 
 namespace cp::sim {
 
-// page.html, style.css and *.js of this folder; cmake/CpEmbed.cmake writes the definition.
+// The files page.html, style.css and *.js of this folder. cmake/CpEmbed.cmake writes the definition.
 std::span<const EmbeddedText> embedded_report();
 
 namespace {
@@ -51,7 +51,7 @@ std::string escaped_for_html(std::string_view text) {
   return out;
 }
 
-// In JSON '<' stands in strings alone, and without it nothing can end or nest the script element.
+// Escapes '<', which JSON has only in strings. Without it, nothing can end or nest the script element.
 std::string escaped_for_script(std::string_view json) {
   std::string out;
   out.reserve(json.size());
@@ -127,7 +127,7 @@ std::string value_of(std::string_view field, const PlanAnswer& answer) {
 
 }  // namespace
 
-// One pass over the template: what is filled in is never searched for fields.
+// The template is read once from front to end, so what is filled in is never searched for fields.
 std::string report_html(const PlanAnswer& answer) {
   std::string_view rest = part("page");
   std::string out;

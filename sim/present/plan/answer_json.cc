@@ -286,7 +286,7 @@ ordered_json measurement_json(const NearestMeasurement& row) {
           {"unscored", row.unscored}};
 }
 
-// Texts by their number, each kept once.
+// Numbers texts, and keeps each of them once.
 class Names {
  public:
   int index(const std::string& text) {

@@ -31,14 +31,14 @@ std::string_view per_what(Phase phase) {
   return "";
 }
 
-// ", 12.1 s to the first": of decode, after the time between tokens.
+// ", 12.1 s to the first": in decode it follows the time between tokens.
 std::string to_the_first(Phase phase, const Candidate& candidate) {
   return phase == Phase::decode && candidate.ttft_us
              ? str(", ", human_us(*candidate.ttft_us), " to the first")
              : "";
 }
 
-// What is above 1, in the order in which people name it.
+// The degrees above 1, in the order in which people name them.
 std::string short_layout(const ParallelLayout& l) {
   std::string out;
   const auto add = [&](const char* axis, int degree) {

@@ -13,7 +13,7 @@
 namespace cp::sim {
 namespace {
 
-// Those that differ in how their attention is split, the best first: what is timed.
+// The layouts to time: those that differ in how attention is split, the best first.
 std::vector<ParallelLayout> layouts_to_time(const PlanAnswer& answer) {
   // Chosen: each one is a run on the cluster that somebody must start.
   constexpr std::size_t kMost = 3;
@@ -44,7 +44,7 @@ std::string cprun_command(const PlanAnswer& answer, int ranks, const std::string
 }  // namespace
 
 std::vector<NextMeasurement> next_measurements(const PlanAnswer& answer) {
-  // share of the step; chosen: less is far below what a prediction can tell
+  // A share of the step. Chosen: less is far below what a prediction can tell.
   constexpr double kWorthIt = 0.001;
   std::vector<NextMeasurement> found;
   if (answer.best.empty()) return found;
@@ -87,7 +87,7 @@ std::string next_measurement_text(const PlanAnswer& answer, const std::string& t
   std::string text = titled_line(
       "run first", str(first.rate ? "measure " : "time ", name(first),
                        ": to know it before choosing is expected to save ", saving(answer, first.saves_us)));
-  // A line each, to be copied.
+  // Each command has a line of its own, to be copied.
   for (const std::string& command : commands(answer, first))
     text += str(std::string(kScreenIndent, ' '), command, "\n");
   if (first.rate) {

@@ -43,7 +43,7 @@ const char* name(Kind kind) {
   return "";
 }
 
-// The parts of both steps: the largest difference first.
+// The parts of the two steps, that with the largest difference first.
 struct PartPair {
   std::string_view name;
   double us = 0, other_us = 0;
@@ -61,7 +61,7 @@ std::vector<PartPair> pairs_of(const Candidate& candidate, const Candidate& othe
   return pairs;
 }
 
-// Of differences of a nanosecond sums that are rounded otherwise are made.
+// Differences below a nanosecond come from sums that were rounded in another order, so they are written as 0.
 std::string signed_time(double us) {
   return std::fabs(us) < 1e-3 ? "0" : str(us > 0 ? "+" : "-", human_us(std::fabs(us)));
 }
@@ -106,13 +106,13 @@ std::string interval(const Candidate& candidate) {
                      candidate.ttft_us ? str(", ", human_us(*candidate.ttft_us), " to the first token") : "");
 }
 
-// "3.2 % slower than".
+// How far two layouts are apart: "3.2 % slower than".
 std::string apart(const Candidate& candidate, const Candidate& other) {
   const double more = 100 * (candidate.step_us / other.step_us - 1);
   return fmt::format("{:.1f} % {} than", std::fabs(more), more < 0 ? "faster" : "slower");
 }
 
-// What one rate does to both is in neither figure.
+// Says how sure it is that the first is slower. What one rate does to both layouts counts in neither figure.
 std::string sureness(const sim::Comparison& beside, const char* first, const char* second) {
   const std::string sure =
       beside.slower > 0.995 ? "more than 99 %" : fmt::format("{:.0f} %", 100 * beside.slower);
@@ -121,7 +121,7 @@ std::string sureness(const sim::Comparison& beside, const char* first, const cha
       sure, first, beside.low, beside.high, second);
 }
 
-// What the search chose, and what the defaults would take.
+// Says what the search chose, and what the defaults would take.
 std::string about_keys(const LayoutVerdict& verdict) {
   const sim::Completion& completion = verdict.completion;
   std::string text;
@@ -157,7 +157,7 @@ std::string rejected_text(const LayoutVerdict& verdict) {
          "\n";
 }
 
-// Above what is compared: the layout, its time, and what became of it.
+// What stands above a comparison: the layout, its time, and what became of it.
 std::string head(const LayoutVerdict& verdict) {
   const sim::Completion& completion = verdict.completion;
   const Candidate& candidate = *completion.candidate;

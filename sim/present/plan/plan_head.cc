@@ -12,7 +12,7 @@
 namespace cp::sim {
 namespace {
 
-// The beginning of a text; no letter is cut in two.
+// Returns the beginning of a text; it cuts no letter in two.
 std::string beginning(const std::string& text, std::size_t width) {
   constexpr std::string_view kDots = "...";
   if (text.size() <= width) return text;

@@ -48,7 +48,7 @@ std::string workload_text(const PlanQuestion& question) {
   return join(clauses, ", ");
 }
 
-// How the field that counts is known: the first of those that the cluster has.
+// Returns how the deciding field is known: it is the first of `fields` that the cluster has.
 std::string origin(const Cluster& cluster, const std::vector<std::string>& fields) {
   for (const std::string& field : fields) {
     if (const sim::Source* source = cluster.source_of(field)) return to_string(source->provenance.origin);
@@ -56,7 +56,7 @@ std::string origin(const Cluster& cluster, const std::vector<std::string>& field
   return "unknown";
 }
 
-// Rates that are known alike stand together.
+// Rates whose origins are alike stand together.
 std::string rates_text(const Cluster& cluster) {
   std::vector<std::pair<std::string, std::string>> rates = {
       {"attention", origin(cluster, {"attention[0].tflops", "rates"})},

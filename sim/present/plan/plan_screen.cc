@@ -32,7 +32,7 @@ std::string gib(std::int64_t bytes) { return fmt::format("{:.1f}", static_cast<d
 
 using Items = std::vector<LayoutItem>;
 
-// Degrees and the strategy stay with each layout; all else may be said once, where all layouts have it.
+// The degrees and the strategy stay with each layout. All else may be said once, if all layouts have it.
 bool may_be_common(const LayoutItem& item) {
   constexpr std::array<std::string_view, 9> kAlways = {
       "tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "strategy", "ulysses_degree", "inner_ring"};
@@ -65,7 +65,8 @@ std::size_t num_shown(const PlanAnswer& answer) {
   return std::min(answer.best.size(), static_cast<std::size_t>(std::max(1, answer.question.top)));
 }
 
-// Without what all layouts have; in serving a micro-batch is what a replica has of the requests.
+// The text of a layout without what all layouts have. In serving a micro-batch is a replica's share of the
+// requests, so it is left out.
 std::string own_text(const Items& items, const Items& common, Phase phase) {
   std::vector<std::string> own;
   for (const LayoutItem& item : items) {
@@ -75,8 +76,8 @@ std::string own_text(const Items& items, const Items& common, Phase phase) {
   return join(own);
 }
 
-// The column of the time to the first token, beside that between tokens: none where no layout that is shown
-// has it.
+// The column of the time to the first token, beside that between tokens. There is none if no layout that is
+// shown has this time.
 std::optional<TimeColumn> first_token_column(const PlanAnswer& answer) {
   if (answer.question.workload.phase != Phase::decode) return std::nullopt;
   std::optional<double> smallest_us;
@@ -172,7 +173,7 @@ std::string classes_text(const PlanAnswer& answer) {
 
 // ---- how sure ----
 
-// "cp=8,dp=2,ring": without what a trial keeps.
+// "cp=8,dp=2,ring": the layout without the settings that stay the same when somebody tries it.
 std::string degrees_text(ParallelLayout layout) {
   layout.recompute = {}, layout.loss_chunks = layout.mlp_chunks = 1, layout.micro_batch = 1,
   layout.order = {};
@@ -187,7 +188,7 @@ std::string sure_text(const PlanAnswer& answer) {
   std::string text =
       fmt::format("{} that it is the fastest; on average it takes {} ({:.1f} %) longer than the fastest",
                   human_percent(best.chance), human_us(best.regret_us), 100 * best.regret_us / best.step_us);
-  // Those that are shown above need no long names.
+  // Layouts that are shown above need no long names here.
   std::vector<std::string> others;
   for (const ParallelLayout& layout : answer.worth_trying) {
     if (degrees_text(layout) != degrees_text(best.layout)) others.push_back(degrees_text(layout));
@@ -290,7 +291,7 @@ std::string memory_terms(const Memory& memory) {
   add("optimizer", memory.optimizer);
   add("gathered", memory.gathered);
   add("activations", memory.activations);
-  // Loss and layers do not work at the same time.
+  // The loss and the layers do not run at the same time, so the larger of the two is part of the peak.
   const std::int64_t layers = memory.unsharded + memory.working + memory.attention;
   if (layers >= memory.logits) {
     add("unsharded", memory.unsharded);
@@ -322,7 +323,7 @@ std::string time_parts(const Candidate& candidate) {
 }
 
 std::string plan_screen(const PlanAnswer& answer, bool brief) {
-  // The search throws where nothing fits, so that it was stopped where there is nothing.
+  // The search throws if nothing fits. So if there is no best layout here, it was stopped.
   std::string text = str(answer.best.empty() ? "no layout was replayed yet" : sim::headline(answer), "\n\n");
   for (const std::string& warning : answer.warnings) text += titled_line("warning", warning);
   if (!answer.warnings.empty()) text += "\n";

@@ -51,7 +51,7 @@ const char* time_title(Phase phase) {
 
 bool is_name(const PlanRow& row) { return !row.number && !row.name.empty(); }
 
-// Of the column of what varies.
+// The title of the column of what varies.
 std::string title_of(const PlanRows& rows) {
   if (rows.varies.empty() || rows.varies == "seq-len") return "tokens";
   return rows.varies == "gpus" ? "GPUs" : rows.varies;
@@ -62,7 +62,7 @@ std::string value_of(const PlanRow& row) {
   return human_count(row.number.value_or(row.seq_len));
 }
 
-// What rows are compared with: the first that has an answer.
+// The rate with which rows are compared: that of the first row with an answer.
 double first_rate(const PlanRows& rows) {
   for (const PlanRow& row : rows.rows) {
     if (row.best) return tokens_per_s(row);
@@ -70,7 +70,7 @@ double first_rate(const PlanRows& rows) {
   return 0;
 }
 
-// All but the layout.
+// All columns but the layout.
 std::vector<Column> columns_of_rows(const PlanRows& rows) {
   const Align right = Align::right;
   const bool names = std::any_of(rows.rows.begin(), rows.rows.end(), is_name);
@@ -97,7 +97,7 @@ std::vector<std::string> cells_of(const PlanRows& rows, const PlanRow& row) {
   return cells;
 }
 
-// The layout in lines of that width: breaks are behind commas.
+// Breaks the layout into lines of this width, behind commas.
 std::vector<std::string> layout_lines(const std::string& layout, std::size_t width) {
   std::vector<std::string> all{""};
   for (std::size_t begin = 0; begin < layout.size();) {
@@ -124,7 +124,7 @@ std::string table_of(const PlanRows& rows) {
   std::vector<Column> columns = columns_of_rows(rows);
   Table numbers(columns);
   for (const PlanRow& row : rows.rows) numbers.add_row(cells_of(rows, row));
-  // columns of a layout, however wide a value is; chosen, it holds a few degrees
+  // The least number of columns that a layout gets, however wide a value is. Chosen: it holds a few degrees.
   constexpr std::size_t kLeast = 24;
   const std::size_t room = kTableWidth - std::min(widest(numbers.text()) + 2, kTableWidth - kLeast);
   columns.push_back({"layout"});
@@ -162,7 +162,7 @@ std::string name_of(const sim::Changed& changed) {
   return str(changed.rate, " 10 % ", changed.factor > 1 ? "faster" : "slower");
 }
 
-// Numbers of the layouts, from 1, the fastest first.
+// The numbers of the layouts, counted from 1, in order of time: the fastest first.
 std::vector<int> order_of(const std::vector<double>& times) {
   std::vector<int> order(times.size());
   std::iota(order.begin(), order.end(), 1);
@@ -176,7 +176,7 @@ bool flips(const std::vector<int>& order) { return !std::is_sorted(order.begin()
 
 std::string whole_text(const ParallelLayout& layout) { return to_string(layout); }
 
-// `in_words`: how a layout is written.
+// `in_words` writes a layout.
 std::string summary_of(const sim::PlanAnswer& answer, const sim::Sensitivity& sensitivity,
                        std::string (*in_words)(const ParallelLayout&)) {
   const std::string asked = asked_of(answer.question, answer.question.workload.seq_len);
@@ -208,7 +208,7 @@ ordered_json next_measurements_json(const sim::PlanAnswer& answer) {
   return candidates;
 }
 
-// How far the others are behind: what a change must outweigh.
+// How far the other layouts are behind the best: a change must outweigh this.
 std::string rivals(const sim::Sensitivity& sensitivity) {
   Table table({{"", Align::right}, {"time", Align::right}, {"behind", Align::right}, {"layout"}});
   for (std::size_t i = 0; i < sensitivity.layouts.size(); ++i) {

@@ -88,7 +88,7 @@ std::string table_text(const sim::AttentionJob& job, const std::vector<StrategyO
   return table.text();
 }
 
-// What the table has no room for.
+// Remarks for which the table has no room.
 std::string remarks_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
   std::string text;
   for (const std::string& note : job.notes) text += note + "\n";

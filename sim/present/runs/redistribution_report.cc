@@ -32,7 +32,7 @@ std::string shape_text(const Layout& layout) {
   return str(layout.shape.empty() ? "scalar" : join(layout.shape, "x"), " ", name(layout.dtype));
 }
 
-// "up to" where ranks hold more or less of it.
+// Says "up to" if ranks hold more or less of it.
 std::string shard_text(const Layout& layout) {
   const std::int64_t most = max_local_bytes(layout);
   const auto& ranks = layout.mesh.ranks();
@@ -122,7 +122,7 @@ std::string ratio_text(double time_us, double chosen_us) {
   return fmt::format(" ({:.3g}x)", time_us / chosen_us);
 }
 
-// Why the plan is not another one that comes to mind.
+// Says why the plan is not another one that comes to mind.
 std::string alternatives_text(const Explanation& e) {
   std::string text;
   if (const double times = e.chosen.times_the_best(); times > 1) {
@@ -172,7 +172,7 @@ std::string pareto_text(const Explanation& e) {
     add(r, chosen);
     found = found || chosen;
   }
-  // Objective bytes may choose a plan that another one beats in time and memory.
+  // With the objective bytes, the chosen plan may be one that another one beats in time and memory.
   if (!found) add(e.chosen, true);
   return fmt::format("\nplans that no other beats in both time and peak memory (* chosen for {}):\n{}",
                      e.objective == Objective::time ? "time" : "bytes", table.text());

@@ -46,14 +46,14 @@ std::string in_us(std::int64_t ns) {
   return text.data();
 }
 
-// The members of one object, on one line.
+// Writes the members of one object, on one line.
 class Object {
  public:
   explicit Object(std::ostream& out) : out_(out) { out_ << "{"; }
   Object& text(std::string_view key, const std::string& value) { return raw(key, quoted(value)); }
   Object& number(std::string_view key, std::int64_t value) { return raw(key, std::to_string(value)); }
   Object& us(std::string_view key, std::int64_t ns) { return raw(key, in_us(ns)); }
-  // The value is written by the caller, before the next call.
+  // The caller must write the value before the next call.
   Object& key(std::string_view key) {
     out_ << (first_ ? "\"" : ", \"") << key << "\": ";
     first_ = false;
@@ -78,7 +78,7 @@ struct Event {
   std::size_t rank, item;  // of slices.ranks; pass, slice or flow
 };
 
-// What both forms share: events one to a line, in order of time.
+// What both forms share: events are written one to a line, in order of time.
 class EventWriter {
  public:
   EventWriter(std::ostream& out, const TraceSlices& slices) : out_(out), slices_(slices) {}
@@ -207,7 +207,7 @@ class ChromeWriter : public EventWriter {
   }
 };
 
-// The file of one rank.
+// Writes the file of one rank.
 class ProfilerWriter : public EventWriter {
  public:
   ProfilerWriter(std::ostream& out, const TraceSlices& slices, const Cluster& cluster, std::size_t rank)

@@ -34,7 +34,7 @@ class PerfettoWriter {
   }
 
  private:
-  // A Trace of one packet: traces written one after another are one trace.
+  // Writes a Trace of one packet. In protobuf's format, traces that follow one another are one trace.
   void put(pb::TracePacket packet) {
     packet.set_trusted_packet_sequence_id(kSequence);
     if (first_) packet.set_sequence_flags(kStateCleared);

@@ -12,8 +12,8 @@
 namespace cp::sim {
 namespace {
 
-// NCCL has a kernel for each type of element, without a sign, that serves all reductions
-// (src/device/generate.py).
+// For each type of element, NCCL has one kernel that serves all reductions. Its name says Sum, and the type
+// without a sign (src/device/generate.py).
 std::string reduction_kernel(std::string_view operation, DType dtype) {
   std::string type(name(dtype));
   if (!is_floating(dtype)) type.front() = 'u';
@@ -38,7 +38,7 @@ std::string_view pytorch_dtype(DType dtype) {
 
 DType dtype_of(const View& view, const Plan& plan) { return plan.buffers[idx(view.buffer)].dtype; }
 
-// As ProcessGroupNCCL records it.
+// A collective as ProcessGroupNCCL records it.
 struct PytorchCall {
   std::string name;
   std::int64_t in_elements = 0, out_elements = 0;
@@ -79,7 +79,7 @@ PytorchCall pytorch_call(const Collective& collective, const Plan& plan) {
                     collective);
 }
 
-// The profiler writes the first 30 of a list of sizes, or else they would be most of a file.
+// The profiler writes only the first 30 of a list of sizes; otherwise the sizes would be most of a file.
 std::vector<std::string> shortened(const std::vector<std::int64_t>& sizes) {
   constexpr std::size_t kWritten = 30;
   std::vector<std::string> texts;
@@ -89,7 +89,7 @@ std::vector<std::string> shortened(const std::vector<std::int64_t>& sizes) {
   return texts;
 }
 
-// Lists are texts in the profiler's files.
+// In the profiler's files a list is a text.
 template <class List>
 std::string list_text(const List& list) {
   return str("[", join(list, ", "), "]");
@@ -99,7 +99,7 @@ std::int64_t sum(const std::vector<std::int64_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
-// Of the larger buffer; transfers of an exchange may differ in their types.
+// Returns the bytes of the larger buffer. The transfers of an exchange may differ in their types.
 std::int64_t message_bytes(const Collective& collective, const Plan& plan) {
   if (std::holds_alternative<Exchange>(collective)) {
     const Volume moved = volume(collective, plan);

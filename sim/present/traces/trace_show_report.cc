@@ -78,7 +78,7 @@ Shown shown_of(const TraceFile& file, const ShowOptions& options) {
   return shown;
 }
 
-// Sums of numbers from a file, which may be anything.
+// Sums numbers from a file, which may be anything: the sum must not overflow.
 std::int64_t total(const std::vector<std::int64_t>& bytes) {
   std::int64_t sum = 0;
   for (const std::int64_t each : bytes) {

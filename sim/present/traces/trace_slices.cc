@@ -16,12 +16,12 @@ namespace {
 // Passes begin and end at whole microseconds (TraceSlices::begin_ns).
 constexpr std::int64_t kAlignNs = 1000;
 
-// Times that a trace can hold, with room for what comes before: 146 years.
+// The largest time that a trace can hold, with room for what comes before: 2^62 ns are 146 years.
 constexpr double kMostNs = 0x1p62;
 
 std::int64_t whole_ns(double ns) { return std::llround(ns); }
 
-// Where the executions of a step stand: iteration i is the (issue + i * issues)-th of the plan, and the
+// Where the executions of a step stand. Iteration i is the (issue + i * issues)-th step of the plan, and the
 // (sequence + i * sequences)-th collective of its group.
 struct Place {
   std::int64_t issue = 0, issues = 0;
@@ -140,7 +140,7 @@ void add_flows(TraceSlices& all, std::size_t pass) {
   }
 }
 
-// What runs on a stream.
+// What runs on a stream, for its title.
 struct StreamUse {
   std::vector<std::string> groups;  // of its collectives, in order of appearance
   bool copies = false, computes = false;
