@@ -307,8 +307,8 @@ class LaunchedJob {
     return kSoon;
   }
 
-  // The kind of error that a process's end stands for. An exit code that is no error's, such as the 1 or 3 of
-  // a user's program, is a failure all the same.
+  // The kind of error that a process's end stands for. A user's program may end with an exit code that is no
+  // error's of ours; that is a failure all the same.
   static ErrorKind kind_of(const runtime::ProcessFailure& failure) {
     if (failure.signal) return ErrorKind::peer_lost;
     return runtime::kind_of_exit_code(failure.exit_code).value_or(ErrorKind::peer_lost);
@@ -342,7 +342,7 @@ class LaunchedJob {
   std::mutex mutex_;  // of the next two
   runtime::Launcher* launcher_ = nullptr;
   std::optional<runtime::Failure> early_;
-  // One of them; last: their threads use the above.
+  // Exactly one of these exists. They are declared last, because their threads use all of the above.
   std::optional<runtime::RendezvousServer> server_;          // of machine 0
   mutable std::optional<runtime::RendezvousClient> client_;  // of the others
 };

@@ -121,7 +121,7 @@ void add_flags(FlagSet app, Flags& flags) {
          "the two ranks are named. end: compare when a plan has ended; each: compare at each collective, "
          "and stop there. Only with gloo")
       .type_name("[=end|each]");
-  // What the launcher gives to its ranks.
+  // Flags that only the launcher gives to its ranks; --help does not list them.
   app.add_flag("--as-rank", flags.is_rank).group("");
   app.add_option("--trace-folder", flags.rank.trace_folder).group("");
   app.footer(
@@ -231,7 +231,7 @@ std::string with_dashes(std::string word) {
   return word;
 }
 
-// The flag that was given more often than it takes values; empty if there is none.
+// Returns the flag that was given more often than it takes values; empty if there is none.
 std::string repeated_flag(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const int most = option->get_items_expected_max();

@@ -15,7 +15,7 @@
 namespace cp::sim {
 namespace {
 
-// One of two words; `fallback` where the text is empty. True for the second one.
+// Reads one of two words; returns true for the second one, and `fallback` for an empty text.
 bool parse_choice(std::string_view flag, std::string_view text, std::string_view first,
                   std::string_view second, bool fallback) {
   if (text.empty()) return fallback;
@@ -47,7 +47,7 @@ AttentionProblem make_problem(const proto::Attention& job) {
   return problem;
 }
 
-// The cp ranks of a mesh: those along its axis cp, else all.
+// Takes the cp ranks of a mesh: those along its axis cp if it has one, else all.
 void choose_ranks(const Mesh& mesh, AttentionJob& job) {
   job.where = mesh.to_string();
   job.ranks = mesh.ranks();
@@ -62,7 +62,7 @@ void choose_ranks(const Mesh& mesh, AttentionJob& job) {
           job.ranks.front(), " to ", job.ranks.back());
 }
 
-// What the flags say of every strategy.
+// Sets what the flags say of every strategy.
 Strategy with_options(Strategy strategy, const proto::Attention& job) {
   if (!job.balance().empty()) {
     strategy.balance = value_of("--balance", job.balance(), [&] { return parse_balance(job.balance()); });

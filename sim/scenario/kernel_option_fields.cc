@@ -13,7 +13,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Reflection;
 
-// Nothing where nothing is asked for.
+// Returns the field's value as text, or nothing if the field asks for nothing.
 std::optional<std::string> value_of_field(const proto::Attention& job, const FieldDescriptor& field) {
   const Reflection& reflection = *job.GetReflection();
   if (!reflection.HasField(job, &field)) return std::nullopt;

@@ -117,7 +117,7 @@ const FixedSetter& find_setter(std::string_view text, std::string_view part, con
       near.empty() ? str("its keys are ", join(names_of_fixed(), ", ")) : str("did you mean ", near, "=?")));
 }
 
-// Each degree by one name, and only those that are numbers.
+// Settles the degrees: each keeps one name only, and only those that are numbers stay.
 void settle_degrees(sim::Fixed& fixed, Phase phase) {
   require_plannable(fixed);
   fixed.etp.reset();

@@ -46,7 +46,8 @@ class RedistributeRank : public RankJob {
     return digest ? std::map<std::string, Digest>{{"output", *digest}} : std::map<std::string, Digest>();
   }
 
-  // Contributions to a partial target are of several ranks: their digests tell.
+  // If the target is partial, its contributions lie on several ranks, so no rank alone can check them: the
+  // digests in the traces do.
   std::vector<std::string> findings() const override {
     if (plans_.empty() || buffers_.target_bytes == 0 || is_partial(redistribution_.target)) return {};
     const RedistributeBuffers* const own[] = {&buffers_};

@@ -13,7 +13,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The number before a unit; none where the text is no number.
+// Reads the number before a unit; returns nothing if the text is no number.
 std::optional<double> real_of(std::string_view text) {
   const std::string copy(trim(text));
   char* end = nullptr;
@@ -22,7 +22,7 @@ std::optional<double> real_of(std::string_view text) {
   return value;
 }
 
-// Bytes of "1.5MB": a decimal unit and what stands before it. None where there is no such unit.
+// Reads the bytes of "1.5MB": a number and a decimal unit. Returns nothing if there is no such unit.
 std::optional<double> decimal_bytes(std::string_view text) {
   constexpr std::array<std::pair<std::string_view, double>, 6> kUnits = {
       {{"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"kb", 1e3}}};

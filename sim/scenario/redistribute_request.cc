@@ -84,7 +84,7 @@ void add_gradient(const proto::Redistribute& job, RedistributeRequest& request) 
 
 namespace {
 
-// The cluster that the ranks of both meshes are on, and what moves cost there.
+// Takes the cluster on which the ranks of both meshes are, and what moves cost there.
 void add_cluster(const proto::Redistribute& job, RedistributeRequest& request) {
   if (job.cluster().empty()) {
     if (job.nodes() != 0)

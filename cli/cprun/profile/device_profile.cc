@@ -115,7 +115,7 @@ class Profile {
     add(of, [&] { return std::vector{sim::matmul_curve(table, "cprun profile", base_)}; });
   }
 
-  // The curve is that of copies; casts and merges are beside it in the table.
+  // The cluster's curve is that of copies. Casts and merges are only in the table.
   void add_memory() {
     std::vector<sim::CsvRow> table;
     std::vector<const ProfileRow*> of;
@@ -135,7 +135,8 @@ class Profile {
       if (point->operation == "broadcast") continue;  // the engine has no curve for it
       const auto bytes = static_cast<double>(point->bytes);
       const double rate = bytes / (row->time.median_us * kNsPerUs);
-      // The bus bandwidth is not known apart from the rate: any fits within that rounding.
+      // The bus bandwidth is not known apart from the rate, so its rounding is given so wide that any value
+      // fits.
       outputs[point->operation].rows.push_back(
           {name(row->point), bytes, row->time.median_us, rate, rate, 2 * rate, 2 * rate});
       of[point->operation].push_back(row);
@@ -160,7 +161,7 @@ class Profile {
       add(pairs, [&] { return sim::transfer_curves(table, "cprun profile", base_); });
   }
 
-  // Of collectives of the library's own number of channels.
+  // Sets what collectives keep of their speed beside kernels, if the library chooses their channels.
   void add_beside(sim::Cluster& cluster) {
     const std::vector<double> kept = kept_by_channels(rows_)[0].collectives;
     if (kept.empty()) return;
@@ -191,7 +192,7 @@ class Profile {
 }  // namespace
 
 std::string preset_of_gpu(const std::string& gpu) {
-  // Longer names first; what nvidia-smi calls them.
+  // Words in the names that nvidia-smi shows. The first word that fits counts, so longer ones come first.
   constexpr std::pair<std::string_view, std::string_view> kPresets[] = {
       {"GB300", "gb300-nvl72"},   {"B300", "hgx-b300"}, {"L40S", "l40s-pcie"},
       {"GB200", "gb200-nvl72"},   {"B200", "hgx-b200"}, {"H200", "hgx-h200"},

@@ -42,7 +42,7 @@ constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 *
 constexpr std::pair<std::string_view, ProfileSize> kSizes[] = {
     {"tiny", ProfileSize::tiny}, {"quick", ProfileSize::quick}, {"whole", ProfileSize::whole}};
 
-// Beside "mine.txtpb": "mine.csv", "mine.software.txtpb".
+// The path of a file beside "mine.txtpb": "mine.csv", "mine.software.txtpb".
 std::string beside(const std::string& out, const char* extension) {
   return std::filesystem::path(out).replace_extension(extension).string();
 }
@@ -110,7 +110,7 @@ class ProfileRank {
     return std::find(all.begin(), all.end(), "stop") != all.end();
   }
 
-  // Communicators have the channels that their device was made with.
+  // Communicators keep the channels that their device was made with, so another number needs another device.
   runtime::JoinedDevice& device(int channels) {
     if (!device_ || channels != channels_) {
       device_.reset();

@@ -26,7 +26,7 @@ std::string comments_of(const ProfileMachine& machine) {
   return text;
 }
 
-// The format's own comments come first.
+// The comments about the format itself stay first.
 std::string with_comments(const std::string& text, const std::string& comments) {
   const std::size_t at = text.find("\nname:") + 1;
   return text.substr(0, at) + comments + "\n" + text.substr(at);

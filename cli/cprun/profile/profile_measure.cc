@@ -126,7 +126,7 @@ std::vector<double> ProfileMeasure::issued_us(const IssuePoint& point, const Pro
   return times_us;
 }
 
-// All ranks begin at once.
+// Options with which all ranks begin at the same time.
 RunOptions ProfileMeasure::together() const {
   RunOptions options;
   options.ready = [this] { all_gather_(""); };

@@ -157,7 +157,7 @@ std::string profile_csv(const std::vector<ProfileRow>& rows) {
     } else if (std::holds_alternative<IssuePoint>(row.point)) {
       add(what, "host", row.time, 1, "a us");
     } else {
-      // The rate is what is kept of the one alone.
+      // The rate is the share of its speed that each one keeps, against itself alone.
       add(what, "kernel alone", row.kernel_alone, row.kernel_alone.median_us, "of itself");
       add(what, "kernel beside", row.time, row.kernel_alone.median_us, "of it alone");
       add(what, "collective alone", row.collective_alone, row.collective_alone.median_us, "of itself");

@@ -13,8 +13,8 @@
 namespace cp::cli {
 namespace {
 
-// "#   beside each other, channels 8, they keep of their speed: attention forward 0.95, products 0.97,
-// collectives 0.8"
+// A line for each number of channels: "#   beside each other, channels 8, they keep of their speed: attention
+// forward 0.95, products 0.97, collectives 0.8".
 std::string comments_of(const std::map<int, KeptSpeeds>& kept) {
   std::string text;
   for (const auto& [channels, of] : kept) {
@@ -35,7 +35,7 @@ std::string comments_of(const std::map<int, KeptSpeeds>& kept) {
   return text;
 }
 
-// Of one kind, over the time of a copy of as many bytes.
+// The times of one kind of kernel, over the time of a copy that moves as many bytes.
 std::vector<double> passes_of(const std::vector<ProfileRow>& rows, MemoryPoint::Kernel kernel) {
   std::map<std::int64_t, double> copies;  // us a byte
   for (const auto& [point, row] : rows_of<MemoryPoint>(rows)) {
@@ -51,7 +51,7 @@ std::vector<double> passes_of(const std::vector<ProfileRow>& rows, MemoryPoint::
   return passes;
 }
 
-constexpr double kMostIssueUs = 1e4;  // that a profile may say (software_fields.h)
+constexpr double kMostIssueUs = 1e4;  // the largest that a profile may say (software_fields.h)
 
 std::vector<double> issue_of(const std::vector<ProfileRow>& rows, IssuePoint::Step step) {
   std::vector<double> times_us;

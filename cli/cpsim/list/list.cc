@@ -42,7 +42,7 @@ int run(const std::string& wanted) {
     known.emplace_back(kind.name);
     if (!wanted.empty() && wanted != kind.name) continue;
     found = true;
-    // One kind alone is for scripts: a name a line.
+    // If one kind is asked for, a script reads the list: one name on each line.
     if (wanted.empty()) fmt::print("{}: {}\n", kind.name, kind.title);
     for (const std::string& name : kind.names()) fmt::print("{}{}\n", wanted.empty() ? "  " : "", name);
   }

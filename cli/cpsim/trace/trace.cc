@@ -132,7 +132,7 @@ int export_measured(const ExportFlags& flags) {
                            flags.merge.empty() ? "--format" : "--merge",
                            " is for one file of all ranks: leave it out, or use NAME.json or NAME.pftrace"));
   }
-  // Nothing goes to standard output, where show says so.
+  // `cpsim trace show` says on standard output that a trace was cut off. Here nothing is printed there.
   if (!truncation.empty())
     fmt::print(stderr, "cpsim trace export: {}; {} holds what came before\n", printable(truncation),
                printable(flags.out));

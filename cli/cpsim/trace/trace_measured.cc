@@ -33,7 +33,7 @@ std::optional<Kernel> kernel_named(const std::string& name) {
   }
 }
 
-// The plan of one rank, step by step.
+// Makes the plan of one rank, step by step.
 class PlanOfRecords {
  public:
   explicit PlanOfRecords(Rank rank) {
@@ -46,7 +46,7 @@ class PlanOfRecords {
     }
   }
 
-  // Rows are in the order of the streams' numbers.
+  // Rows stand in the order of the streams' numbers.
   void add_streams(const std::vector<OpRecord>& records) {
     for (const OpRecord& record : records) rows_[record.stream] = 0;
     for (auto& [stream, row] : rows_) {
@@ -124,8 +124,8 @@ class PlanOfRecords {
     return view(record.dtype, bytes / size_bytes(record.dtype));
   }
 
-  // The type of an exchange is that of its first transfer: bytes that are no multiple of it are of a smaller
-  // one.
+  // The type of an exchange is that of its first transfer. A transfer of another type may have bytes that are
+  // no multiple of it; the rest is then counted in f16.
   std::vector<Transfer> transfers(const OpRecord& record, const std::vector<std::int64_t>& bytes) const {
     std::vector<Transfer> result;
     const std::int64_t element = size_bytes(record.dtype);
@@ -150,7 +150,7 @@ class PlanOfRecords {
   std::map<std::pair<std::string, std::vector<Rank>>, GroupId> groups_;
 };
 
-// As many GPUs in a node as ranks share the first one's host.
+// A cluster whose nodes have as many GPUs as ranks share the first rank's host.
 sim::Cluster cluster_of(const std::vector<RankTrace>& ranks) {
   sim::Cluster cluster;
   const auto host = [](const RankTrace& trace) {

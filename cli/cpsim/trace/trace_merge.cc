@@ -65,7 +65,7 @@ std::int64_t highest_arrow(const ordered_json& trace) {
   return highest;
 }
 
-// Where viewers put a process: both of rank 0, both of rank 1.
+// Says where viewers put a process: first both of rank 0, then both of rank 1, and so on.
 ordered_json place_of(std::int64_t pid, std::int64_t original_pid, bool is_second) {
   return {{"ph", "M"},  {"name", "process_sort_index"},
           {"pid", pid}, {"tid", 0},
@@ -101,7 +101,7 @@ std::int32_t pid_of(const pb::TracePacket& packet) {
   return track.has_process() ? track.process().pid() : track.thread().pid();
 }
 
-// What the numbers of the second trace are moved by.
+// By how much the numbers of the second trace are moved.
 struct Offsets {
   std::uint64_t tracks = 0, arrows = 0;
 };
@@ -116,7 +116,7 @@ Offsets highest(const pb::Trace& trace) {
   return result;
 }
 
-// One packet of a trace, named and moved. Each trace is a packet sequence of its own.
+// Names and moves one packet of a trace. Each trace is a packet sequence of its own.
 void adapt(pb::TracePacket& packet, const std::string& label, bool is_second, const Offsets& offsets) {
   packet.set_trusted_packet_sequence_id(is_second ? 2 : 1);
   packet.clear_sequence_flags();
@@ -148,7 +148,7 @@ void require_pids(const pb::Trace& trace, const std::string& name) {
   }
 }
 
-// An event a line.
+// Writes one event on each line.
 std::string chrome_text(const ordered_json& trace) {
   std::string text = "{";
   for (const auto& [key, value] : trace.items()) {

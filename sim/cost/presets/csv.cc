@@ -13,7 +13,7 @@
 namespace cp::sim {
 namespace {
 
-// One line's cells; `begin` moves behind its end. A quoted cell may hold line ends.
+// Takes the cells of one line; `begin` moves behind its end. A quoted cell may hold ends of lines.
 std::vector<std::string> take_row(std::string_view text, std::size_t& begin, int& line,
                                   const std::string& where) {
   std::vector<std::string> cells(1);

@@ -25,15 +25,15 @@
 //   best, all      [candidate], in order of time
 //   classes        [{name, candidate or null, why, found}]; found: what the search chose for keys that a
 //     baseline does not give
-//     candidate:   layout (text, as --baseline takes it), layout_fields, rank, step_us, low_us, high_us, chance,
-//                  regret_us, ttft_us (decode: of best, classes and the first of all; with aggregated or
-//                  max_ttft_ms of all; else null), tokens_per_s_per_gpu, mfu, exposed_us, bound,
+//     candidate:   layout (text, as --baseline takes it), layout_fields, rank, step_us, low_us, high_us,
+//                  chance, regret_us, ttft_us (decode: of best, classes and the first of all; with aggregated
+//                  or max_ttft_ms of all; else null), tokens_per_s_per_gpu, mfu, exposed_us, bound,
 //                  parts_us {name: number}, memory_bytes {each term, allocated, reserved, used, counted: used
 //                  without the context, which is what usable_bytes limits}, usable_bytes, left_bytes,
 //                  memory_low_bytes, memory_high_bytes (of counted), fits ("likely", "unlikely": measured
 //                  runs took more; "no"), nvlink_utilisation, nic_utilisation
-//     layout_fields: gpus, dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, strategy ("ring head_tail";
-//                  null without cp), core, balance, ulysses_degree, inner_ring, sharding, order, micro_batch,
+//     layout_fields: gpus, dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, strategy ("ring
+//                  head_tail"; null without cp), core, balance, ulysses_degree, inner_ring, sharding, order, micro_batch,
 //                  recompute, loss_chunks, mlp_chunks, zero, sequence_parallel, activations
 //   worth_trying   [layout (text)]
 //   worths         [{rate, us}]: by how much a step is expected to become shorter if this rate is known; the
