@@ -60,7 +60,7 @@ struct Origin {
 // The width of each row: what eight in ten of the other systems' errors are below, of rows that set nothing;
 // where they are too few, the width that answers print.
 void set_intervals(const std::vector<Origin>& origins, std::vector<ValidationRow>& rows) {
-  // chosen: of fewer errors, an 80th percentile is one of the two largest
+  // Chosen: of fewer errors, an 80th percentile is one of the two largest.
   constexpr std::size_t kEnough = 10;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     std::vector<double> others;

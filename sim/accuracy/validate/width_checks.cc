@@ -192,7 +192,7 @@ std::vector<WidthCheck> width_checks(const std::vector<ValidationTable>& tables)
     for (const ValidationRow& row : table->rows) {
       if (row.scored()) residuals[row.what].push_back(apart(row.predicted, row.measured));
     }
-    // half of the normal distribution's interval for nine in ten, in standard deviations
+    // Nine in ten values of a normal distribution lie within this many standard deviations of its mean.
     constexpr double kNineInTen = 1.6449;
     checks.push_back(check(
         "the software as a whole (standard deviation)", "whole steps, nine in ten", widths::kOfAll, residuals,
