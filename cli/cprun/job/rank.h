@@ -14,7 +14,7 @@ namespace cp::cli {
 struct RankOptions {
   std::string scenario;        // path
   std::string trace_folder;    // for rank-N.cptrace; empty: no trace is written
-  bool check_results = false;  // compares with attention on one device, which takes time and memory
+  bool check_results = false;  // compares with the results of one device, which takes time and memory
   bool hash_host = false;      // leaves the host's name out of the trace
   // Checksums of payloads: what arrived is compared with what the senders had, when a plan ends or at each
   // collective.
@@ -26,8 +26,8 @@ struct RankOptions {
 // printed after the goodbye, so that no success is told before all ranks are known to have done the same.
 //
 // An Error of work() is told on standard error and to the rendezvous server, and so is a lack of memory;
-// neither is thrown further. A rank that ends only because another one failed reports that, prints nothing,
-// and does not count as a cause.
+// neither is thrown further. A rank that ends only because another one failed prints nothing, does not count
+// as a cause, and returns the exit code of a lost peer.
 int run_in_job(const runtime::JobEnvironment& job,
                const std::function<std::string(const std::shared_ptr<runtime::RendezvousClient>&)>& work);
 

@@ -170,7 +170,7 @@ void take_serving(const Job& job, sim::PlanQuestion& question) {
   question.aggregated = arrivals == "spread" ? sim::Arrivals::spread : sim::Arrivals::together;
 }
 
-// The question chooses the number formats, whoever's implementation runs it.
+// The question chooses the number formats, and not the software whose implementation runs it.
 void take_linear_dtype(const Job& job, sim::PlanQuestion& question) {
   const std::string& text = job.linear_dtype();
   const std::string_view dtype = name(question.workload.dtype);

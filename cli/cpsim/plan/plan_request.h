@@ -15,7 +15,7 @@ namespace cp::cli {
 // InvalidInput that names the flag at fault, quotes its text and says what would work.
 //
 // `emitted` is the framework for which the layout will be written. The search keeps to layouts that this
-// framework can express, and so can the framework that the software's profile names. If a framework runs
+// framework can express, and also the framework that the software's profile names. If a framework runs
 // something else than the workload asks for, that is planned, and the assumptions say so.
 sim::PlanQuestion make_plan_question(const proto::PlanLayouts& job,
                                      std::optional<sim::Framework> emitted = std::nullopt);
