@@ -17,8 +17,8 @@
 
 namespace cp::cli {
 
-// Runs one search or several, with one progress line. Ctrl-C ends them: the searches stop as if they were
-// done, and InterruptScope::interrupted() tells why.
+// Runs one search or several, with one progress line. Ctrl-C ends them; InterruptScope::interrupted() then
+// tells that it did.
 class WhatIfRun {
  public:
   explicit WhatIfRun(int threads);
@@ -62,8 +62,8 @@ sim::PlanRow row_of(const sim::PlanQuestion& question, std::optional<sim::Candid
 // throw Infeasible or InvalidInput: the row has their texts.
 sim::PlanRow searched_row(const sim::PlanQuestion& question, const sim::SearchOptions& options);
 
-// Prints the rows in the form that `output` asks for, or writes them to its CSV file as well. Throws
-// InvalidInput if that file cannot be written.
+// Prints the rows in the form that `output` asks for, and writes them to its CSV file, if it names one.
+// Throws InvalidInput if that file cannot be written.
 void print_rows(const sim::PlanRows& rows, const WhatIfOutput& output);
 
 }  // namespace cp::cli
