@@ -57,7 +57,7 @@ void DirectGloo::all_reduce(float* in, float* out, std::size_t numel) {
 }
 
 void DirectGloo::exchange(float* in, float* out, std::size_t numel) {
-  // Above the slots of Gloo's own collectives.
+  // The same slots as in gloo_communicator.cc: the prefix is above those of Gloo's own collectives.
   const std::uint64_t slot = (std::uint64_t{0x80} << 56) | (std::uint64_t{++state_->tag} << 24);
   std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> sends, recvs;
   for (int peer = 0; peer < state_->num_ranks; ++peer) {

@@ -13,7 +13,8 @@
 namespace cp::runtime {
 namespace {
 
-// A wait ends when the server finds that a rank is lost, or that none can go on.
+// A year, which stands for ever: a wait ends when the server finds that a rank is lost, or that none can go
+// on. A timeout of its own would end jobs in which a peer computes for long.
 constexpr std::chrono::hours kUntilTheServerEndsIt{24 * 365};
 
 std::unique_ptr<ProcessDevice> make_gloo_device(DeviceRequest request) {

@@ -62,7 +62,7 @@ OpRecord observed_record(const std::vector<GlooCall>& calls, const Group& group,
     if (call.reduction) record.reduction = call.reduction;
   }
   if (!calls.empty())
-    record.dtype = calls.front().dtype;  // an exchange: of its first send, else of its first receive
+    record.dtype = calls.front().dtype;  // in an exchange: of the first send, or if none, the first receive
   record.sent[static_cast<std::size_t>(index)] = record.received[static_cast<std::size_t>(index)] = 0;
   return record;
 }

@@ -45,8 +45,9 @@ void GlooCommunicator::reserve(const Plan& plan, const Collective& collective) {
     reduction_.reserve(reduction_.part_bytes(dtype(reduce->in), reduce->in.numel()));
 }
 
-// To close connections tells the peers, but does not wake who waits for them here, and they may be out of
-// reach. A wait that times out does both, for all waits of the context.
+// Why it waits for nothing for 1 ms: closing connections would tell the peers, but would not wake the threads
+// that wait for them here. A wait that times out makes Gloo do both, for all waits of the context. Any
+// timeout does; 1 ms is the shortest in Gloo's unit, for which 0 may mean another thing.
 void GlooCommunicator::abort() {
   std::byte nothing{};
   const auto buffer = context_->createUnboundBuffer(&nothing, sizeof nothing);
@@ -95,17 +96,18 @@ OpRecord GlooCommunicator::run(const Collective& collective, const HostMemory& m
   return record;
 }
 
-// Its lowest 8 bits count, so that of 256 neighbours no two share a tag, whatever their digests: members are
-// never that far apart. A digest's 24 bits are equal by chance once in 16 million times; the rendezvous then
-// compares the whole digests.
+// The lowest 8 bits of a tag count collectives, and the upper 24 are of the digest. The counter keeps 256
+// collectives in a row apart, whatever their digests are; members are never that far apart. 24 bits of two
+// digests are equal by chance once in 16 million times; the rendezvous then compares the whole digests.
 void GlooCommunicator::next_tag(const Digest& digest) {
   tag_ = static_cast<std::uint32_t>(digest.low) << 8 | ((tag_ + 1) & 0xff);
 }
 
 // ---- checksums ------------------------------------------------------------------------------------------------------
 
-// The results of an all_reduce, each made by one member and sent to all others, pass in odd slots
-// (gloo_reduction.h): they are what all members must have alike.
+// In an all_reduce each member makes a part of the results and sends it to all others, in odd slots
+// (gloo_reduction.h). All members must have the same results, so their checksums are folded in the order of
+// the members that made them. This rank's own part is what it sent to any other member, for example the next.
 PayloadChecksums GlooCommunicator::take_checksums(const Collective& collective) {
   PayloadChecksums checksums;
   const bool is_all_reduce = std::holds_alternative<AllReduce>(collective);
@@ -154,8 +156,8 @@ void GlooCommunicator::compare_at_once(const OpRecord& record, std::int64_t sequ
 
 // ---- collectives ----------------------------------------------------------------------------------------------------
 
-// All to all at once: a ring, as Gloo has it, passes each block on when it has all of it, and waits for the
-// slowest at each step.
+// Every member sends to all others at once. Gloo's own all_gather is a ring, which passes a block on only
+// when it has all of it, and waits for the slowest member at each step.
 void GlooCommunicator::all_gather(DType dtype, std::byte* in, std::byte* out, std::int64_t count) {
   calls_.push_back({.function = Function::allgather, .dtype = dtype, .count = count});
   transfer_blocks(
@@ -168,7 +170,7 @@ void GlooCommunicator::all_to_all(DType dtype, std::byte* in, std::byte* out, st
       dtype, count, [&](std::int32_t peer) { return in + peer * count * size_bytes(dtype); }, out);
 }
 
-// Each member begins with its neighbour, so that nobody has to serve all others first.
+// Each member begins with its neighbour. If all began with member 0, it would have to serve all others first.
 void GlooCommunicator::transfer_blocks(DType dtype, std::int64_t count,
                                        const std::function<std::byte*(std::int32_t peer)>& in,
                                        std::byte* out) {
@@ -184,8 +186,8 @@ void GlooCommunicator::transfer_blocks(DType dtype, std::int64_t count,
   if (in(index_) != own && count > 0) std::memcpy(own, in(index_), idx(block_bytes));
 }
 
-// Gloo has no reduce-scatter of this kind, and its all_reduce allocates at each call and adds up in another
-// order on each member.
+// It does not use Gloo's own collectives: Gloo has no reduce-scatter of this kind, and its all_reduce
+// allocates memory at each call and adds up in another order on each member.
 void GlooCommunicator::reduce_scatter(ReduceOp op, DType dtype, std::byte* in, std::byte* out,
                                       std::int64_t count) {
   reduction_.reduce_scatter(op, dtype, in, out, count, slot(),
@@ -204,8 +206,8 @@ void GlooCommunicator::all_reduce(ReduceOp op, DType dtype, std::byte* in, std::
   calls_.push_back({.function = Function::allreduce, .dtype = dtype, .count = results, .reduction = op});
 }
 
-// Gloo refuses to broadcast nothing: it is noted and left out, on every member alike. In place only the
-// output is set.
+// Gloo refuses to broadcast nothing, so a broadcast of no elements is noted and left out, on every member
+// alike. If the root broadcasts in place, Gloo is given the output only.
 void GlooCommunicator::broadcast(std::int32_t root, DType dtype, std::byte* in, std::byte* out,
                                  std::int64_t count) {
   calls_.push_back({.function = Function::broadcast, .dtype = dtype, .count = count, .peer = root});
@@ -220,6 +222,8 @@ void GlooCommunicator::broadcast(std::int32_t root, DType dtype, std::byte* in, 
   });
 }
 
+// A slot has 64 bits, as Gloo's own have (gloo/types.h): 8 of the prefix, 32 of the tag, and 24 that number
+// the transfers of one collective.
 std::uint64_t GlooCommunicator::slot() const { return kSlotPrefix | std::uint64_t{tag_} << 24; }
 
 void GlooCommunicator::exchange(const std::vector<Block>& sends, const std::vector<Block>& recvs) {
@@ -232,9 +236,9 @@ void GlooCommunicator::exchange(const std::vector<Block>& sends, const std::vect
   transfer(sends, recvs);
 }
 
-// In pieces, two of each transfer at a time: what is on its way stays in the processors' caches, and a member
-// that is late holds up no more than that. Sends and receives are posted in turn: all of one kind first takes
-// longer, since a send waits for its peer to post the receive.
+// The transfers go in pieces, at most two of each transfer at a time. So what is on its way stays in the
+// processors' caches, and a member that is late holds up no more than that. Sends and receives are posted in
+// turn. To post all of one kind first takes longer, since a send waits until its peer has posted the receive.
 void GlooCommunicator::transfer(const std::vector<Block>& sends, const std::vector<Block>& recvs) {
   struct Flow {
     bool sends = false;

@@ -32,7 +32,7 @@
 namespace cp::runtime {
 namespace {
 
-// Gloo writes to connections without MSG_NOSIGNAL.
+// Gloo writes to connections without MSG_NOSIGNAL, so that a write to a closed one would end the process.
 void ignore_broken_pipes() {
   struct sigaction now = {};
   sigaction(SIGPIPE, nullptr, &now);
@@ -116,7 +116,8 @@ class GlooDevice::Impl {
   void wait(StreamId stream, EventId event) { streams_.wait(stream, event); }
   void synchronize() { streams_.synchronize(); }
 
-  // Of the caller's buffer; `what` is done with it.
+  // The bytes of the plan's buffer, for a copy of `host_bytes` bytes to or from the host. `what` is the
+  // caller's name, for messages.
   std::span<std::byte> bytes(const char* what, BufferId buffer, std::size_t host_bytes) const {
     CP_INVARIANT(memory_.has_value(), "no plan is prepared");
     check_host_copy(*plan_, what, buffer, host_bytes);
@@ -152,7 +153,7 @@ class GlooDevice::Impl {
     BegunCollectives begun;
   };
 
-  // One more while it exists.
+  // Makes the count one more as long as the object exists.
   class Counted {
    public:
     explicit Counted(std::atomic<int>& count) : count_(count) { ++count_; }
@@ -169,8 +170,8 @@ class GlooDevice::Impl {
         .count();
   }
 
-  // In one order on all ranks, that of the groups' names: connecting blocks, so that two ranks which share
-  // two groups and began with different ones would wait for one another.
+  // Groups connect in the same order on all ranks, that of their names. Connecting blocks, so two ranks that
+  // share two groups and began with different ones would wait for one another.
   void connect(const std::vector<Group>& groups) {
     std::map<std::string, const Group*> missing;
     for (const Group& group : groups) {
@@ -224,7 +225,7 @@ class GlooDevice::Impl {
     return {.operation = "connect", .group = group, .rank = options_.rank};
   }
 
-  // An error of the collective that is under way.
+  // The facts of an error in the collective that is under way.
   ErrorFacts about(StepId id, const Collective& collective, std::int64_t sequence) const {
     return {.operation = std::string(operation_name(collective)),
             .group = canonical_name(
@@ -259,7 +260,8 @@ class GlooDevice::Impl {
     }
   }
 
-  // One of the two runs another plan than its group; it takes a third to say which.
+  // One of the two ranks runs another plan than the rest of the group. Which one it is cannot be told from
+  // the message of two ranks, so both are culprits.
   [[noreturn]] void refuse_other_size(const PayloadSizeError& error, const Member& member, ErrorFacts facts,
                                       const std::string& what) const {
     const Rank sender = member.communicator->group().ranks.at(static_cast<std::size_t>(error.sender));
@@ -285,7 +287,7 @@ class GlooDevice::Impl {
   std::atomic<int> kernels_{0};  // that run
   const ArrivedBytes arrived_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::mutex communicators_mutex_;
-  std::map<std::string, Member> communicators_;  // by name and ranks of the group
+  std::map<std::string, Member> communicators_;  // by canonical name of the group
   std::vector<Member*> members_;                 // of the prepared plan, by GroupId
   std::vector<std::vector<OpRecord>> observed_;  // by stream, each written by its thread
   StepTimes times_;                              // the same

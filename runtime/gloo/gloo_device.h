@@ -1,14 +1,15 @@
-// GlooDevice: a rank's streams on threads of its process, its memory on the host, its collectives over Gloo
-// and TCP.
+// GlooDevice is a Device for one rank on CPUs. The rank's streams are threads of its process, its memory is
+// on the host, and its collectives go over Gloo and TCP.
 //
-// Gloo blocks, so each stream has a thread, and each group a context of its own that only the thread of the
-// group's stream uses. Contexts are made in prepare() and kept for later plans with the same group.
+// Calls of Gloo block, so each stream has a thread of its own. Each group has a Gloo context of its own,
+// which only the thread of the group's stream uses. prepare() makes the contexts, and the device keeps them
+// for later plans with the same group.
 //
-// Memory: the device owns the arena, as large as that of the largest plan so far, and the buffers of the plan
-// prepared last that have no binding. A plan that is prepared again finds them as its last run left them, and
-// running it allocates nothing that grows with its tensors. Beside what plans declare, each group in which
-// one of them reduces has up to kMostStagingBytes (gloo_reduction.h), made in prepare() and kept; no other
-// collective needs memory of its own.
+// Memory: the device owns the arena, which is as large as that of the largest plan so far, and those buffers
+// of the plan prepared last that have no binding. If the same plan is prepared again, they have the contents
+// that its last run left. A run allocates nothing that grows with the plan's tensors. Beside what plans
+// declare, each group with a collective that reduces has up to kMostStagingBytes (gloo_reduction.h).
+// prepare() allocates them, and the group keeps them. No other collective needs memory of its own.
 #pragma once
 
 #include <chrono>
@@ -31,40 +32,49 @@ class Store;
 
 namespace cp::runtime {
 
-// Of what the device and the rendezvous stand on, by name.
+// The versions of the libraries that the device and the rendezvous use, by name: gloo, protobuf, boost.
 std::map<std::string, std::string> gloo_library_versions();
 
 struct GlooOptions {
   Rank rank = 0;
-  // Where all ranks find one another: a store, such as RendezvousStore; without one a directory that is empty
-  // when the first of them starts.
+  // Where all ranks find one another: a store such as RendezvousStore or, if there is none, files in
+  // `store_directory`, which must be empty when the first rank starts.
   //
   // Ranks connect with whoever knows the token of the job and what the store says (sealed_connect.h). Without
-  // a token the store is the only secret: each listener's random ticket, which ranks find there alone.
-  // Whoever may read it may connect.
+  // a token the store is the only secret: it has the random ticket of each listener, which is nowhere else.
+  // So whoever may read the store may then connect.
   std::shared_ptr<gloo::rendezvous::Store> store = nullptr;
   std::string store_directory = "";
   std::string token = {}, job_id = {};
-  std::string hostname = "127.0.0.1";         // of the interface that peers connect to
-  std::chrono::milliseconds timeout{30'000};  // of connecting a group, and of each wait for a peer
-  // Of each wait for a peer, where it is another: a job's server knows better who is lost and who computes.
+  std::string hostname = "127.0.0.1";  // of the interface that peers connect to
+
+  // How long connecting a group may take, and how long each wait for a peer. 30 s, like Gloo's own default,
+  // is chosen: it is long enough for processes that start one after the other.
+  std::chrono::milliseconds timeout{30'000};
+  // How long each wait for a peer may take, if not `timeout`. In a job with a rendezvous server this is set
+  // to a very long time, because the server knows better which ranks are lost and which compute.
   std::optional<std::chrono::milliseconds> wait_timeout = {};
-  // Of payloads, in the observed records; `each`: compared at each collective, whose errors synchronize
-  // throws. Takes the time of reading each payload once more at both ends.
+
+  // Whether the observed records have checksums of payloads. With `each` the members also compare them at
+  // each collective; synchronize() throws what differs. Checksums take the time of reading each payload once
+  // more at both ends.
   Checksums checksums = Checksums::off;
-  // Inside of prepare(), when the rank has connected to all others of a group: it reads no key any more of
-  // the store that begins with the group's canonical name and "/".
+
+  // Called by prepare() when the rank has connected with all others of a group. From then on it reads no key
+  // of the store that begins with the group's canonical name and "/".
   std::function<void(const Group&)> on_connected = {};
-  // On the thread of the collective's stream, before it begins; several streams may call at once.
+  // Called on the thread of the collective's stream, before the collective begins, and after it with its
+  // record. Several streams may call at once.
   OnCollective on_collective = {};
-  OnCollectiveEnd on_collective_end = {};  // the same, after it; with its record
-  // Told, on the thread that prepares, of strangers who connected and were refused: when the first of them
-  // did, and at the device's end of those since.
+  OnCollectiveEnd on_collective_end = {};
+  // Told of strangers who connected and were refused: first by prepare(), about the first group where that
+  // happened, and then by the destructor, with the total, if there were more since.
   std::function<void(const std::string& note)> on_note = {};
 };
 
-// After an error of running work the connections are closed. So that a lost peer is an error, SIGPIPE is
-// ignored from the first device on, unless the program has a handler of its own.
+// If work fails, the device closes its connections, and synchronize() throws the error: PeerLost, Timeout,
+// CollectiveMismatch, or what a callback threw. So that a lost peer is an error and does not end the process,
+// SIGPIPE is ignored from the first device on, unless the program has a handler of its own.
 class GlooDevice : public ProcessDevice {
  public:
   explicit GlooDevice(GlooOptions options);
@@ -84,7 +94,7 @@ class GlooDevice : public ProcessDevice {
   DeviceTimes take_times() override;
   bool host_memory() const override { return true; }
   DeviceActivity activity() const override;
-  void abort() override;  // closes the connections, and ends the connecting
+  void abort() override;  // closes the connections, and ends a prepare() that is connecting; for any thread
 
  private:
   class Impl;

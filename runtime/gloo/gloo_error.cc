@@ -22,8 +22,8 @@ constexpr std::array<std::string_view, 8> kOfTime = {
     "Timed out waiting", "Connect timeout", "Read timeout",    "Send timeout",
     "Write timeout",     "Wait timeout",    "Timeout waiting", "Connection timed out"};
 
-// transport/tcp/pair.cc, of every wait on a connection that another wait's timeout has closed, or that
-// abort() has.
+// transport/tcp/pair.cc says this in every wait on a connection that the timeout of another wait, or abort(),
+// has closed.
 constexpr std::string_view kClosedHere = "Application timeout caused pair closure";
 
 }  // namespace
@@ -38,8 +38,9 @@ void throw_gloo(const gloo::Exception& error, const std::string& what, ErrorFact
   throw PeerLost(message, std::move(facts));
 }
 
-// A send that breaks a connection goes on with the descriptor that it has just closed, and fails there: not
-// with a gloo::Exception. The message of a failed check begins with the path of its source.
+// When a send of Gloo breaks a connection, Gloo goes on with the descriptor that it has just closed, and a
+// check fails there, which is not a gloo::Exception. The message of a failed check begins with the path of
+// its source file, and that tells the transport's checks from others.
 void throw_gloo(const gloo::EnforceNotMet& error, const std::string& what, ErrorFacts facts) {
   const std::string words = error.what();
   if (words.find("gloo/transport/") == std::string::npos) throw;

@@ -1,4 +1,5 @@
-// Errors of Gloo as the project's: the one place that reads Gloo's words.
+// Turns errors of Gloo into the project's errors. This is the only place that reads the words of Gloo's
+// messages.
 #pragma once
 
 #include <string>
@@ -10,11 +11,12 @@
 
 namespace cp::runtime {
 
-// Throw Timeout for what did not happen in time, and PeerLost for a connection that broke, both with the
-// facts. The message is `what` and Gloo's own.
+// Throws Timeout if something did not happen in time, else PeerLost: a connection broke. Both have the facts.
+// The message is `what`, followed by Gloo's own.
 [[noreturn]] void throw_gloo(const gloo::Exception& error, const std::string& what, ErrorFacts facts);
-// A check of Gloo's own that failed: PeerLost where it is one of its transport. Others are defects, and are
-// thrown again as they are, so that it is to be called where the error was caught.
+// The same for a check inside Gloo that failed. Throws PeerLost if the check is one of Gloo's transport.
+// Others are defects, and are thrown again as they are; so call it only inside the handler that caught the
+// error.
 [[noreturn]] void throw_gloo(const gloo::EnforceNotMet& error, const std::string& what, ErrorFacts facts);
 
 }  // namespace cp::runtime

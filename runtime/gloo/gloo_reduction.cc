@@ -11,9 +11,10 @@
 namespace cp::runtime {
 namespace {
 
-// A wait for a peer costs some ten microseconds, which a larger piece outweighs; a smaller one is still in
-// the cache when it is added up.
+// The largest piece. Chosen between two costs: a wait for a peer takes some ten microseconds (estimated),
+// which smaller pieces would pay more often; and a piece should still be in the cache when it is reduced.
 constexpr std::int64_t kMostPieceBytes = std::int64_t{512} << 10;
+// Rooms begin at cache lines, which have 64 bytes on x86.
 constexpr std::int64_t kRoomAlignment = 64;
 
 struct Span {
@@ -22,6 +23,7 @@ struct Span {
 
 }  // namespace
 
+// The factor 2: pieces of even and of odd number have rooms of their own.
 std::int64_t reduced_piece_bytes(std::int64_t size) {
   const std::int64_t room = kMostStagingBytes / (2 * std::max<std::int64_t>(size - 1, 1));
   return std::clamp(room / kRoomAlignment * kRoomAlignment, kRoomAlignment, kMostPieceBytes);
@@ -44,7 +46,7 @@ struct GlooReduction::Call {
     const std::int64_t each = count / size, more = count % size;
     return {member * each + std::min<std::int64_t>(member, more), each + (member < more ? 1 : 0)};
   }
-  // Of a part; empty where the part is shorter than others.
+  // A piece of a part, if pieces have `most` elements. It is empty if this part ends before.
   static Span piece_of(const Span& part, std::int64_t piece, std::int64_t most) {
     return {part.begin + piece * most, std::clamp<std::int64_t>(part.count - piece * most, 0, most)};
   }
@@ -67,7 +69,7 @@ void GlooReduction::reserve(std::int64_t part_bytes) {
                " bytes, which takes ", staging_bytes(), " bytes; at most ", kMostStagingBytes,
                " are declared");
   staging_.reset();
-  // Filled, so that running faults no page in.
+  // make_unique fills the memory with zeros, so that no page fault happens in a run.
   staging_ = std::make_unique<std::byte[]>(idx(staging_bytes()));
   for (std::size_t i = 0; i < arriving_.size(); ++i)
     arriving_[i] =
@@ -99,7 +101,7 @@ void GlooReduction::run(Call& call) {
   if (call.count == 0) return;
   const std::int64_t element_bytes = size_bytes(call.dtype);
   if (size_ > 1) call.values = unbound(call.in, call.count * element_bytes);
-  // No part is longer than the first.
+  // No part is longer than the first. While piece i arrives, piece i - 1 is reduced.
   const std::int64_t piece = reduced_piece_bytes(size_) / element_bytes;
   const std::int64_t pieces = (call.part(0, size_).count + piece - 1) / piece;
   for (std::int64_t i = 0; i <= pieces; ++i) {
@@ -111,8 +113,8 @@ void GlooReduction::run(Call& call) {
   for (; call.results_sent > 0; --call.results_sent) call.results->waitSend();
 }
 
-// In turn, and each member from its neighbour on: a transfer begins when both sides are posted, and nobody
-// has all others' first.
+// Sends and receives are posted in turn, because a transfer begins only when both sides are posted. Each
+// member begins with its neighbour, so that nobody gets the first transfers of all others.
 void GlooReduction::post(Call& call, std::int64_t number) {
   const std::int64_t element_bytes = size_bytes(call.dtype),
                      most = reduced_piece_bytes(size_) / element_bytes;

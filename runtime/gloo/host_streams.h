@@ -1,9 +1,11 @@
-// HostStreams: CUDA's streams and events on host threads, for libraries that block.
+// HostStreams gives libraries whose calls block the streams and events that CUDA has. Each stream is a host
+// thread.
 //
-// A stream is a FIFO of work that one thread of its own runs. record and wait are entries of the FIFO, so
-// that only streams wait for one another; synchronize alone blocks the caller. The first exception that any
-// work throws ends everything: what has not begun is dropped, streams that wait go on, and synchronize throws
-// it, now and ever after.
+// A stream is a queue of work that its thread runs in order. record() and wait() are entries of the queue, so
+// only streams wait for one another; synchronize() alone blocks the caller.
+//
+// The first exception that any work throws ends everything: work that has not begun is dropped, streams that
+// wait for an event go on, and synchronize() throws this exception, now and at every later call.
 #pragma once
 
 #include <condition_variable>
@@ -25,14 +27,17 @@ class HostStreams {
  public:
   using Work = std::function<void()>;
 
-  // `on_error` is called once, on the thread whose work failed: it should make blocked work of other streams
-  // return.
+  // `on_error` is called once, on the thread whose work was the first to fail. It should make the work of
+  // other streams that is blocked return.
   explicit HostStreams(std::function<void()> on_error);
-  ~HostStreams();  // drops what has not begun and waits for what has
+  // Drops the work that has not begun, and waits for the work that has.
+  ~HostStreams();
   HostStreams(const HostStreams&) = delete;
   HostStreams& operator=(const HostStreams&) = delete;
 
-  // Makes sure that streams 0 .. count-1 exist. All functions are for one thread, the host's.
+  // All functions are for one thread, which is not that of a stream.
+
+  // Makes sure that the streams 0 .. count-1 exist. A stream must exist before it is used below.
   void require(std::size_t count);
   void enqueue(StreamId stream, Work work);
   EventId record(StreamId stream);
@@ -56,9 +61,10 @@ class HostStreams {
   bool done(EventId event) const;
 
   std::function<void()> on_error_;
-  std::mutex mutex_;  // of everything below
-  // Few are waited for at once, and who waits is woken for that alone: a step costs no switch to the host's
-  // thread.
+  std::mutex mutex_;  // guards everything below
+  // event_ wakes streams that wait for events, and idle_ wakes synchronize(). There are two, and one more in
+  // each stream, so that a thread is woken only for what it waits for: the end of a step does not wake the
+  // host's thread.
   std::condition_variable event_, idle_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::int64_t unfinished_ = 0;  // entries of all streams

@@ -1,4 +1,4 @@
-// In the place of gloo_backend.cc, where Gloo was not found.
+// The build takes this file instead of gloo_backend.cc if it has not found Gloo.
 #include "runtime/gloo/gloo_backend.h"
 
 namespace cp::runtime {

@@ -1,4 +1,5 @@
-// RendezvousStore: what Gloo's contexts find one another through, kept by the job's rendezvous server.
+// A RendezvousStore is a Gloo store whose keys and values the job's rendezvous server keeps. The ranks of a
+// group find one another through it.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,8 @@
 
 namespace cp::runtime {
 
-// Throws what the client throws: Timeout for a key that nobody sets, PeerLost when the job has failed. Keys
-// of two stores with one prefix are the same.
+// The store puts `prefix` before each key. Two stores with the same prefix share their keys. The functions
+// throw what the client throws: Timeout for a key that nobody sets, PeerLost if the job has failed.
 class RendezvousStore : public gloo::rendezvous::Store {
  public:
   explicit RendezvousStore(std::shared_ptr<RendezvousClient> client, std::string prefix = "gloo/");

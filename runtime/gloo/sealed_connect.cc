@@ -197,7 +197,8 @@ class SealedConnect {
     });
   }
 
-  // Descriptors of others than the ranks are the first to go.
+  // Called if there are no descriptors or buffers left. A connection that has proven nothing is closed for
+  // the next; if there is none, it waits a moment.
   void accept_with_room() {
     if (!unproven_.empty()) {
       refuse_one();
@@ -238,7 +239,7 @@ class SealedConnect {
     });
   }
 
-  // The rank's place in the group, where it is one that connects to this rank and has not yet.
+  // The rank's place in the group, if it is a rank that should connect to this one and has not done so yet.
   std::optional<std::size_t> awaited(Rank rank) const {
     for (std::size_t place = index_ + 1; place < group_.ranks.size(); ++place) {
       if (group_.ranks[place] == rank && !result_.sockets[place].is_open()) return place;
@@ -256,7 +257,7 @@ class SealedConnect {
     incoming->socket.close(ignored);
   }
 
-  // The oldest of those that have not even said which rank they are, else the oldest.
+  // Refuses the oldest connection that has not even said which rank it is, or if there is none, the oldest.
   void refuse_one() {
     const auto silent = std::ranges::find_if(
         unproven_, [](const IncomingPtr& incoming) { return incoming->link.nonce_of_listening.empty(); });
@@ -275,7 +276,8 @@ class SealedConnect {
     return sealed_key(options_.token, options_.job_id, name_, listener.ticket);
   }
 
-  // Serves the connections meanwhile. Nothing when the time or the device ends first.
+  // Waits for the rank's address in the store, and serves the connections meanwhile. Returns nothing if the
+  // time is over first, or an abort or an error came.
   std::optional<Listener> listener_of(std::size_t place) {
     const std::string key = store_key(group_.ranks[place]);
     while (!io_.stopped() && !is_in_store(key, kStoreSlice)) {
@@ -332,7 +334,7 @@ class SealedConnect {
     });
   }
 
-  // A listener that is flooded refuses the oldest connections, a rank's perhaps.
+  // Tries again later: a listener that is flooded refuses the oldest connections, which may be a rank's.
   void lose(const OutgoingPtr& outgoing, const error_code& error) {
     outgoing->problem = error == boost::asio::error::eof ? "closed the connection" : error.message();
     outgoing->timer.expires_after(outgoing->retry_after);
@@ -350,7 +352,8 @@ class SealedConnect {
     return {.culprits = std::move(culprits), .operation = "connect", .group = name_, .rank = self()};
   }
 
-  // Its listener closes when all are connected, this rank among them, or when it ends.
+  // Why a refused connection means that the rank is gone: it closes its listener only when all ranks are
+  // connected, this one among them, or when it ends.
   PeerLost gone(const Outgoing& outgoing) const {
     const Rank rank = group_.ranks[outgoing.place];
     return PeerLost(str(what(), ": rank ", rank, " no longer listens at ",
@@ -386,8 +389,8 @@ class SealedConnect {
     throw Timeout(text, about(ranks));
   }
 
-  // Those that are certainly not connected. A rank whose address was not asked for, since one before it has
-  // not told its own, may be there.
+  // The ranks that are certainly not there. Addresses are asked for in order, so a rank behind the one whose
+  // address is awaited may be there, and is not named.
   std::vector<Rank> absent() {
     std::vector<Rank> ranks;
     for (std::size_t place = 0; place < group_.ranks.size(); ++place) {

@@ -1,12 +1,13 @@
-// Connects a group's ranks with one another by connections that have proven the job's token (sealed_proof.h),
-// before Gloo gets them.
+// Connects the ranks of a group with one another. Both ends of each connection prove that they know the job's
+// token (sealed_proof.h) before Gloo gets the connection.
 //
-// Each rank but the last listens on one port while the group connects, and tells the store where; each
-// connects to all that come before it in the group, and takes connections from those behind. All of it goes
-// on at once on the calling thread, so that no rank waits for another by the order in which it connects.
+// Each rank but the last of the group listens on one port while the group connects, and tells the store
+// where. Each rank connects to all that come before it in the group, and accepts connections from those
+// behind it. All of this happens at once on the calling thread, so that ranks may connect in any order.
 //
-// Whoever else connects keeps nobody waiting: connections that have proven nothing are served side by side,
-// and when there are many, the oldest goes; a rank whose connection went that way connects again.
+// Strangers who connect do not hold up the ranks: connections that have proven nothing yet are served side by
+// side, and if there are too many, the oldest is closed. A rank whose connection was closed in this way
+// connects again.
 #pragma once
 
 #include <chrono>
@@ -24,35 +25,39 @@
 namespace cp::runtime {
 
 struct SealedOptions {
-  // What the store tells is known to all who may read it. With a token, who connects knows that, too; without
-  // one, that store is all the secret there is.
+  // Whoever connects must know what the store tells, and the token. Without a token the store is the only
+  // secret.
   std::string token = {}, job_id = {};
-  std::string address = "127.0.0.1";          // numeric, of this machine, that the others connect to
-  std::chrono::milliseconds timeout{30'000};  // of the whole group
+  std::string address = "127.0.0.1";          // a numeric address of this machine; the others connect to it
+  std::chrono::milliseconds timeout{30'000};  // until the whole group must be connected; chosen
   std::stop_token abort = {};                 // ends the connecting, from any thread
 };
 
-// Connections of others than the group's ranks, which were refused.
+// Connections that did not come from the group's ranks and were refused.
 struct Strangers {
   std::int64_t count = 0;
-  std::string listener = {},
-              first = {};  // "127.0.0.1:4711": where the first of them connected, and from where
+  // "127.0.0.1:4711": where this rank listened, and where the first stranger connected from.
+  std::string listener = {}, first = {};
 };
 
 struct SealedSockets {
-  std::vector<Descriptor>
-      sockets;  // by place in the group, none at the own one; not inherited by programs started later
+  // By place in the group; there is none at the own place. Programs that are started later do not inherit
+  // them.
+  std::vector<Descriptor> sockets;
   Strangers strangers;
 };
 
-// How many connections that have not proved the token are served at a time. Chosen: it bounds what strangers
-// can make a rank keep open.
+// How many connections that have not proven the token are served at a time. Chosen: it bounds the number of
+// descriptors that strangers can make a rank keep open.
 inline constexpr std::size_t kMostUnproven = 128;
 
-// Blocks until this rank, at place `index` of the group, is connected with all others. The store is the
-// group's own. Throws Timeout that names who has not come, as facts too; PeerLost for a rank that has stopped
-// listening and after an abort; AuthenticationError when what listens at a rank's address does not know the
-// token; and what the store throws.
+// Blocks until this rank, at place `index` of the group, is connected with all others. `store` must be for
+// this group alone. Throws
+//   Timeout              if ranks have not come in time; its text and its facts name them
+//   PeerLost             if a rank has stopped listening, or after an abort
+//   AuthenticationError  if whatever listens at a rank's address does not know the token
+//   RendezvousError      if a rank's entry in the store is not an address
+// and what the store throws.
 SealedSockets connect_sealed(const Group& group, std::int32_t index, gloo::rendezvous::Store& store,
                              const SealedOptions& options);
 

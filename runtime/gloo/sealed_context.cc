@@ -22,8 +22,9 @@
 #include "shared/base/error.h"
 
 #ifdef __SANITIZE_THREAD__
-// A buffer's destructor waits, by a reference count, until nobody uses the buffer: of that, the thread
-// sanitizer sees what is done here, and not what is done in the library.
+// A buffer's destructor waits, by a reference count, until nobody uses the buffer. The thread sanitizer sees
+// the part of this that happens in this file, but not the part inside Gloo's library, which was built without
+// it; so it reports a race that does not exist.
 //
 // The sanitizer's library asks the program for this function, so it is not hidden as all others are.
 extern "C" __attribute__((visibility("default"))) const char*
@@ -38,9 +39,10 @@ namespace {
 
 namespace tcp = gloo::transport::tcp;
 
-// What is taken from the kernel at a time and added up, so that the cache of the core has it: a quarter of
-// the smallest second-level caches of servers (512 KiB). What is sent is added up at once: in such parts it
-// would wake the receiver for each.
+// The number of bytes that are taken from the kernel at a time, and then added up while the core's cache
+// still has them. Derived: a quarter of the smallest second-level caches of servers (512 KiB). A message that
+// is sent is added up at once instead, because sending it in such parts would wake the receiver for each
+// part.
 constexpr std::size_t kSummedBytes = std::size_t{128} << 10;
 
 void fold_into(PassedPayloads::Checksums& checksums, std::uint64_t slot, std::uint64_t checksum) {
@@ -80,13 +82,13 @@ class SealedPair final : public tcp::Pair {
     }
   }
 
-  // Gloo's, and the size of what arrives.
+  // The same as Gloo's, but it also checks the size of the message, counts its bytes and takes its checksum.
   bool read() override {
     if (state_ == CLOSED) return false;
     gloo::NonOwningPtr<tcp::UnboundBuffer> buffer;
     for (;;) {
       iovec into = {.iov_base = nullptr, .iov_len = 0};
-      // Where the message is too long it throws, but the receive has been found.
+      // If the message is too long this throws, but by then it has found the receive.
       try {
         if (prepareRead(rx_, buffer, into) < 0) return false;
       } catch (const gloo::EnforceNotMet&) {
@@ -116,7 +118,8 @@ class SealedPair final : public tcp::Pair {
     return true;
   }
 
-  // Messages are written one after the other, each by as many calls as the kernel needs to take it.
+  // Messages are written one after the other, each by as many calls as the kernel needs to take it. Its
+  // checksum is taken at the first of these calls.
   bool write(tcp::Op& op) override {
     if (passed_ != nullptr && is_payload(op) && !is_begun_) {
       if (const gloo::NonOwningPtr<tcp::UnboundBuffer> buffer(op.ubuf); buffer) {
@@ -131,7 +134,8 @@ class SealedPair final : public tcp::Pair {
     return is_written;
   }
 
-  // Gloo tells an error to all who wait for the pair but the one whose message has begun to arrive.
+  // Gloo tells an error to all who wait for the pair, except to the one whose message has begun to arrive. So
+  // the receive of that message is put back among those that wait.
   void changeState(state next) noexcept override {
     if (next == CLOSED && ex_ != nullptr && rx_.ubuf) {
       const auto slot = rx_.preamble.slot;
@@ -221,7 +225,8 @@ PayloadSizeError::PayloadSizeError(std::int32_t from, std::size_t sent, std::siz
       sent_bytes(sent),
       expected_bytes(expected) {}
 
-// TCP has no broadcast: Linux lets a socket listen at a broadcast address, and nobody connect to it.
+// Gloo's pairs must have an address to listen at, before they get the connection that was made already. TCP
+// has no broadcast: Linux lets a socket listen at a broadcast address, but nobody can connect to it.
 std::shared_ptr<gloo::transport::Device> make_gloo_thread() {
   tcp::attr attributes;
   attributes.ai_family = AF_INET;

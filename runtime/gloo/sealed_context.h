@@ -1,12 +1,15 @@
-// Gloo over connections that have been made already (sealed_connect.h).
+// Makes Gloo contexts over connections that exist already (sealed_connect.h).
 //
-// Gloo's own pairs listen for anybody and take whoever comes first. Those here are subclasses of Gloo's that
-// begin with a connection. Two more things differ from Gloo's: what goes wrong with a message on Gloo's
-// thread is an error of the pair and of who waits for it there, where Gloo ends the process; and a message
-// that is shorter than what it was to fill is such an error too, where Gloo calls it complete.
+// Gloo's own pairs (the ends of its connections) listen, and take whoever connects first. The pairs here are
+// subclasses of Gloo's that begin with a connection. They differ from Gloo's in two more ways:
+//   - If something goes wrong with a message on Gloo's thread, Gloo ends the process. Here it is an error of
+//     the pair, which whoever waits for the pair gets.
+//   - If a message is shorter than the receive that it is for, Gloo takes the receive for complete. Here it
+//   is
+//     a PayloadSizeError.
 //
-// The subclasses stand on Gloo's protected members, those of the version that Debian has (0.5.0 of 2022):
-// cmake/gloo/probe.cc asks for all of them when the build is configured.
+// The subclasses use protected members of Gloo, those of the version that Debian has (0.5.0 of 2022).
+// cmake/gloo/probe.cc checks that all of them exist when the build is configured.
 #pragma once
 
 #include <atomic>
@@ -28,25 +31,28 @@
 
 namespace cp::runtime {
 
-// A member of the group sent a message of another size than the receive that it was for.
+// Thrown by a wait if a member of the group sent a message of another size than the receive that it is for.
 class PayloadSizeError : public gloo::IoException {
  public:
   PayloadSizeError(std::int32_t from, std::size_t sent, std::size_t expected);
-  const std::int32_t sender;  // its place in the group
+  const std::int32_t sender;  // the member's place in the group
   const std::size_t sent_bytes, expected_bytes;
 };
 
-// The thread that Gloo's connections are served by. Throws InvalidInput on a machine without a loopback
-// interface.
+// Makes the device of Gloo, whose thread serves all connections of the contexts made with it. Throws
+// InvalidInput on a machine without a loopback interface.
 std::shared_ptr<gloo::transport::Device> make_gloo_thread();
 
-// Bytes that have arrived, counted as they do.
+// A counter of the bytes that have arrived, which Gloo's thread moves on as they arrive. Any thread may read
+// it.
 using ArrivedBytes = std::shared_ptr<std::atomic<std::uint64_t>>;
 
-// Checksums of the payloads that passed on a context's connections, taken between the memory and the sockets,
-// when a cache has the bytes anyway. Those of a connection fold in its order, which is one at both its ends;
-// messages of even and of odd slots apart, so that a collective can tell two kinds. A message is in them
-// before the wait for it returns.
+// The checksums of the payloads that passed on a context's connections. They are taken between the memory and
+// the sockets, when a cache has the bytes anyway.
+//
+// The checksums of the messages of one connection are folded into one in their order, which is the same at
+// both ends. Messages with even and with odd slots are folded apart, so that a collective can tell two kinds
+// of messages. A message is folded in before the wait for it returns.
 class PassedPayloads {
  public:
   struct Checksums {
@@ -59,20 +65,22 @@ class PassedPayloads {
 
   Connection& of(std::size_t place) { return connections_.at(place); }  // by place in the group
 
-  // Of a message that is sent: what goes to many members in one slot is read once. For any thread.
+  // Returns the checksum of a message that is sent. If the same memory goes to many members in one slot, it
+  // is read only once. Any thread may call this.
   std::uint64_t checksum_of(std::span<const std::byte> payload, std::uint64_t slot);
 
-  // Forgets everything; nothing is under way.
+  // Forgets everything. Call it only while no message is under way.
   void clear();
 
  private:
   std::vector<Connection> connections_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::map<std::tuple<const std::byte*, std::size_t, std::uint64_t>, std::uint64_t> known_;
 };
 
-// `sockets`: by place in the group, none at `index`, the own one. The timeout is that of each wait. Without
-// `passed` there are no checksums.
+// Makes a context of the connections `sockets`, which are by place in the group, with none at `index`, the
+// own place. The context owns them. `timeout` is that of each wait. If `passed` is null, no checksums are
+// taken.
 std::shared_ptr<gloo::Context> make_gloo_context(std::shared_ptr<gloo::transport::Device> device,
                                                  std::int32_t index, std::vector<Descriptor> sockets,
                                                  std::chrono::milliseconds timeout, ArrivedBytes arrived,

@@ -3,13 +3,14 @@
 namespace cp::runtime {
 namespace {
 
+// 8 bytes; the last one is the version of the exchange.
 constexpr std::string_view kMagic = "cpdata\n1";
 
 void append_number(std::string& out, std::uint64_t value, int bytes = 8) {
   for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
 }
 
-// With its length, so that no two sequences of texts look alike.
+// Appends the length too, so that no two different sequences of texts give the same bytes.
 void append_text(std::string& out, std::string_view text) {
   append_number(out, text.size());
   out.append(text);

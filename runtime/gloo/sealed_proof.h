@@ -1,17 +1,21 @@
-// The proof that both ends of a connection between two ranks know the job's token, without sending it.
+// With these messages both ends of a connection between two ranks prove that they know the job's token,
+// without sending it.
 //
 //   who connects   -> who listens    hello: the two ranks and a nonce
 //                  <-                a nonce of its own
 //                  ->                the proof of who connects
 //                  <-                the proof of who listens; from here on the connection is the ranks'
 //
-// All four have fixed sizes, so that neither end reads a byte of what comes after. A stranger who connects
-// learns nothing that the token could be guessed from: who listens proves itself last. A proof is HMAC-SHA256
-// over the end that makes it, both ranks and both nonces, by a key made of the token, the job, the group and
-// the listener's own random ticket: a recorded exchange, one of another pair, another group or another job,
-// and one that is sent back do not hold.
+// All four messages have fixed sizes, so that neither end reads a byte of what comes after them. A stranger
+// who connects learns nothing from which the token could be guessed, because the listening end proves itself
+// last.
 //
-// The exchange says who is at the other end. What is sent later is neither encrypted nor sealed.
+// A proof is an HMAC-SHA256 of the end that makes it, both ranks and both nonces. Its key is made of the
+// token, the job, the group and a random ticket of the listener. So a proof does not hold if it was recorded
+// earlier, or comes from another pair of ranks, another group or another job, or is the other end's own proof
+// sent back.
+//
+// The exchange only says who is at the other end. What is sent later is neither encrypted nor sealed.
 #pragma once
 
 #include <cstddef>
@@ -32,14 +36,16 @@ struct SealedLink {
   std::string nonce_of_connecting, nonce_of_listening;  // kNonceBytes each
 };
 
+// The key of the proofs: an HMAC-SHA256 of the other three by the token.
 std::string sealed_key(std::string_view token, std::string_view job_id, std::string_view group,
                        std::string_view ticket);
 
-// What the end proves itself by.
+// The proof that the end `by` makes. It has 32 bytes, as every SHA-256 does.
 constexpr std::size_t kProofBytes = 32;
 std::string sealed_proof(const std::string& key, SealedEnd by, const SealedLink& link);
 
-// kHelloBytes, of the link's ranks and the nonce of who connects; and back. Nothing for bytes that are none.
+// sealed_hello() writes the first message: 8 bytes of magic, the two ranks in 4 bytes each, and the nonce of
+// the end that connects. parse_sealed_hello() reads it back, and returns nothing for bytes that are no hello.
 constexpr std::size_t kHelloBytes = 8 + 2 * 4 + kNonceBytes;
 std::string sealed_hello(const SealedLink& link);
 std::optional<SealedLink> parse_sealed_hello(std::string_view bytes);
