@@ -48,8 +48,8 @@ struct GlooOptions {
   std::string token = {}, job_id = {};
   std::string hostname = "127.0.0.1";  // of the interface that peers connect to
 
-  // How long connecting a group may take, and how long each wait for a peer. 30 s, like Gloo's own default,
-  // is chosen: it is long enough for processes that start one after the other.
+  // How long connecting a group may take, and how long each wait for a peer. 30 s is
+  // chosen: long enough for processes that start one after the other.
   std::chrono::milliseconds timeout{30'000};
   // How long each wait for a peer may take, if not `timeout`. In a job with a rendezvous server this is set
   // to a very long time, because the server knows better which ranks are lost and which compute.

@@ -5,8 +5,7 @@
 //   - If something goes wrong with a message on Gloo's thread, Gloo ends the process. Here it is an error of
 //     the pair, which whoever waits for the pair gets.
 //   - If a message is shorter than the receive that it is for, Gloo takes the receive for complete. Here it
-//   is
-//     a PayloadSizeError.
+//     is a PayloadSizeError.
 //
 // The subclasses use protected members of Gloo, those of the version that Debian has (0.5.0 of 2022).
 // cmake/gloo/probe.cc checks that all of them exist when the build is configured.

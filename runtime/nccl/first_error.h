@@ -1,4 +1,4 @@
-// FirstError: the first of the errors that any thread of a device meets.
+// A FirstError keeps the first of the errors that any thread of a device meets.
 #pragma once
 
 #include <atomic>
@@ -13,16 +13,18 @@ namespace cp::runtime {
 
 class FirstError {
  public:
-  // For any thread; later ones change nothing.
+  // Keeps the error, unless there is one already. Any thread may call this. An exception that is not an Error
+  // is kept as an Error of the kind check_failed with its text.
   void set(const std::exception_ptr& error);
   explicit operator bool() const { return is_set_.load(std::memory_order_acquire); }
-  // Throws it, as the type of its kind and with its facts, with `more` behind its message. It is set.
+  // Throws the error as the type that belongs to its kind, with its facts, and with `more` behind its
+  // message. Call it only if an error is set.
   [[noreturn]] void rethrow(const std::string& more) const;
 
  private:
   std::mutex mutex_;
   std::atomic<bool> is_set_{false};
-  std::optional<Error> error_;  // changes no more once it is set
+  std::optional<Error> error_;  // does not change any more after it is set, so it is read without the lock
 };
 
 }  // namespace cp::runtime

@@ -1,9 +1,10 @@
-// What NcclDevice asks of its GPU.
+// The check that NcclDevice makes before it uses a GPU.
 #pragma once
 
 namespace cp::runtime {
 
-// Throws InvalidInput where this process sees no such GPU: how many there are, or why there is none.
+// Throws InvalidInput if this process sees no GPU with this number. The message says how many there are, or
+// why there is none.
 void require_gpu(int cuda_device);
 
 }  // namespace cp::runtime

@@ -18,7 +18,8 @@
 namespace cp::runtime {
 namespace {
 
-// Names of hosts, GPUs and targets, and ids of boots, have none.
+// Separates the fields of GpuOfRank in a text. Names of hosts, GPUs and targets, and ids of boots, have no
+// line end.
 constexpr char kBetween = '\n';
 
 std::string text_of(const GpuOfRank& gpu) {
@@ -33,7 +34,8 @@ GpuOfRank gpu_from(const std::string& text) {
 }
 
 RankGpu gpu_of_this_rank(const JobEnvironment& job, RendezvousClient& client) {
-  constexpr std::chrono::hours kUntilTheDriverHasStarted{24 * 365};  // a lost rank shows otherwise
+  // A year, which stands for ever: drivers may take long to start, and a lost rank is found by the server.
+  constexpr std::chrono::hours kUntilTheDriverHasStarted{24 * 365};
   const VisibleGpus visible = visible_gpus();
   if (visible.gpus.empty())
     throw InvalidInput(
@@ -67,7 +69,8 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   NcclOptions nccl;
   nccl.rank = job.rank, nccl.world_size = job.world_size;
   nccl.cuda_device = gpu.cuda_device;
-  // Plans are the same on all ranks, so those of GPUs that differ are the host's.
+  // Plans are the same on all ranks. If the ranks' GPUs differ, plans are therefore made for the host's
+  // target, which fits every GPU.
   if (!gpu.targets_differ.empty()) nccl.target = &host_target();
   nccl.timeout = job.timeout;
   nccl.communicators = options.communicators;

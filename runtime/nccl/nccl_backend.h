@@ -1,4 +1,4 @@
-// The nccl back end: a GPU for each rank. What it has of its own beside what every back end has.
+// The nccl back end gives each rank a GPU. This header has the back end, and the options that only it has.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,16 @@
 
 namespace cp::runtime {
 
-// For JoinedDeviceOptions::own.
+// To be given in JoinedDeviceOptions::own.
 struct NcclBackendOptions final : BackendOptions {
-  std::optional<RankGpu> gpu = {};  // unset: as rank_gpu() says, which all ranks of the job then ask
+  // The rank's GPU. If it is not set, Backend::rank_gpu chooses it; then all ranks of the job must leave it
+  // unset, because they tell each other their GPUs.
+  std::optional<RankGpu> gpu = {};
   NcclCommOptions communicators = {};
 };
 
+// In a build without CUDA and NCCL the back end has no `make`, and `why_not` says what is missing
+// (no_nccl_backend.cc).
 Backend nccl_backend();
 
 }  // namespace cp::runtime

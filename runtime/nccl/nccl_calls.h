@@ -1,10 +1,11 @@
-// The calls of NCCL and CUDA that a rank's plan becomes, as data: what the NCCL device issues, in its order,
-// and what its observed records are made of. Needs neither library.
+// The calls of NCCL and CUDA that a rank's plan becomes, as data. NcclDevice issues exactly these calls in
+// this order, and its observed records are made of them. This code needs neither library, so any machine can
+// show and test the calls.
 //
 //   AllGather, ReduceScatter, AllReduce, Broadcast   the call of the same name
 //   Exchange     one group of sends and receives; transfers of nothing are left out
-//   AllToAll     one group of sends and receives with all members and with the rank itself, which an Exchange
-//                never has
+//   AllToAll     one group of sends and receives with all members and with the rank itself. An Exchange never
+//                has a transfer with the rank itself, so that the two can be told apart.
 //   Repeat       its iterations one after the other
 #pragma once
 
@@ -20,10 +21,10 @@
 
 namespace cp::runtime {
 
-// An address that a call gets: an element of a buffer of the plan.
+// An address that a call gets, as an element of a buffer of the plan.
 struct Address {
-  BufferId buffer = -1;
-  std::int64_t offset = 0;
+  BufferId buffer = -1;     // -1: nullptr
+  std::int64_t offset = 0;  // elements
   bool operator==(const Address&) const = default;
 };
 
@@ -37,21 +38,21 @@ struct NcclCall {
     recv,
     group_start,
     group_end,
-    kernel,  // a launch of the project's own
+    kernel,  // a kernel of a plan, which is not NCCL's
     event_record,
     stream_wait_event,
   };
   Function function = Function::kernel;
-  StreamId stream = -1;  // of group_start and group_end, as comm: of the transfers that they hold together
-  std::int64_t launch = -1;      // which launch of the executor made it, from 0; -1 for events
+  StreamId stream = -1;      // group_start and group_end have stream and comm of the transfers between them
+  std::int64_t launch = -1;  // the number, from 0, of the executor's launch that made the call; -1 for events
   std::string_view kernel = {};  // operation_name() of a kernel
   GroupId comm = -1;
   Address send_buffer = {}, recv_buffer = {};
-  // Elements, as NCCL counts: of what one member gives (all_gather) or gets (reduce_scatter).
+  // Elements, as NCCL counts them: what one member gives (all_gather) or gets (reduce_scatter), else all.
   std::int64_t count = 0;
   DType dtype = DType::f32;
   std::optional<ReduceOp> reduction = {};
-  std::int32_t peer = -1;  // of send and recv; the root of broadcast
+  std::int32_t peer = -1;  // index in the group: of send and recv; the root of broadcast
   EventId event = -1;
   bool operator==(const NcclCall&) const = default;
 };
@@ -59,24 +60,26 @@ struct NcclCall {
 // One launch of a step.
 struct NcclLaunch {
   StreamId stream = 0;
-  std::int64_t number = 0;     // which launch of the executor, from 0
+  std::int64_t number = 0;     // counts the executor's launches, from 0
   std::int64_t iteration = 0;  // of the enclosing Repeat
 };
 
-// Appends the calls of one launch of a collective of the plan: the only place that decides on them.
+// Appends the calls of one launch of a collective of the plan. This is the only place that decides which
+// calls these are.
 void add_nccl_calls(const Plan& plan, const Collective& collective, const NcclLaunch& launch,
                     std::vector<NcclCall>& calls);
 
-// All of the plan, as the executor launches it.
+// Returns the calls of the whole plan, in the order in which the executor launches it.
 std::vector<NcclCall> nccl_calls(const Plan& plan);
 
-// The records that the calls amount to, one for each launch of a collective. Sequence numbers count per
-// communicator, from those in `next_sequences` (by group) on, which move on.
+// Returns the records that the calls amount to, one for each launch of a collective. Sequence numbers count
+// per communicator: they begin at those in `next_sequences` (by GroupId), which the function moves on.
 std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan,
                                        std::vector<std::int64_t>& next_sequences);
 std::vector<OpRecord> observed_records(const std::vector<NcclCall>& calls, const Plan& plan);  // from 0
 
-// One line a call: "ncclAllGather(x+0, y+0, 256, ncclFloat32, tp, comm)".
+// Writes each call in a line, with the names of buffers, group and stream: "ncclAllGather(x+0, y+0, 256,
+// ncclFloat32, tp, comm)".
 std::string to_text(const std::vector<NcclCall>& calls, const Plan& plan);
 
 }  // namespace cp::runtime

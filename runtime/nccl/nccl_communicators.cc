@@ -19,8 +19,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Connecting gets at least this long, even in a job with a shorter timeout: NCCL finds out the topology and
-// opens its connections then, which can take seconds. Chosen; it is also the default timeout
-// of a job (job_environment.h).
+// opens its connections then, which can take seconds. Chosen; it is also the default timeout of a job
+// (job_environment.h).
 constexpr std::chrono::milliseconds kLeastConnectTimeout{30'000};
 
 std::string encode(const std::map<std::string, Group>& groups) {
@@ -49,7 +49,7 @@ void decode(const std::string& text, std::map<std::string, Group>& groups) {
   }
 }
 
-// Leaves the handles when it goes.
+// Enters the handles, and leaves them when it is destroyed. Throws PeerLost if their end has begun.
 class Entered {
  public:
   Entered(NcclHandles& handles, const std::string& what, NcclHandles::Call call) : handles_(handles) {
@@ -165,7 +165,7 @@ ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::
   ncclComm_t* const comm = handles_.add(NcclHandles::Kind::parent);
   ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
   how.blocking = 0;
-  how.minCTAs = how.maxCTAs = 1;
+  how.minCTAs = how.maxCTAs = 1;  // one channel: nothing is ever sent through it
   {
     const Entered entered(handles_, attempt.what, NcclHandles::Call::make);
     const ncclResult_t result =
@@ -212,6 +212,7 @@ void NcclCommunicators::await(ncclComm_t comm, const std::string& what, const Er
                         static_cast<double>(timeout.count()) / 1000, " s"),
                     facts);
     }
+    // Chosen: short beside the seconds that connecting takes.
     std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
 }
@@ -227,7 +228,7 @@ ncclConfig_t NcclCommunicators::config() const {
   const NcclCommOptions& wanted = options_.communicators;
   if (wanted.min_ctas) made.minCTAs = *wanted.min_ctas;
   if (wanted.max_ctas) made.maxCTAs = *wanted.max_ctas;
-  // NCCL 2.28 compares the least with the most also where that is unset, and then no least is small enough.
+  // NCCL 2.28 compares minCTAs with maxCTAs even if maxCTAs is unset, and then refuses every minCTAs.
   if (wanted.min_ctas && !wanted.max_ctas) made.maxCTAs = NcclCommOptions::kMostCtas;
   if (wanted.cta_policy) made.CTAPolicy = *wanted.cta_policy;
   return made;

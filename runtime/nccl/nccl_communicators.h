@@ -1,10 +1,14 @@
-// NcclCommunicators: a communicator of NCCL for each group of a rank, made once and kept for later plans.
+// NcclCommunicators makes a communicator of NCCL for each group of a rank, and keeps it for later plans.
 //
-// Each is made in two moves. First a communicator that does not block (ncclConfig_t::blocking = 0), of the
-// world or of the group's members: connecting can then be given up after a time. From that one the group's is
-// split, which blocks: calls of one that does not block each start a thread of NCCL (ncclGroupEnd of NCCL
-// 2.28), several times the cost of the call. The first one, through which nothing is ever sent, has a single
-// channel; the other shares nothing with it (ncclConfig_t::splitShare) and inherits no option.
+// Each communicator is made in two moves:
+//   1. A parent, of the world or of the group's members, whose calls do not block (ncclConfig_t::blocking =
+//   0).
+//      So connecting can be given up after a time.
+//   2. The group's communicator, split from the parent, whose calls block. With a communicator that does not
+//      block, each call would start a thread of NCCL (ncclGroupEnd of NCCL 2.28), which costs several times
+//      as much as the call.
+// Nothing is ever sent through the parent, so it has a single channel. The other shares nothing with it
+// (ncclConfig_t::splitShare) and inherits no option.
 #pragma once
 
 #include <cstdint>
@@ -28,26 +32,30 @@ struct NcclCommunicator {
   Group group;
   std::string name;  // canonical_name(group)
   BegunCollectives begun;
-  ncclComm_t* comm = nullptr;
+  ncclComm_t* comm = nullptr;  // the handle's place, which NcclHandles owns
 };
 
-// All functions are for the rank's thread.
+// All functions are for the rank's thread, the one that uses the device.
 class NcclCommunicators {
  public:
-  // `options` and `handles` outlive this. Throws InvalidInput for options that have no effect here.
+  // `options` and `handles` must outlive this object. Throws InvalidInput for a cta_policy that has no effect
+  // here.
   NcclCommunicators(const NcclOptions& options, NcclHandles& handles);
 
-  // The groups' communicators, by GroupId; those that are missing are made, in the order of their names.
-  // Blocks. Throws Timeout with the group and its members when not all of them came in time, PeerLost when
-  // the end has begun meanwhile, and as throw_nccl. After an error the handles are to be aborted.
+  // Returns the groups' communicators, by GroupId, and makes those that are missing in the order of their
+  // names. The function blocks. Throws InvalidInput if this rank is not a member of a group, Timeout if not
+  // all members came in time, PeerLost if the handles' end has begun meanwhile, and what throw_nccl() throws.
+  // After an error the caller must abort the handles.
   std::vector<NcclCommunicator*> connect(const std::vector<Group>& groups);
 
-  // Registers memory with each of the communicators (ncclCommRegister) until forget_buffers().
+  // Registers the buffers with each of the communicators (ncclCommRegister) until forget_buffers(). The
+  // buffers stay the caller's.
   void register_buffers(const std::vector<NcclCommunicator*>& members,
                         std::span<const std::span<std::byte>> buffers);
   void forget_buffers();
 
-  // Waits until what was asked of the communicator is done. Throws as connect(); `what` of messages.
+  // Waits until the communicator has done what it was asked for. Throws what connect() throws; messages begin
+  // with `what`.
   void await(ncclComm_t comm, const std::string& what, const ErrorFacts& facts) const;
 
   void reset_sequences();
@@ -57,15 +65,15 @@ class NcclCommunicators {
 
   Groups missing(const std::vector<Group>& groups) const;
   void split_from_world(const Groups& own);
-  // For errors of connecting: "rank 0 cannot connect group cp[0,1]".
+  // What errors of connecting say: "rank 0 cannot connect group cp[0,1]".
   struct Attempt {
     std::string what;
     ErrorFacts facts;
   };
   Attempt connecting(const std::string& group) const;
-  // A communicator of the ranks that does not block.
+  // Makes a communicator of the ranks whose calls do not block. `key` is the same on all of them, and new.
   ncclComm_t connect_parent(const std::string& key, const std::vector<Rank>& ranks, const Attempt& attempt);
-  // The rank's group among those that the parent is split into, or none of them.
+  // Splits the parent. `group` is this rank's group among those that the parent is split into, or null.
   void split(ncclComm_t parent, int color, const Group* group, const Attempt& attempt);
   ncclConfig_t config() const;
 
@@ -81,8 +89,9 @@ class NcclCommunicators {
   std::vector<Registered> registered_;
 };
 
-// Groups of one call each of ncclCommSplit: in order, as many as have no rank in common. Equal on all ranks
-// that give the same groups.
+// Deals the groups into rounds. Each round is one call of ncclCommSplit, so its groups have no rank in
+// common: it takes the groups in order and leaves those that do not fit for the next rounds. The result is
+// the same on all ranks that give the same groups.
 std::vector<std::vector<const Group*>> split_rounds(const std::map<std::string, Group>& groups);
 
 }  // namespace cp::runtime

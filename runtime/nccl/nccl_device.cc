@@ -29,7 +29,8 @@
 namespace cp::runtime {
 namespace {
 
-// Steps whose events wait to be read: at least those of a run, if these are not more than that.
+// The largest number of steps whose events wait to be read. The events of a run fit if it has no more steps.
+// Chosen: two events for each of 16 Ki steps are 32 Ki events of CUDA.
 constexpr std::size_t kUnreadTimes = 16'384;
 
 std::atomic<bool> g_left_behind{false};
@@ -63,7 +64,7 @@ class NcclDevice::Impl {
                    .on_error = [this](const std::exception_ptr& error) { fail(error); }},
                   handles_) {}
 
-  // Ends the communicators; whether nothing of them is left, so that the rest can go.
+  // Ends the communicators. Returns whether nothing of them is left, so that the rest can be destroyed.
   bool end() {
     watchdog_.stop();
     bool destroys = false;
@@ -151,14 +152,14 @@ class NcclDevice::Impl {
     return times_.take();
   }
 
-  // On any thread.
+  // Any thread may call this.
   void abort() {
     fail(std::make_exception_ptr(
         PeerLost(str("rank ", options_.rank, ": the communicators were aborted on this side"))));
   }
 
  private:
-  // On any thread. The first error stays; with it the end begins.
+  // Keeps the error if it is the first, and begins the end of the communicators. Any thread may call this.
   void fail(const std::exception_ptr& error) {
     error_.set(error);
     handles_.abort();
@@ -175,7 +176,7 @@ class NcclDevice::Impl {
 
   // ---- prepare
 
-  // Of the plan before. What it observed stays; its events have happened.
+  // Forgets what belongs to the plan before, whose events have all happened. What it observed stays.
   void forget_plan() {
     collect_records();
     plan_ = nullptr;
@@ -187,7 +188,8 @@ class NcclDevice::Impl {
     kernels_.reset();
   }
 
-  // A stream with collectives gets one of high priority.
+  // A plan's stream with collectives gets a CUDA stream of high priority, so that a collective need not wait
+  // behind the thread blocks of a long kernel.
   void choose_streams(const Plan& plan) {
     std::vector<bool> communicates(plan.streams.size());
     for (const StepRef& ref : steps_of(plan)) {
@@ -236,6 +238,7 @@ class NcclDevice::Impl {
     digests_ = collective_digests(plan);
     launches_of_run_ = 0;
     for (const StepRef& ref : steps_of(plan)) launches_of_run_ += static_cast<std::size_t>(ref.count);
+    // For two runs, so that events are read after every other run at most; 1024 (chosen) for small plans.
     const std::size_t room = std::clamp<std::size_t>(2 * launches_of_run_, 1024, kUnreadTimes);
     events_.use(streams_, room);
     times_.use(streams_.size());
@@ -278,7 +281,7 @@ class NcclDevice::Impl {
     launches_->done(group, stream, pair.end);
   }
 
-  // Errors are those of running work: for synchronize() to throw.
+  // Runs f(). Its errors are kept for synchronize() to throw, like all errors of running work.
   template <class F>
   EventId enqueued(const F& f) {
     if (handles_.is_ending()) return 0;
@@ -316,7 +319,8 @@ class NcclDevice::Impl {
     }
   }
 
-  // Of the caller's buffer; `what` is done with it.
+  // The address of the plan's buffer, for a copy of `host_bytes` bytes to or from the host. `what` is the
+  // caller's name, for messages.
   std::byte* data(const char* what, BufferId buffer, std::size_t host_bytes) const {
     CP_INVARIANT(plan_ != nullptr, "no plan is prepared");
     check_host_copy(*plan_, what, buffer, host_bytes);
@@ -325,7 +329,7 @@ class NcclDevice::Impl {
 
   // ---- what was left behind
 
-  // After an error, of those that ended.
+  // Keeps the records of the collectives that were issued; after an error only of those that have ended.
   void collect_records() {
     if (!launches_) return;
     std::vector<std::int64_t> ended = watchdog_.take_ended();
@@ -374,7 +378,7 @@ NcclDevice::NcclDevice(NcclOptions options) : impl_(std::make_unique<Impl>(std::
 
 bool left_behind() { return g_left_behind.load(); }
 
-// What hangs still uses the device's memory and streams.
+// What hangs still uses the device's memory and streams. So these are moved to a list that nobody destroys.
 NcclDevice::~NcclDevice() {
   if (impl_->end()) return;
   g_left_behind.store(true);

@@ -1,12 +1,15 @@
-// NcclDevice: a rank's GPU. Streams and events are CUDA's, collectives are NCCL's, attention is cuDNN's.
+// NcclDevice is a Device for one rank on a GPU. Streams and events are CUDA's, collectives are NCCL's, and
+// attention is cuDNN's if the build has it.
 //
-// Nothing waits on the host between prepare() and synchronize(), save that the first collectives of a
-// communicator connect its ranks, that cuBLAS and cuDNN may load a kernel when it runs first, and that no
-// more than NcclLaunches::kMostUnderWay collectives of one communicator are under way. How those of several
-// communicators are kept in order is in nccl_launch.h. A watchdog thread follows the collectives by their
-// events: it reports each that begins, and ends the device with an error when one makes no progress for
-// `timeout`, when NCCL reports an error of its own, or when abort() is called; communicators are then
-// aborted, on another thread and for no longer than `abort_timeout`.
+// Between prepare() and synchronize() the host waits for nothing, with three exceptions: the first
+// collectives of a communicator connect its ranks; cuBLAS and cuDNN may load a kernel when it runs first; and
+// no more than NcclLaunches::kMostUnderWay collectives of one communicator may be under way. nccl_launch.h
+// tells how the collectives of several communicators are kept in order.
+//
+// A watchdog thread follows the collectives by their events and reports each that begins. The device ends
+// with an error if a collective makes no progress for `timeout`, if NCCL reports an error of its own, or if
+// abort() is called. The communicators are then aborted on another thread, for which synchronize() waits no
+// longer than `abort_timeout`.
 #pragma once
 
 #include <chrono>
@@ -23,19 +26,21 @@
 
 namespace cp::runtime {
 
-// How often the watchdog looks which collectives have begun and ended.
+// How often the watchdog looks which collectives have begun and ended. Chosen: timeouts are seconds, so 10 ms
+// are exact enough for them, and a hundred looks a second take little of a core.
 inline constexpr std::chrono::milliseconds kNcclLookPeriod{10};
 
-// Of the communicators (ncclConfig_t); what is unset is NCCL's own choice.
+// Options of the communicators (ncclConfig_t). What is not set is NCCL's own choice.
 struct NcclCommOptions {
-  static constexpr int kMostCtas = 64;    // NCCL's MAXCHANNELS
-  std::optional<int> min_ctas, max_ctas;  // NCCL's channels
-  // NCCL_CTA_POLICY_*: 0 default; 1 efficiency: fewer channels for registered buffers. 2, zero, is refused:
-  // NCCL takes it for windows alone, of memory that has equal offsets on all ranks, which buffers of plans
-  // have not.
+  static constexpr int kMostCtas = 64;    // MAXCHANNELS of NCCL's sources
+  std::optional<int> min_ctas, max_ctas;  // CTAs (thread blocks) of a collective, one for each NCCL channel
+  // NCCL_CTA_POLICY_*: 0 is the default, and 1 (efficiency) takes fewer channels for registered buffers. 2
+  // (zero) is refused: NCCL uses it only for windows of memory that has equal offsets on all ranks, and
+  // buffers of plans do not have that.
   std::optional<int> cta_policy;
-  // ncclCommRegister of the arena and the caller's buffers. Those without a binding are then from
-  // ncclMemAlloc; inside of a node, bound ones must be so too for it to have an effect.
+  // Whether the arena and the caller's buffers are registered (ncclCommRegister). Buffers without a binding
+  // are then made by ncclMemAlloc. Inside a node the registration of a bound buffer has an effect only if the
+  // caller made it by ncclMemAlloc, too.
   bool register_buffers = false;
 };
 
@@ -43,58 +48,68 @@ struct NcclOptions {
   Rank rank = 0;
   std::int32_t world_size = 1;
   int cuda_device = 0;
-  // What plans for the ranks' devices are made for, where it is another than the GPU's own: of a job whose
-  // GPUs differ. It outlives the device.
+  // The target that plans are made for, if it is not the GPU's own, as in a job whose GPUs differ. It must
+  // outlive the device. Null: the GPU's own.
   const Target* target = nullptr;
-  // Brings an id that a group's first member made to the others: returns on every member what the first gave
-  // as `id`. `key` is new at each call and equal on all members; blocks until the first member has come, or
-  // for a time of its own.
+  // Brings the id of a communicator, which a group's first member made, to the others: it returns on every
+  // member what the first member gave as `id`. `key` is new at each call, and equal on all members. It blocks
+  // until the first member has come, or until a timeout of its own.
   std::function<std::string(const std::string& key, const std::optional<std::string>& id)> share;
-  // Every rank's `own`, by rank, for callers whose ranks all prepare the same plans together: groups are then
-  // split from one communicator of the world (ncclCommSplit, which all its ranks must call). Unset: each
-  // group has an id of its own.
+  // Returns the `own` of every rank, by rank. Set it only if all ranks of the world prepare plans together:
+  // groups are then split from one communicator of the world (ncclCommSplit, which all its ranks must call).
+  // If it is not set, each group has an id of its own.
   std::function<std::vector<std::string>(const std::string& key, const std::string& own)> all_gather = {};
-  std::chrono::milliseconds timeout{30'000};  // of a collective without progress
-  // Of connecting, in prepare(); unset: `timeout`, and at least 30 s, since NCCL takes seconds to start on a
-  // machine of many GPUs.
+
+  // All times here are chosen; none is measured. 30 s is the default of a job (job_environment.h).
+  std::chrono::milliseconds timeout{30'000};  // how long a collective may make no progress
+  // How long connecting a group may take in prepare(). If it is not set, it is `timeout`, but at least 30 s,
+  // since NCCL takes seconds to start on a machine of many GPUs.
   std::optional<std::chrono::milliseconds> connect_timeout = {};
-  std::chrono::milliseconds abort_timeout{5'000};     // of ncclCommAbort
-  std::chrono::milliseconds destroy_timeout{30'000};  // of ncclCommDestroy, when all work is done
+  // How long ncclCommAbort may take. An error of the job waits for it, so it is shorter than the others.
+  std::chrono::milliseconds abort_timeout{5'000};
+  std::chrono::milliseconds destroy_timeout{
+      30'000};  // how long ncclCommDestroy may take, when all work is done
   NcclCommOptions communicators = {};
-  // In prepare(), with the plan's groups, before those that are new connect. What it throws, prepare()
-  // throws, and the device is as it was.
+
+  // Called by prepare() with the plan's groups, before the new ones connect. If it throws, prepare() throws
+  // the same, and the device is as it was before.
   std::function<void(const std::vector<Group>&)> before_connect = {};
-  // On the watchdog's thread or in synchronize(), soon after the collective begins.
+  // Called on the watchdog's thread or inside synchronize(), soon after a collective begins, and soon after
+  // it has ended (then without a record).
   OnCollective on_collective = {};
-  OnCollectiveEnd on_collective_end = {};  // the same, soon after it has ended; without a record
-  // On the same threads, of a collective without progress for the timeout: whether it may go on for as long
-  // again, since a member that has not begun it lives. Unset: it may not.
+  OnCollectiveEnd on_collective_end = {};
+  // Called on the same threads if a collective has made no progress for `timeout`. Returns whether the
+  // collective may go on for as long again, because a member that has not begun it lives. If it is not set,
+  // no collective may.
   std::function<bool(const CollectiveBegin&)> may_wait = {};
 };
 
-// "nccl", "cuda", "cuda driver", "cudnn".
+// The versions of the libraries, by name: "nccl", "cuda", "cuda driver", "cudnn", as far as they are there.
 std::map<std::string, std::string> gpu_library_versions();
 
-// GPUs that this process sees; 0 without a driver.
+// The number of GPUs that this process sees; 0 if there is no driver.
 int gpu_count();
-// What plans for a GPU of this process are made for. Throws InvalidInput where there is no such GPU, or none
-// of its generation is known.
+// The target that plans for this GPU are made for. Throws InvalidInput if this process sees no such GPU, or
+// if its generation is not known.
 const Target& gpu_target_of(int cuda_device);
 
-// Whether a device that has gone left communicators behind, whose threads and kernels still use what it had:
-// the process may go on, but is to end by _exit(), without the destructors of what they use.
+// Whether a device that was destroyed has left communicators behind, because they did not end in time. Their
+// threads and kernels still use what the device had. The process may go on, but must end by _exit(), so that
+// no destructor runs of what they use.
 bool left_behind();
 
 class NcclDevice : public ProcessDevice {
  public:
-  // Throws InvalidInput where there is no such GPU: with the number that there are.
+  // Throws InvalidInput if this process sees no such GPU, with the number that there are.
   explicit NcclDevice(NcclOptions options);
+  // Ends the communicators: destroys them if all work is done and well, else aborts them. Those that do not
+  // end in time are left behind with all memory of the device (left_behind()).
   ~NcclDevice() override;
 
   Rank rank() const override;
-  const Target& target() const override;  // of the GPU, or that of NcclOptions
-  // Bindings are addresses of the GPU. Communicators are made in the order of the groups' names on all ranks,
-  // split from the world's or each from its id (NcclOptions), and kept for later plans.
+  const Target& target() const override;  // that of NcclOptions, else the GPU's
+  // Bindings are addresses of the GPU's memory. On all ranks the missing communicators are made in the order
+  // of the groups' names. The device keeps them for later plans.
   void prepare(const Plan& plan, const Bindings& bindings) override;
   void launch(const StepRef& step, std::int64_t iteration) override;
   EventId record(StreamId stream) override;
@@ -105,8 +120,8 @@ class NcclDevice : public ProcessDevice {
 
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;
-  // Kernels run on the GPU, out of sight: it counts as computing until a collective has had no progress for
-  // the timeout.
+  // The host cannot see kernels run on the GPU. So the device counts as computing until a collective has made
+  // no progress for the timeout.
   DeviceActivity activity() const override;
   bool host_memory() const override { return false; }
   void abort() override;

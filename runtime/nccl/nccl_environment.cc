@@ -22,7 +22,7 @@ std::string numeric(const sockaddr* address) {
   return getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
 }
 
-// Of an interface, or of a numeric address that one has; empty where none has it.
+// The name of the interface that is called `interface` or has the numeric address; empty if there is none.
 std::string interface_name(const std::string& interface, const std::string& address) {
   ifaddrs* raw = nullptr;
   if (getifaddrs(&raw) != 0) return "";
@@ -36,7 +36,8 @@ std::string interface_name(const std::string& interface, const std::string& addr
   return found.empty() && address.starts_with("127.") ? "lo" : found;
 }
 
-// The token does not follow from it.
+// 8 bytes of an HMAC by the token in hexadecimal, since NCCL's number has 64 bits. Nobody can find the token
+// from it.
 std::string socket_magic(const JobEnvironment& job) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   const std::string mac = hmac_sha256(job.token, str("cpsim nccl sockets ", job.job_id));

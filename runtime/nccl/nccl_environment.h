@@ -1,5 +1,5 @@
-// What NCCL and CUDA read from the environment of the ranks: set here where the user has set nothing. They
-// read most of it once, at their first call.
+// The environment variables of NCCL and CUDA that a launcher sets for its ranks, unless the user has set
+// them. The libraries read most of them once, at their first call, so they must be there when a rank starts.
 #pragma once
 
 #include <string>
@@ -10,19 +10,22 @@
 
 namespace cp::runtime {
 
-// "NCCL_LAUNCH_ORDER_IMPLICIT=1", ...: Backend::variables of nccl.
-//   NCCL_LAUNCH_ORDER_IMPLICIT=1    communicators of a GPU start their work in the order of the calls
-//   CUDA_DEVICE_MAX_CONNECTIONS=32  the most: streams in one of the GPU's queues, 8 otherwise, wait for one
-//                                   another's kernels
-//   NCCL_SOCKET_IFNAME              the interface of --interface; where ranks share GPUs of one machine, lo
-//   NCCL_SOCKET_MAGIC               a number made of the job's token, which NCCL's data sockets ask for in
-//                                   versions that read this (those before ask for one that is the same
-//                                   everywhere)
-// and where ranks may share a GPU, which NCCL allows to ranks of different hosts alone:
-//   NCCL_HOSTID                     each is a host of its own (set always: no two may be alike)
-//   NCCL_MULTI_RANK_GPU_ENABLE=1    versions that take several ranks of a GPU are asked to
-//   NCCL_NET=Socket                 what they send does not go out to a network card and back
-//   NCCL_MNNVL_ENABLE=0             nor do "hosts" reach each other by NVLink
+// This is Backend::variables of the nccl back end. It returns "NCCL_LAUNCH_ORDER_IMPLICIT=1" and so on:
+//   NCCL_LAUNCH_ORDER_IMPLICIT=1    The communicators of a GPU start their work in the order of the calls.
+//   CUDA_DEVICE_MAX_CONNECTIONS=32  The GPU has 32 queues, the largest number, instead of 8. Streams that
+//   share
+//                                   a queue wait for one another's kernels.
+//   NCCL_SOCKET_IFNAME              The interface of --interface; lo if ranks share GPUs of one machine.
+//   NCCL_SOCKET_MAGIC               A number made of the job's token. NCCL's data sockets ask for it in
+//   versions
+//                                   that read this variable. Older ones ask for a number that is the same
+//                                   everywhere.
+// If ranks may share a GPU, which NCCL allows only to ranks of different hosts, also:
+//   NCCL_HOSTID                     Each rank is a host of its own. It is set even if the user has set it,
+//                                   because no two may be alike.
+//   NCCL_MULTI_RANK_GPU_ENABLE=1    Asks versions that can have several ranks on a GPU to do so.
+//   NCCL_NET=Socket                 What ranks send does not go out to a network card and back.
+//   NCCL_MNNVL_ENABLE=0             These "hosts" do not try to reach each other by NVLink.
 std::vector<std::string> nccl_variables(const JobEnvironment& rank, const LaunchNetwork& network);
 
 }  // namespace cp::runtime

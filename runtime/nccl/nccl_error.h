@@ -1,4 +1,4 @@
-// Results of NCCL's calls as the project's errors.
+// Turns results of NCCL's calls into the project's errors.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace cp::runtime {
 
-// Throws InvalidInput for what NCCL will not do, naming --allow-shared-gpu where two ranks have one GPU;
-// PeerLost for what failed on the way: a connection, a peer, the GPU. The message is `what` and the words of
-// NCCL, which nothing reads after this; the facts are the given ones, with advice about shared memory where
-// NCCL's words are about it.
+// Throws InvalidInput if NCCL refuses what it was asked for; if the reason is that two ranks have one GPU,
+// the advice names --allow-shared-gpu. Throws PeerLost if something failed on the way: a connection, a peer,
+// the GPU. The message is `what`, followed by the words of NCCL, which nothing reads after this. The facts
+// are the given ones; if NCCL's words are about shared memory, there is advice about it. `comm` may be null.
 [[noreturn]] void throw_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what,
                              ErrorFacts facts = {});
 

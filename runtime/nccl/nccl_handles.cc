@@ -7,6 +7,7 @@
 namespace cp::runtime {
 namespace {
 
+// Looks every 100 us (chosen), since the other side only stores an atomic and wakes nobody.
 template <class Condition>
 void poll_until(const Condition& holds) {
   while (!holds()) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -61,8 +62,8 @@ void NcclHandles::run_end(State& state, End how) {
 }
 
 bool NcclHandles::end_all(State& state, End how) {
-  poll_until([&] { return state.inside.load() != Call::make; });  // it writes the places that are read here
-  { const std::lock_guard lock(state.asking); }  // who asked before is done, and nobody asks any more
+  poll_until([&] { return state.inside.load() != Call::make; });  // such a call writes the places read here
+  { const std::lock_guard lock(state.asking); }  // async_error() is done, and cannot begin again
   std::vector<const ncclComm_t*> places;         // what is added later stays empty
   {
     const std::lock_guard lock(state.mutex);
@@ -72,10 +73,10 @@ bool NcclHandles::end_all(State& state, End how) {
   }
   if (places.empty()) return true;
   static_cast<void>(cudaSetDevice(state.cuda_device));
-  // In one group: an abort waits for the GPU, where another communicator's kernel may wait for what is not
-  // aborted yet. Parents first: a split that is under way ends with its parent, and has then written its
-  // child or not.
-  int levels = 1;  // of groups
+  // All end in one group of NCCL, because an abort waits for the GPU, where another communicator's kernel may
+  // wait for what is not aborted yet. Parents come first: a split that is under way ends with its parent, and
+  // has then either written its child or never will.
+  int levels = 1;  // how many groups of NCCL the thread is in
   bool ended = ncclGroupStart() == ncclSuccess;
   for (const ncclComm_t* place : places) {
     const ncclComm_t comm = *place;
@@ -89,8 +90,8 @@ bool NcclHandles::end_all(State& state, End how) {
       ended = false;
     }
   }
-  // By now all are told to abort, also those that a call of the rank's thread uses; they are freed at the end
-  // of the group.
+  // By now all are told to abort, even one that a call of the rank's thread still uses. NCCL frees them at
+  // the end of the group, so that call must have returned before.
   poll_until([&] { return state.inside.load() == Call::none; });
   for (; levels > 0; --levels) ended = ncclGroupEnd() == ncclSuccess && ended;
   return ended;

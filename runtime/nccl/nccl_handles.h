@@ -1,9 +1,9 @@
-// NcclHandles: all communicators of a device, who may use them, and their end.
+// NcclHandles owns all communicators of a device. It knows who uses them, and ends them.
 //
-// NCCL wants that no other thread uses a communicator which is freed. The rank's thread therefore enters
-// before it calls NCCL and leaves afterwards, which costs it two stores and never a wait; once the end has
-// begun it cannot enter any more. The end runs on a thread of its own, which nobody needs to wait for: what
-// hangs there is left behind, with all that it uses.
+// NCCL demands that no thread uses a communicator while another frees it. So the rank's thread calls enter()
+// before it calls NCCL, and leave() afterwards. This costs it two stores, and never a wait. Once the end of
+// the communicators has begun, it cannot enter any more. The end runs on a thread of its own, for which
+// nobody must wait: if a call of NCCL hangs there, it is left behind with all that it uses.
 #pragma once
 
 #include <atomic>
@@ -27,27 +27,27 @@ class NcclHandles {
   // ---- the rank's thread
   enum class Call : char {
     none,
-    make,  // makes communicators or asks for them: returns soon, since those that are being made do not block
-    use,   // uses complete ones: may connect them, and then returns late, or when they are aborted
+    make,  // makes communicators or asks for their state; it returns soon, since parents do not block
+    use,   // uses complete ones; it may connect them, and then returns late, or when they are aborted
   };
-  // Whether it may call NCCL; then it calls leave() afterwards.
+  // Returns whether the thread may call NCCL. If so, it must call leave() afterwards.
   bool enter(Call call = Call::use);
   void leave() { state_->inside.store(Call::none, std::memory_order_release); }
-  // A place for a communicator that NCCL writes, maybe later and from a thread of its own; it is ended with
-  // the others. A `parent` is one from which others are split.
+  // Makes a place for a communicator. NCCL writes the communicator there, maybe later and on a thread of its
+  // own. It is ended with the others. A `parent` is one from which others are split.
   enum class Kind { parent, child };
   ncclComm_t* add(Kind kind);
 
   // ---- any thread
-  // What NCCL says of the communicator (ncclCommGetAsyncError); success once the end has begun.
+  // The state of the communicator as NCCL tells it (ncclCommGetAsyncError), or success if the end has begun.
   ncclResult_t async_error(ncclComm_t comm) const;
   bool is_ending() const { return state_->ending.load(std::memory_order_acquire); }
-  // Begin the end; the first call counts, and returns true. Return at once. destroy() aborts those
-  // communicators that have failed.
+  // Both begin the end and return at once. Only the first call of them has an effect, and returns true.
+  // destroy() aborts the communicators that have failed, and destroys the others.
   bool abort() { return end(End::abort); }
   bool destroy() { return end(End::destroy); }
-  // Whether all communicators have gone within `timeout` of the end's beginning, for which it waits first;
-  // blocks until that is clear.
+  // Waits until the end has begun, and then for at most `timeout` from its beginning. Returns whether all
+  // communicators are gone.
   bool await_end(std::chrono::milliseconds timeout) const;
 
  private:
@@ -59,9 +59,9 @@ class NcclHandles {
     std::atomic<Call> inside{Call::none};
     std::atomic<bool> ending{false};
     std::mutex asking;  // held by async_error
-    std::mutex mutex;   // of the below
+    std::mutex mutex;   // guards what follows
     std::condition_variable changed;
-    std::deque<ncclComm_t> parents, children;  // addresses stay
+    std::deque<ncclComm_t> parents, children;  // deques, because the addresses must stay
     bool ended = false, failed = false;
     Clock::time_point began;
   };
@@ -70,7 +70,7 @@ class NcclHandles {
   static void run_end(State& state, End how);
   static bool end_all(State& state, End how);
 
-  std::shared_ptr<State> state_;  // the end's too
+  std::shared_ptr<State> state_;  // shared with the thread of the end, which may live longer
 };
 
 }  // namespace cp::runtime

@@ -15,9 +15,11 @@ namespace {
 
 using Function = NcclCall::Function;
 
+// The version that brought NCCL_LAUNCH_ORDER_IMPLICIT.
 constexpr int kKeepsOrderSince = NCCL_VERSION(2, 26, 2);
 
-// Before main(): NCCL reads it once, at its first launch, which may be before this device's.
+// Read before main(), because NCCL reads the variable once, at its first launch in the process, which may be
+// earlier than this device's.
 const bool g_asked = [] {
   const char* value = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   return value != nullptr && std::string_view(value) == "1";
@@ -103,6 +105,7 @@ bool NcclLaunches::await_room(GroupId group, const NcclHandles& handles) {
   if (ends.size() < kMostUnderWay) return true;
   while (!is_finished(ends.front())) {
     if (handles.is_ending()) return false;
+    // Chosen: other collectives are still queued on the GPU, so it does not run dry meanwhile.
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   ends.pop_front();
@@ -114,12 +117,12 @@ ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch&
   add_nccl_calls(plan_, collective, where, calls_);
   const bool grouped = calls_[first].function == Function::group_start;
   ncclResult_t result = ncclSuccess;
-  // NCCL 2.28 keeps some memory for each group in which nothing is to be done.
+  // If there is nothing to do, NCCL is not called: 2.28 keeps some memory for each such group.
   if (grouped ? calls_.size() == first + 2 : calls_[first].count == 0) return result;
   for (std::size_t i = first; i < calls_.size(); ++i) {
     result = issue(calls_[i], stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
-    if (grouped && i + 1 < calls_.size()) static_cast<void>(ncclGroupEnd());  // which the thread is still in
+    if (grouped && i + 1 < calls_.size()) static_cast<void>(ncclGroupEnd());  // the thread is still in it
     break;
   }
   return result;

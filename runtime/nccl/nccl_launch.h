@@ -1,19 +1,19 @@
-// NcclLaunches: the collectives of one prepared plan as calls of NCCL. Each launch is first written down as
-// NcclCalls; those are what is issued, and what the observed records are made of.
+// NcclLaunches issues the collectives of one prepared plan as calls of NCCL. Each launch is first written
+// down as NcclCalls. Exactly these are issued, and the observed records are made of them.
 //
-// Order. NCCL wants collectives of communicators that share GPUs in one order on all of them, and a kernel
-// that waits for its peers may keep another one from starting. The executor issues a rank's collectives in
-// the plan's order, which check() proves to be without a wait cycle even if each waits for the one before it
-// (contract 5). On the GPU
-//   - NCCL 2.26 and later put communicators of one GPU in the order of their calls, with
-//     NCCL_LAUNCH_ORDER_IMPLICIT=1, and still let them overlap from CUDA 12.3 on: a kernel begins when the
-//     one before it has begun. It is believed where the process was started with it, as cprun starts its
-//     ranks.
-//   - Without it, each collective waits for the one before it, where that is on another stream: one at a
-//     time. Less would not do: groups that share one rank alone may be a cycle all the same (a double ring
-//     is), and fill the GPUs in different orders.
-// For the same reason no lazy loading of a kernel, allocation or connection inside of a launch can lock ranks
-// against each other: whatever waits, waits for what was issued before.
+// The order of collectives. If communicators share GPUs, NCCL demands that all of these GPUs run their
+// collectives in the same order; otherwise a kernel that waits for its peers may keep another one from
+// starting. The executor issues a rank's collectives in the plan's order. check() proves that this order has
+// no wait cycle even if each collective waits for the one before it (contract 5 of docs/architecture.md). On
+// the GPU this order is kept in one of two ways:
+//   - With NCCL_LAUNCH_ORDER_IMPLICIT=1, NCCL 2.26.2 and later put the communicators of a GPU in the order of
+//     their calls. From CUDA 12.3 on they still overlap: a kernel begins when the one before it has begun.
+//     This way is taken if the process was started with the variable, as cprun starts its ranks.
+//   - Without it each collective waits until the one before it has ended, if that is on another stream. So
+//     they run one at a time. Less would not be enough: even groups that share only one rank may form a cycle
+//     (those of a double ring do), and fill the GPUs in different orders.
+// For the same reason ranks cannot lock each other up by what may happen inside a launch (a kernel is loaded,
+// memory allocated, a connection made): whatever waits, waits for what was issued before.
 #pragma once
 
 #include <cstddef>
@@ -31,23 +31,24 @@
 
 namespace cp::runtime {
 
-// Whether NCCL keeps communicators in the order of their calls in this process.
+// Whether NCCL, in this process, keeps the collectives of communicators in the order of their calls.
 bool nccl_keeps_launch_order();
 
-// For the rank's thread.
+// All functions are for the rank's thread. They throw CUDA's errors as CP_CUDA does.
 class NcclLaunches {
  public:
-  // The plan outlives the issuing, the others this. `ordered`: NCCL keeps the order.
+  // `plan` must live until the last issue(), and `memory` and `members` (by GroupId) as long as this object.
+  // `ordered` is nccl_keeps_launch_order().
   NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
                bool ordered);
 
   NcclCommunicator& member(GroupId group) { return *members_[static_cast<std::size_t>(group)]; }
 
-  // Makes the stream wait as order demands; whether it does. To be called before the begin of a collective is
-  // recorded, and done() after its end.
+  // Makes the stream wait as the order demands, and returns whether it has to. Call it before the event of a
+  // collective's begin is recorded, and done() after the event `end` is.
   bool await_turn(GroupId group, cudaStream_t stream);
   void done(GroupId group, cudaStream_t stream, cudaEvent_t end);
-  // Nothing that was issued is under way.
+  // To be called when nothing that was issued is under way any more.
   void forget_turns();
 
   // Waits until fewer than kMostUnderWay collectives of the group are under way. Returns false if the end
@@ -61,13 +62,13 @@ class NcclLaunches {
   static constexpr std::size_t kMostUnderWay = 64;
   bool await_room(GroupId group, const NcclHandles& handles);
 
-  // Issues the calls and returns the result of the last one, or that of the first one that failed.
-  // `where.number` counts launches, so that those of two differ. ncclInProgress: the communicator is to be
-  // asked when they are done, before anything else is enqueued.
+  // Issues the calls of one launch, and returns the result of the last call, or of the first one that failed.
+  // `where.number` must differ from launch to launch. After ncclInProgress the caller must wait until the
+  // communicator is done (NcclCommunicators::await), before it enqueues anything else.
   ncclResult_t issue(const Collective& collective, const NcclLaunch& where, cudaStream_t stream);
 
-  // The records of all that was issued since the last call, in that order; with the sequence numbers up to
-  // the communicators' next.
+  // Returns the records of all that was issued since the last call, in this order. Their sequence numbers end
+  // just before the communicators' next ones. The plan need not exist any more.
   std::vector<OpRecord> take_records();
 
  private:
@@ -80,13 +81,13 @@ class NcclLaunches {
   std::byte* address(const Address& address) const;
 
   const Plan& plan_;
-  const Plan groups_;  // its rank and groups: records may be taken when it has gone
+  const Plan groups_;  // has only the plan's rank and groups, for take_records()
   const CudaMemory& memory_;
   std::vector<NcclCommunicator*> members_;
   const bool ordered_;
-  Turn last_;  // of a collective with peers; where NCCL does not keep the order
+  Turn last_;  // the last collective with peers, if NCCL does not keep the order
   std::vector<std::deque<cudaEvent_t>> ends_;  // by group: of the latest kMostUnderWay collectives
-  std::vector<NcclCall> calls_;                // that were issued
+  std::vector<NcclCall> calls_;                // issued since the last take_records()
 };
 
 }  // namespace cp::runtime

@@ -10,13 +10,14 @@
 namespace cp::runtime {
 namespace {
 
-constexpr std::size_t kGranularity = std::size_t{2} << 20;  // of the GPU's pages, to which NCCL rounds up
+// The size of the GPU's pages, 2 MiB, to which NCCL rounds up. It serves to tell why an allocation failed.
+constexpr std::size_t kGranularity = std::size_t{2} << 20;
 
 void* allocate(std::size_t size_bytes) {
   void* data = nullptr;
   const ncclResult_t result = ncclMemAlloc(&data, size_bytes);
   if (result == ncclSuccess) return data;
-  cudaGetLastError();  // it would be reported again by the next launch
+  cudaGetLastError();  // forgets the error, which the next launch would report again
   std::size_t free = 0, total = 0;
   CP_CUDA(cudaMemGetInfo(&free, &total));
   if (free < (size_bytes + kGranularity - 1) / kGranularity * kGranularity) return nullptr;

@@ -1,12 +1,13 @@
-// Memory of the GPU that NCCL can register.
+// Allocates memory of the GPU that NCCL can register.
 #pragma once
 
 #include "runtime/cuda/cuda_memory.h"
 
 namespace cp::runtime {
 
-// ncclMemAlloc. Inside of a node a registration has no effect on other memory (NCCL 2.28: its pages are
-// mapped by ranks in place only if they are such as it makes itself).
+// An allocator that uses ncclMemAlloc. Inside a node a registration has an effect only on such memory,
+// because ranks can map the pages of one another only if NCCL has made them (NCCL 2.28). Allocating returns
+// null if the GPU has too little memory, and else throws as throw_nccl().
 CudaAllocator nccl_allocator();
 
 }  // namespace cp::runtime

@@ -54,7 +54,7 @@ void NcclWatchdog::stop() {
 void NcclWatchdog::begin(const WatchedCollective& watched) {
   queue_.push(watched);
   if (!asleep_.load()) return;
-  { const std::lock_guard lock(sleep_mutex_); }  // it holds this only to look at what was pushed
+  { const std::lock_guard lock(sleep_mutex_); }  // the thread holds it only while it looks at what was pushed
   wake_.notify_one();
 }
 
@@ -118,7 +118,7 @@ void NcclWatchdog::fetch() {
   }
 }
 
-// The first of the stream; true when it has ended and gone.
+// Looks at the first collective of the stream. Returns true if it has ended and was removed.
 bool NcclWatchdog::advance(Stream& stream) {
   Pending& first = stream.front();
   const WatchedCollective& watched = first.watched;

@@ -1,8 +1,9 @@
-// NcclWatchdog: follows the collectives of a device by the events around them, without the rank's thread.
+// An NcclWatchdog follows the collectives of a device by the events before and after them, on a thread of its
+// own.
 //
-// It reports each collective that begins and that has ended, in the order of its stream; finds one that has
-// begun and makes no progress for a time; and asks NCCL for errors of its own while any is under way. It
-// looks every kPeriod while something is under way, on its own thread, and sleeps otherwise.
+// It reports that a collective has begun and that it has ended, in the order of its stream. It finds a
+// collective that has begun and makes no progress for a time. And it asks NCCL for errors of its own while a
+// collective is under way. Its thread looks every kPeriod while something is under way, and else sleeps.
 #pragma once
 
 #include <array>
@@ -26,7 +27,7 @@
 
 namespace cp::runtime {
 
-// Everything that it points to lives until drain() or stop() has returned.
+// A collective to be followed. Everything that it points to must live until drain() or stop() has returned.
 struct WatchedCollective {
   const Plan* plan = nullptr;
   const Collective* collective = nullptr;
@@ -34,13 +35,13 @@ struct WatchedCollective {
   StreamId stream = 0;
   StepId step = 0;
   std::int64_t number = 0, sequence = 0;
-  Digest digest;  // of all on its group up to this one
+  Digest digest;  // of all collectives on its group up to this one
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 
 // "rank 3: all_gather #17 on cp[0,1,2,3]"
 std::string describe(Rank rank, const WatchedCollective& watched);
-// The same as data, of an error of it.
+// The same as data, for an error of the collective.
 ErrorFacts facts_of(Rank rank, const WatchedCollective& watched);
 
 class NcclWatchdog {
@@ -53,29 +54,30 @@ class NcclWatchdog {
     std::chrono::milliseconds timeout{30'000};
     OnCollective on_collective;
     OnCollectiveEnd on_collective_end;
-    std::function<bool(const CollectiveBegin&)> may_wait;  // of NcclOptions
-    std::function<void(std::exception_ptr)> on_error;      // any number of times, on any thread that looks
+    std::function<bool(const CollectiveBegin&)> may_wait;  // that of NcclOptions
+    std::function<void(std::exception_ptr)> on_error;  // called any number of times, on any thread that looks
   };
   NcclWatchdog(Options options, NcclHandles& handles);
   ~NcclWatchdog();  // stops
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
-  // ---- the rank's thread; neither waits for the watchdog
-  // Before the calls of a collective, whose begin is recorded; and after them, when its end is too. In
-  // between the calls may block (the first ones of a communicator connect), which counts as time without
-  // progress.
+  // ---- the rank's thread; neither function waits for the watchdog
+  // Call begin() before the calls of a collective, when the event of its begin is recorded, and issued()
+  // after them, when the event of its end is recorded, too. The calls in between may block (the first ones of
+  // a communicator connect); this counts as time without progress.
   void begin(const WatchedCollective& watched);
   void issued() { issued_.fetch_add(1, std::memory_order_release); }
 
   // ---- the rank's thread, while nothing is launched
-  // Looks until all collectives have been seen to end, or the end of the handles has begun: then it forgets
-  // those that are left.
+  // Looks until it has seen all collectives end. If the end of the handles has begun, it forgets those that
+  // are left instead.
   void drain();
-  // How many have ended on each stream since the last call; by StreamId.
+  // Returns how many collectives have ended on each stream since the last call, by StreamId.
   std::vector<std::int64_t> take_ended();
 
-  // Whether a collective that has begun is without progress for the timeout, and waits on. For any thread.
+  // Whether a collective has made no progress for the timeout and still waits, because it may. Any thread may
+  // call this.
   bool is_stalled() const { return stalled_.load(); }
 
   void stop();
@@ -86,12 +88,12 @@ class NcclWatchdog {
     WatchedCollective watched;
     std::int64_t place = 0;  // among all
     bool has_begun = false;
-    Clock::time_point since;  // the begin, or the last time that something was seen to go on
+    Clock::time_point since;  // when it was seen to begin, or was last allowed to wait on
   };
   using Stream = std::deque<Pending>;
 
   void run();
-  // With look_mutex_.
+  // These need look_mutex_.
   void look();
   void fetch();
   bool advance(Stream& stream);
@@ -103,7 +105,7 @@ class NcclWatchdog {
   std::atomic<std::int64_t> issued_{0};
   std::atomic<bool> stalled_{false};
 
-  std::mutex look_mutex_;  // of the below
+  std::mutex look_mutex_;  // guards what follows
   std::vector<Stream> streams_;
   std::vector<std::int64_t> ended_;
   std::int64_t fetched_ = 0;
@@ -112,7 +114,7 @@ class NcclWatchdog {
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
   std::atomic<bool> asleep_{false};
-  bool stopping_ = false;  // with sleep_mutex_
+  bool stopping_ = false;  // guarded by sleep_mutex_
   std::thread thread_;     // last: uses the above
 };
 

@@ -1,4 +1,4 @@
-// In the place of nccl_backend.cc, where the CUDA toolkit or NCCL was not found.
+// The build takes this file instead of nccl_backend.cc if it has not found the CUDA toolkit or NCCL.
 #include "runtime/nccl/nccl_backend.h"
 
 namespace cp::runtime {

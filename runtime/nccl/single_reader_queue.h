@@ -1,4 +1,4 @@
-// A queue from one thread to another without a lock: neither ever waits for the other.
+// A queue from one thread to another without a lock, so that neither ever waits for the other.
 #pragma once
 
 #include <array>
@@ -31,8 +31,8 @@ class SingleReaderQueue {
     pushed_.fetch_add(1);  // sequentially consistent, for writers that then look whether the reader sleeps
   }
 
-  // ---- the reader; or readers, one at a time
-  // The value that was pushed first, nullptr where there is none. It is the reader's until pop().
+  // ---- the reader (several readers may take turns if a lock of their own keeps them apart)
+  // Returns the oldest value, or null if the queue is empty. The reader may use and change it until pop().
   T* front() {
     if (popped_.load(std::memory_order_relaxed) == pushed_.load(std::memory_order_acquire)) return nullptr;
     if (read_at_ == kBlock) {
@@ -46,13 +46,13 @@ class SingleReaderQueue {
     popped_.fetch_add(1, std::memory_order_release);
   }
 
-  // ---- anybody
+  // ---- any thread
   std::int64_t pushed() const { return pushed_.load(); }
   std::int64_t popped() const { return popped_.load(std::memory_order_acquire); }
   bool empty() const { return popped() == pushed(); }
 
  private:
-  // Values in a block. Chosen: one allocation for 256 values.
+  // The number of values in a block. Chosen, so that the writer allocates only once for 256 values.
   static constexpr std::size_t kBlock = 256;
   struct Block {
     std::array<T, kBlock> values;
