@@ -12,12 +12,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A program that loses its peer may write into a closed socket, or let an exception escape.
+// Whether a signal killed it that no lost peer causes. A program that loses its peer may write into a closed
+// socket (SIGPIPE), or let an exception escape (SIGABRT).
 bool dies_of_itself(const Suspect& suspect) {
   return suspect.signal && *suspect.signal != SIGPIPE && *suspect.signal != SIGABRT;
 }
 
-// Smaller is the likelier cause.
+// The suspect with the smaller order is the likelier cause.
 auto order(const Suspect& suspect) {
   return std::tuple(mostly_consequence(suspect), suspect.pass, !dies_of_itself(suspect), suspect.rank);
 }

@@ -1,4 +1,4 @@
-// Which of several failures was the cause of the others.
+// Finds out which of several failures was the cause of the others.
 #pragma once
 
 #include <chrono>
@@ -13,18 +13,20 @@ namespace cp::runtime {
 // Something that may have been the first failure.
 struct Suspect {
   Rank rank = -1;
-  std::optional<int> signal;          // that killed it
-  int exit_code = 0;                  // 128 + n for signal n
-  std::optional<std::string> report;  // what fail() was told; none for a process that was seen to end
-  int pass = 0;                       // grows with time; equal for what one look at all processes found
-  std::string what = {};              // of a report of the launcher's own: the middle of its text
+  std::optional<int> signal;  // the signal that killed it
+  int exit_code = 0;          // 128 + n for signal n
+  std::optional<std::string>
+      report;             // the text that fail() was told; none for a process that was seen to end
+  int pass = 0;           // grows with time; suspects found by one look at all processes share it
+  std::string what = {};  // the middle of the text, if the launcher itself made the report
 };
 
-// Whether it mostly comes of another failure: SIGPIPE, and the exit codes of timeout, peer_lost, rendezvous
-// and cancelled of a process that was seen to end.
+// Whether such a failure is mostly the consequence of another one. That holds for a process that was seen to
+// end by SIGPIPE, or with the exit code of timeout, peer_lost, rendezvous or cancelled.
 bool mostly_consequence(const Suspect& suspect);
 
-// Collects suspects for as long as a process that failed first may be seen after its consequences.
+// A CauseFinder collects suspects for a while, because the process that failed first may be seen to end later
+// than those that fail in consequence.
 class CauseFinder {
  public:
   using Clock = std::chrono::steady_clock;
@@ -32,17 +34,18 @@ class CauseFinder {
   void add(Suspect suspect, Clock::time_point now);
   bool empty() const { return suspects_.empty(); }
 
-  // When no better suspect is waited for: 100 ms after the first, or `patience` while there are only such as
-  // are mostly consequences: their cause may have happened on another machine, whose launcher takes its own
-  // 100 ms.
+  // The time until which better suspects are waited for: 100 ms (chosen) after the first one, or `patience`
+  // after it as long as all are mostly consequences. Then the cause may have happened on another machine,
+  // whose launcher waits its own 100 ms before it tells.
   Clock::time_point deadline(std::chrono::milliseconds patience) const;
 
-  // The earliest, where
-  // - what is mostly a consequence comes after all else;
-  // - of ends that were seen at once, a signal that no lost peer causes comes first, then the lower rank;
-  // - a report gives way to a later end of the process that it is about; and a report or SIGABRT to a later
-  // death by such
-  //   a signal: peers may see closed connections before the launcher sees the end.
+  // Returns the likeliest cause. There must be a suspect. It is the earliest one, except that
+  //   - suspects that are mostly consequences come after all others;
+  //   - of ends seen by the same look, one by a signal that no lost peer causes (any but SIGPIPE and SIGABRT)
+  //     comes first, and then the lower rank;
+  //   - a report gives way to the later end of the process that it is about; and a report, SIGABRT or SIGPIPE
+  //     gives way to a later death by a signal that no lost peer causes. Peers may see closed connections
+  //     before the launcher sees the end.
   const Suspect& cause() const;
 
  private:

@@ -1,10 +1,11 @@
-// Folders by system calls alone: a forked child of a process with threads may call all of these.
+// Reads and removes folders by system calls alone, so that a forked child of a process with threads may call
+// these functions.
 #pragma once
 
 namespace cp::runtime {
 
-// Calls visit(context, folder, name) for each entry but . and .., with a descriptor of the folder, until it
-// returns false. Whether the folder could be read.
+// Calls visit(context, folder, name) for each entry except . and .., until it returns false. `folder` is a
+// descriptor of the folder. Returns whether the folder could be read.
 using VisitEntry = bool (*)(void* context, int folder, const char* name);
 bool each_entry(const char* path, VisitEntry visit, void* context) noexcept;
 
@@ -16,7 +17,7 @@ bool each_entry(const char* path, F f) noexcept {
       &f);
 }
 
-// Removes a folder that holds nothing but files; whether it is gone.
+// Removes a folder that has nothing but files. Returns whether it is gone.
 bool remove_flat_folder(const char* path) noexcept;
 
 }  // namespace cp::runtime

@@ -24,13 +24,15 @@ struct Message {
   pid_t group;
 };
 
-// Other threads of the launcher may have held any lock at the fork: only system calls.
+// Sleeps 20 ms (chosen). Only system calls are allowed here, since other threads of the launcher may have
+// held any lock at the fork.
 void nap() noexcept {
   const timespec time{.tv_sec = 0, .tv_nsec = 20'000'000};
   nanosleep(&time, nullptr);
 }
 
-// Who is killed may have started another one meanwhile.
+// Kills until no process is found any more, because a process that is killed may have started another one
+// meanwhile.
 void kill_marked(const char* mark) noexcept {
   // 250 rounds of 20 ms are five seconds. A process that waits for a device which does not answer cannot be
   // killed, so there must be an end (chosen).

@@ -1,4 +1,4 @@
-// Guardian: a process that outlives the launcher by a moment, and kills what the launcher left.
+// The guardian is a process that lives a moment longer than the launcher, and kills what the launcher left.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace cp::runtime {
 
-// Forks a process without a program of its own, in a session of its own and with no descriptor but the end of
-// a pipe. When the launcher is gone, however it went, the pipe says so, and the guardian sends SIGKILL to the
-// process groups that it was told of and to all processes that carry the launcher's mark (marked.h), and then
-// removes the launcher's temporary folder. (The death signal of prctl ends the direct children alone, and not
-// what they have started.)
+// The constructor forks a process that runs no other program. It has a session of its own, and no descriptor
+// but the end of a pipe. When the launcher is gone, in whatever way, the pipe is closed. Then the guardian
+// sends SIGKILL to the process groups that it was told of, and to all processes that carry the launcher's
+// mark (marked.h), and removes the launcher's temporary folder. (The death signal of prctl would end only the
+// direct children, and not what they have started.)
 class Guardian {
  public:
-  // `folder` holds files alone; empty: there is none.
+  // There are `slots` places for process groups. `folder` has files only; if it is empty, there is no folder.
   Guardian(int slots, std::string mark, std::string folder);
   ~Guardian();  // ends the guardian process
   Guardian(const Guardian&) = delete;
@@ -23,7 +23,8 @@ class Guardian {
 
   pid_t pid() const { return pid_; }
 
-  // The process group to kill of this slot; 0: none any more. May be called in a forked child.
+  // Sets the process group of this slot that is to be killed; 0 stands for none. May be called in a forked
+  // child.
   void guard(int slot, pid_t group) const noexcept;
 
  private:
@@ -32,7 +33,7 @@ class Guardian {
   pid_t pid_ = -1;
 };
 
-// Closes, now or on exec, all descriptors from this one on. May be called in a forked child.
+// Closes all descriptors from `first` on, now or on exec. May be called in a forked child.
 void close_from(int first, bool on_exec) noexcept;
 
 }  // namespace cp::runtime

@@ -1,4 +1,4 @@
-// LineSink: where the lines of all ranks go.
+// A LineSink writes the lines of all ranks to one stream.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace cp::runtime {
 
-// LineSink: writes lines to standard output or standard error without ever blocking. What the reader does not
-// take stays here. A launcher that blocked there (for example on a pager that shows its first page) would not
-// hear signals. Lines for any other stream are written at once.
+// If the stream is standard output or standard error, writing never blocks: what the reader does not take
+// stays here. A launcher that blocked there (for example on a pager that shows its first page) would not hear
+// signals. Lines for any other stream are written at once.
 class LineSink {
  public:
   explicit LineSink(std::ostream& stream);  // which must outlive it
@@ -23,7 +23,9 @@ class LineSink {
   int fd() const { return fd_; }                            // becomes writable while waiting
 
  private:
-  static constexpr std::size_t kEnough = std::size_t{1} << 20;  // bytes; chosen
+  // The number of bytes that may wait here before ranks must wait, too. Chosen: 1 MiB is far more than a pipe
+  // takes at once (64 KiB), and little memory.
+  static constexpr std::size_t kEnough = std::size_t{1} << 20;
 
   std::ostream& stream_;
   int fd_ = -1;  // of standard output or error

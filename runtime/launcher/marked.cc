@@ -13,9 +13,9 @@
 namespace cp::runtime {
 namespace {
 
-constexpr std::size_t kMostDigits = 10;
+constexpr std::size_t kMostDigits = 10;  // an int of 32 bits has at most 10 decimal digits
 
-// 0 for what is no number.
+// Returns 0 if the text is not a number.
 pid_t pid_of(const char* name) noexcept {
   std::int64_t pid = 0;
   for (; *name != '\0'; ++name) {
@@ -25,7 +25,7 @@ pid_t pid_of(const char* name) noexcept {
   return static_cast<pid_t>(pid);
 }
 
-// The number behind the mark, where one begins at `at` and all of it is there; else -1.
+// Returns the number behind the mark, if one begins at `at` and all of it is there; else -1.
 int index_at(const char* at, const char* end) noexcept {
   int index = 0;
   std::size_t digits = 0;
@@ -34,7 +34,7 @@ int index_at(const char* at, const char* end) noexcept {
   return digits > 0 && at != end && *at == '\0' ? index : -1;
 }
 
-// What a process carries behind the mark; -1: nothing.
+// Returns the number that a process carries behind the mark, or -1 if it carries none.
 int index_in(int environment, const char* mark) noexcept {
   const std::size_t size = std::strlen(mark), kept = size + kMostDigits + 1;
   char buffer[8192];

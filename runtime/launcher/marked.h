@@ -1,10 +1,12 @@
-// The processes that a launcher's processes have started, found again wherever they have gone: in a group or
-// a session of their own, and after their parents have died.
+// Finds the processes that a launcher's processes have started, wherever they have gone: even in a group or a
+// session of their own, and after their parents have died.
 //
-// Each process gets a variable that nobody else has, and its descendants inherit it unless they begin with an
-// empty environment. (A cgroup would hold those too; but an ordinary login session may make none, and one
-// whose maker is killed stays behind.) All functions but make_mark() call only what a signal handler may, so
-// that a forked child of a process with threads may call them.
+// Each process gets an environment variable that nobody else has, the mark. Its descendants inherit it,
+// unless they begin with an empty environment. (A cgroup would hold those, too. But an ordinary login session
+// may not make one, and a cgroup stays behind if the process that made it is killed.)
+//
+// All functions but make_mark() call only what a signal handler may call, so that a forked child of a process
+// with threads may call them.
 #pragma once
 
 #include <string>
@@ -12,11 +14,11 @@
 
 namespace cp::runtime {
 
-// "CPRUN_MARK=1f3a5c7d9e0b2a4c-": a process carries that and its index behind it.
+// Makes a new mark, "CPRUN_MARK=1f3a5c7d9e0b2a4c-". A process carries it with its index behind it.
 std::string make_mark();
 
-// Calls visit(context, pid, index) for each process that carries the mark and runs or is stopped; zombies
-// carry nothing, nor does what this user may not look at.
+// Calls visit(context, pid, index) for each process that carries the mark and runs or is stopped. It cannot
+// find zombies, which have no environment, nor processes whose environment this user may not read.
 using VisitProcess = void (*)(void* context, pid_t pid, int index);
 void each_marked(const char* mark, VisitProcess visit, void* context) noexcept;
 

@@ -9,11 +9,12 @@
 namespace cp::runtime {
 namespace {
 
-constexpr std::size_t kReadBytes = 64 * 1024;  // what a pipe of Linux holds unless it is told otherwise
+constexpr std::size_t kReadBytes = 64 * 1024;  // the capacity of a Linux pipe by default (pipe(7))
 // After a process has ended, at most this much of its output is read. It is more than a pipe holds, so if
 // more comes, another process still writes into the pipe, and waiting for the end could take for ever.
 constexpr std::size_t kMostDrainedBytes = 4 * 1024 * 1024;
-constexpr std::size_t kLastLineBytes = 500;  // of the last line that a failure quotes; chosen
+// So much of a rank's last line is quoted in a failure. Chosen: enough for a message, and short in an error.
+constexpr std::size_t kLastLineBytes = 500;
 
 }  // namespace
 

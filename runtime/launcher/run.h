@@ -17,7 +17,7 @@
 
 namespace cp::runtime {
 
-// What Launcher::fail() was told, from any thread.
+// Keeps what Launcher::fail() was told until the loop takes it. Any thread may call add().
 class FailureReports {
  public:
   FailureReports();
@@ -31,8 +31,8 @@ class FailureReports {
   Pipe wake_;
 };
 
-// Descendants whose parents have died become children of this process while one exists, so that it can see
-// them end.
+// While a Subreaper exists, descendants whose parents have died become children of this process, so that it
+// can see them end (PR_SET_CHILD_SUBREAPER of prctl(2)).
 class Subreaper {
  public:
   Subreaper();
@@ -47,7 +47,7 @@ class Subreaper {
 class LauncherRun {
  public:
   LauncherRun(const LaunchOptions& options, FailureReports& reports);
-  ~LauncherRun();  // kills what is left: only where finish() did not return
+  ~LauncherRun();  // kills what is left, which is nothing if finish() has returned
   LauncherRun(const LauncherRun&) = delete;
   LauncherRun& operator=(const LauncherRun&) = delete;
 
@@ -57,21 +57,22 @@ class LauncherRun {
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
-  // A process, then what is left of its group.
+  // A process and, when it has ended, what is left of its group.
   struct Process {
     ProcessEnd end;
     RankOutput out, err;
     std::string last_words;                   // the last line of its stderr when it ended
-    bool ended = false;                       // the process
-    bool group_ended = false;                 // and its group
-    bool gone = false;                        // and what had left the group
-    std::vector<pid_t> strays = {};           // that have left the group, and were told to end
-    bool has_strays = true;                   // as far as is known
-    std::optional<Time> stopped_since;        // while it is stopped
-    std::optional<Time> kill_at, give_up_at;  // what is left of the group
+    bool ended = false;                       // the process has ended
+    bool group_ended = false;                 // its group has, too
+    bool gone = false;                        // what had left the group has, too
+    std::vector<pid_t> strays = {};           // descendants that have left the group and were told to end
+    bool has_strays = true;                   // whether there may be any, as far as is known
+    std::optional<Time> stopped_since;        // set while it is stopped
+    std::optional<Time> kill_at, give_up_at;  // when what is left of the group is killed, or given up
   };
   enum class Phase { running, failed, stopping, killing };
-  // Used if the owner of the processes gives no patience of its own (chosen).
+  // Used if LaunchOptions::patience is not set. Chosen: longer than the 100 ms that a launcher on another
+  // machine takes to find the cause there, with time for its message.
   static constexpr std::chrono::milliseconds kPatience{500};
 
   void start_all();
@@ -89,7 +90,7 @@ class LauncherRun {
   void look_for_strays(Time now);
   void end_stray(Process& process, pid_t pid, Time now);
   void settle(Process& process, Time now);
-  bool is_over(const Process& process, Time now) const;  // the grace for what it left
+  bool is_over(const Process& process, Time now) const;  // whether the grace for what it left is over
   void look_for_stop(Process& process, Time now);
   void keep_deadlines(Time now);
 
@@ -115,11 +116,11 @@ class LauncherRun {
   std::vector<pollfd> polled_;
 
   Phase phase_ = Phase::running;
-  Time phase_ends_{};  // of failed and stopping
+  Time phase_ends_{};  // only in the phases failed and stopping
   CauseFinder suspects_;
-  std::optional<std::chrono::milliseconds> patience_;  // once it was asked for
+  std::optional<std::chrono::milliseconds> patience_;  // set once it was asked for
   int pass_ = 0;
-  Time look_at_{};  // for strays, not before
+  Time look_at_{};  // strays are not looked for before this time
   std::optional<ProcessFailure> first_failure_;
   std::optional<int> interrupted_by_;
 };

@@ -1,4 +1,4 @@
-// Signals that a loop over poll() can wait for.
+// Makes signals something that a loop over poll() can wait for.
 #pragma once
 
 #include <csignal>
@@ -9,10 +9,10 @@
 
 namespace cp::runtime {
 
-// While one exists, SIGINT, SIGTERM, SIGHUP and SIGQUIT are only collected, whichever thread they reach,
-// SIGCHLD wakes whoever polls fd(), and SIGPIPE is ignored. One at a time: CP_INVARIANT. SIGINT, SIGHUP and
-// SIGQUIT stay ignored where they were (nohup, a shell's background job). The destructor brings back what was
-// before.
+// While a SignalScope exists, SIGINT, SIGTERM, SIGHUP and SIGQUIT are only collected, whichever thread they
+// reach; SIGCHLD wakes whoever polls fd(); and SIGPIPE is ignored. If SIGINT, SIGHUP or SIGQUIT were ignored
+// before (by nohup, or in a shell's background job), they stay ignored. The destructor brings back what was
+// before. There may be only one at a time, which CP_INVARIANT checks.
 class SignalScope {
  public:
   SignalScope();
@@ -21,9 +21,11 @@ class SignalScope {
   SignalScope& operator=(const SignalScope&) = delete;
 
   int fd() const { return pipe_.read_end.get(); }  // readable when something came
-  std::vector<int> take();  // all but SIGCHLD since the last call, each as often as it came
+  // Returns all signals but SIGCHLD that came since the last call, each as often as it came.
+  std::vector<int> take();
 
-  // In a forked child before exec: what was before the scope. Calls only what a signal handler may call.
+  // To be called in a forked child before exec. Brings back what was before the scope, and calls only what a
+  // signal handler may call.
   void restore() const noexcept;
 
  private:
@@ -32,7 +34,8 @@ class SignalScope {
   std::map<int, struct sigaction> before_;
 };
 
-// Blocks all signals of this thread, so that a forked child runs no handler before it has made itself ready.
+// Blocks all signals of this thread while it exists, so that a forked child runs no handler before it is
+// ready.
 class BlockedSignals {
  public:
   BlockedSignals();

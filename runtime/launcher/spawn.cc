@@ -13,7 +13,7 @@
 namespace cp::runtime {
 namespace {
 
-// All that the child needs, made before the fork: after it only system calls are safe.
+// All that the child needs. It is made before the fork, because after it only system calls are safe.
 struct Child {
   std::vector<char*> argv, environment;
   pid_t launcher;
@@ -60,7 +60,7 @@ std::vector<std::string> merged(const std::vector<std::string>& additions) {
   _exit(127);
 }
 
-// 0 when the program runs, which closes the pipe.
+// Returns the child's errno, or 0 if the program runs, since exec closes the pipe.
 int wait_for_exec(int pipe) {
   int error = 0;
   ssize_t n = 0;
