@@ -95,12 +95,14 @@ CP_DEVICE void with_type(DType dtype, F&& f) {
 
 template <class Out, int kPack>
 struct Merge {
-  static constexpr int kThreads = 256;
-  static constexpr int kPacks = 16 / kPack > 4 ? 4 : 16 / kPack;  // of a thread
-  static constexpr int kMaxRows = kThreads;
+  static constexpr int kThreads = 256;  // chosen
+  // How many packs a thread has: at most 16 elements, whose sums are in its registers, and at most 4 packs.
+  static constexpr int kPacks = 16 / kPack > 4 ? 4 : 16 / kPack;
+  static constexpr int kMaxRows = kThreads;  // a thread finds the places and factors of one row
   static constexpr const char* kName = "attention_merge";
   static constexpr int kMost = static_cast<int>(kMostMerged),
                        kOut = kMost;  // of views and statistics: parts, then out
+  // For each row, and each part and out: an offset of 8 bytes and a factor of 4. 12 KiB, as kMost is 3.
   static constexpr int kSharedBytes = kMaxRows * (kMost + 1) * 12;
   using OutPack = Pack<Out, kPack>;
 
@@ -309,7 +311,7 @@ PreparedKernel prepare_merge(const AttentionMerge& kernel, const CudaMemory& mem
 template <class Out, class DOut, int kPack>
 struct Delta {
   static constexpr int kThreads = 256;
-  static constexpr int kLanes = 8;  // that share a row
+  static constexpr int kLanes = 8;  // threads that share a row; chosen
   static constexpr int kRows = kThreads / kLanes;
   static constexpr const char* kName = "attention_delta";
   static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(float));

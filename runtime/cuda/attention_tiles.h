@@ -1,11 +1,11 @@
-// What the kernels of exact attention share. Sums are in f32, in an order that depends on shapes and slices
-// alone.
+// What the kernels of exact attention share. Sums are in f32. Their order depends only on shapes and slices,
+// so equal calls give equal bits.
 //
-// A block has a tile of rows, and goes through the bands of the mask that they have to do with
-// (mask_bands.h), some columns at a time: products of the rows' vectors with the columns' vectors give
-// weights, and weights times values of the columns are added to the rows' sums. Rows are queries for the
-// output and dq, and keys for dk and dv. Rows whose sums are wider than a block's go to several blocks, which
-// find the weights again.
+// A block has a tile of rows. It goes through the bands of the mask that concern these rows (mask_bands.h),
+// at most 64 columns at a time. The products of the rows' vectors with the columns' vectors give weights; the
+// weights times the columns' values are added to the rows' sums. Rows are queries for the output and dq, and
+// keys for dk and dv. If the sums are wider than a block's (128), several blocks share the rows, and each
+// computes the weights again.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ struct Heads {
   }
 };
 
-// One head of one batch of it.
+// The rows of one head in one batch.
 struct Rows {
   const Heads& heads;
   std::int64_t offset;
@@ -68,7 +68,7 @@ struct Statistic {
   }
 };
 
-// What a block of a grid over [chunk of the sums' width][batch][head][tile of rows] has.
+// What a block does in a grid over [chunk of the sums' width][batch][head][tile of rows].
 struct BlockPlace {
   std::int64_t tile, head, batch, chunk;
 };
@@ -84,7 +84,10 @@ struct RowGrid {
   std::int64_t blocks() const { return tiles * heads * batches * chunks; }
 };
 
-// Shared memory, in floats. Products and values of columns take turns in the first part.
+// The layout of shared memory, in floats: first the operands of products, which take turns with the values of
+// columns; then a tile of weights, whose rows have one float more, so that they do not all begin in the same
+// bank; then two numbers for each row. That is 6,464 floats, or 25,856 bytes, of the 48 KiB that a block may
+// have. kMostColumns is the width of a block's sums: 8 columns of each thread.
 inline constexpr int kWeightsRow = kTileRows + 1;
 inline constexpr int kWeightsAt = kDotsShared;
 inline constexpr int kStatisticsAt = kWeightsAt + kTileRows * kWeightsRow;
@@ -93,8 +96,8 @@ inline constexpr int kSharedBytes = kSharedFloats * static_cast<int>(sizeof(floa
 inline constexpr int kMostColumns = 2 * kTileRows;
 static_assert(kTileDepth * kMostColumns <= kDotsShared && kTileRows * (kLanes + 1) <= kDotsShared);
 
-// sums[r][c] += sum over k < count, ascending, of weights[r][k] * value(k, c); calls each(thread, i, weight)
-// with the weights too.
+// Adds weighted values: sums[r][c] += the sum over k < count, in ascending order, of weights[r][k] * value(k,
+// c). It also calls each(thread, i, weight) for each weight of the thread's row i.
 template <int kColumns, class Value, class Each>
 CP_DEVICE void add_values(Block& block, float* shared, int count, Value&& value,
                           PerThread<TileSums<float, kColumns>>& sums, Each&& each) {
@@ -155,7 +158,7 @@ class Operands {
   std::int64_t iteration_;
 };
 
-// Of sums with the shape of the view.
+// The grid of a kernel whose sums have the shape of the view.
 template <int kColumns>
 RowGrid grid_over(const View& sums) {
   return {ceil_div(sums.shape[1], std::int64_t{kTileRows}), sums.shape[2], sums.shape[0],

@@ -57,7 +57,7 @@ struct CopyPlan {
 
 // A loop that `out` runs through in steps of one, and another that `in` does.
 std::optional<TransposePlan> transpose_of(std::vector<Loop> loops, std::int64_t pack) {
-  constexpr std::int64_t kLeast = kTile / 4;  // shorter runs fill less than a quarter of a tile
+  constexpr std::int64_t kLeast = kTile / 4;  // shorter runs would fill less than a quarter of a tile; chosen
   const Loop rows = loops.back();
   if (rows.step_b != 1 || rows.step_a <= 1 || rows.size < kLeast) return std::nullopt;
   loops.pop_back();

@@ -1,12 +1,12 @@
-// cuBLAS's library, loaded by the first product on a GPU: loading it alone takes 90 MiB of a process's own
-// memory, and ranks over Gloo, launchers and plans without products go without.
+// Loads cuBLAS when the first product runs on a GPU. Loading it takes 90 MiB of a process's own memory, which
+// ranks over Gloo, launchers and plans without products save.
 #pragma once
 
 #include <cublas_v2.h>
 
 namespace cp::runtime {
 
-// The functions that are called here.
+// The functions of cuBLAS that the project calls.
 struct CublasFunctions {
   decltype(&::cublasCreate_v2) create = nullptr;
   decltype(&::cublasDestroy_v2) destroy = nullptr;
@@ -19,8 +19,8 @@ struct CublasFunctions {
 };
 
 // Looks for the library of this build's CUDA where the loader looks (LD_LIBRARY_PATH, the program's run path,
-// the system's folders), then where it was when this was built. Throws InvalidInput where it is in none of
-// them. For any thread; calls after the first return at once.
+// the system's folders), and then where it was when this was built. Throws InvalidInput if it is in none of
+// these places. Any thread may call this. Calls after the first return at once.
 const CublasFunctions& cublas();
 
 }  // namespace cp::runtime

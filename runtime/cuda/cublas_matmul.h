@@ -22,10 +22,10 @@ class CublasMatMul {
   CublasMatMul(const CublasMatMul&) = delete;
   CublasMatMul& operator=(const CublasMatMul&) = delete;
 
-  // For launches on the plan's stream. Nothing in a build without cuBLAS, and for what the library does not
-  // take: integers, empty sums, matrices whose rows and columns both have gaps. Sums are in f32 and rounded
-  // once; f32 never becomes TF32. The kernel and the memory outlive the result; so does this, while it is
-  // used. Throws InvalidInput where the workspace does not fit.
+  // Returns what launches the product on the plan's stream. Returns nothing in a build without cuBLAS, and
+  // for what the library does not take: integers, empty sums, and matrices whose rows and columns both have
+  // gaps. Sums are in f32 and rounded once; f32 never becomes TF32. The kernel, the memory and this object
+  // must outlive the result. Throws InvalidInput if there is no room for the workspace.
   PreparedKernel prepare(const MatMul& kernel, StreamId stream, const CudaMemory& memory);
 
  private:

@@ -1,13 +1,13 @@
-// Calls of CUDA's runtime, checked.
+// Checks calls of CUDA's runtime.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace cp::runtime {
 
-// Throws when the call failed, with the call, the error's name and its text: PeerLost where the GPU itself is
-// lost to this process (a sticky error: a kernel's bad address, an uncorrectable memory error, a reset),
-// InvalidInput otherwise.
+// Throws if the call failed. The message has the call, the error's name and its text. The class is PeerLost
+// if the process has lost the GPU itself (a sticky error: a kernel's bad address, an uncorrectable memory
+// error, a reset), and else InvalidInput.
 void check_cuda(cudaError_t error, const char* call);
 
 #define CP_CUDA(call) ::cp::runtime::check_cuda((call), #call)

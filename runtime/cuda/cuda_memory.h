@@ -1,4 +1,4 @@
-// CudaMemory: the memory of one prepared plan on the GPU: the arena, and the caller's buffers.
+// CudaMemory is the memory of one prepared plan on the GPU: the arena, and the caller's buffers.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace cp::runtime {
 
 // Where memory of the current device comes from.
 struct CudaAllocator {
-  // Null where there is no room; throws for another error.
+  // Returns null if there is no room, and throws for any other error.
   void* (*allocate)(std::size_t size_bytes) = nullptr;
   void (*release)(void* data) = nullptr;
 };
@@ -22,14 +22,16 @@ CudaAllocator cuda_allocator();  // cudaMalloc
 
 class CudaMemory {
  public:
-  // On the current device. Allocates the arena and the caller's buffers that have no binding; bindings are
-  // addresses of the GPU. Fresh memory is filled with bytes 0xFB, as HostMemory's is, so that reading what
-  // was never written shows. Throws InvalidInput for a binding whose size differs from its buffer's, and
-  // where the memory does not suffice: with what was asked, what is free, and the plan's peak. Synchronizes
-  // the device: what the caller enqueued for its buffers has happened.
+  // Allocates, on the current device, the arena and those of the caller's buffers that have no binding, and
+  // owns them. Bindings are addresses of the GPU and stay the caller's. Fresh memory is filled with bytes
+  // 0xFB, like HostMemory's, so that reading what was never written shows. The device is synchronized, so
+  // what the caller enqueued for its buffers has happened when this returns.
   //
-  // `before`: of a plan that has ended, from the same allocator. Its arena, where it is of use, becomes this
-  // one's with what it holds.
+  // `before` is the memory of a plan that has ended, from the same allocator. If its arena is of use, it
+  // becomes that of this object, with its contents.
+  //
+  // Throws InvalidInput if a binding has another size than its buffer, or if the GPU's memory is too small;
+  // the message has what was asked for, what is free, and the plan's peak.
   explicit CudaMemory(const Plan& plan, const Bindings& bindings,
                       const CudaAllocator& allocator = cuda_allocator(),
                       std::unique_ptr<CudaMemory> before = nullptr);
@@ -37,10 +39,10 @@ class CudaMemory {
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
 
-  // First byte of the view in the given iteration; an address of the GPU.
+  // The GPU's address of the first byte of the view in the given iteration.
   std::byte* at(const View& view, std::int64_t iteration) const;
   DType dtype(const View& view) const;
-  // The whole of a buffer.
+  // The GPU's address of a buffer, and its size.
   std::byte* data(BufferId buffer) const;
   std::int64_t size_bytes(BufferId buffer) const;
 

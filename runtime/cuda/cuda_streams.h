@@ -1,4 +1,4 @@
-// Streams and events of the GPU: both as objects, and the events of a device's steps.
+// Streams and events of the GPU as objects, and the events of a device's steps.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace cp::runtime {
 // A stream of the current device that the default stream does not synchronize with.
 class CudaStream {
  public:
-  // `high`: when multiprocessors get free, its blocks come before those of other streams, so that a transfer
-  // begins while a long kernel runs.
+  // With `high`, the stream's blocks come before those of other streams when multiprocessors get free. So a
+  // transfer begins while a long kernel runs.
   enum class Priority : std::uint8_t { normal, high };
   explicit CudaStream(Priority priority);
   ~CudaStream();
@@ -49,33 +49,35 @@ class CudaEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// Whether what was enqueued, or recorded, has finished. Throw as check_cuda.
+// Whether all work of the stream, or the work before the event, has finished. They throw as check_cuda().
 bool is_finished(cudaStream_t stream);
 bool is_finished(cudaEvent_t event);
 
-// The events of a device's streams: they time steps, and they order streams. One serves as the end of a step,
-// as the begin of the next one on its stream, where that waits for nothing else, and as what other streams
-// wait for: a step records one event as long as its stream is busy. For one thread.
+// The events of a device's streams. They time steps, and they order streams. One event may serve three
+// purposes: it is the end of a step, the begin of the next one on its stream (if that waits for nothing
+// else), and what other streams wait for. So, as long as its stream is busy, a step records only one event.
+// All functions are for one thread.
 class StepEvents {
  public:
   struct Pair {
     cudaEvent_t begin = nullptr, end = nullptr;
   };
   struct Interval {
-    std::int64_t begin_ns = -1, end_ns = -1;  // since the object's making; -1 where the step did not end
+    std::int64_t begin_ns = -1, end_ns = -1;  // since this object was made; -1 if the step did not end
   };
 
   StepEvents();
 
-  // The device is idle: all that was recorded has happened, and intervals that were not taken are lost.
+  // Forgets all events, and the intervals that were not taken. Call it only while the device is idle.
   void forget();
-  // The same, and then the streams, by StreamId. Makes the events of so many steps.
+  // Does the same, and then sets the streams, by StreamId, and makes the events of `steps` steps.
   void use(std::vector<cudaStream_t> streams, std::size_t steps);
 
-  // Around what a step enqueues on its stream. The pair is the caller's until take() or use().
+  // To be called before and after what a step enqueues on its stream. end() is for the step that began last.
+  // The events of the pair stay valid until take() or use().
   Pair begin(StreamId stream);
-  void end();  // of the step that began last
-  // Steps that intervals are kept of, and for how many more there are events.
+  void end();
+  // The number of steps whose intervals are kept, and for how many more steps there are events.
   std::size_t used() const { return steps_.size(); }
   std::size_t left() const { return (pool_.size() - used_events_) / 2; }
 
@@ -86,29 +88,30 @@ class StepEvents {
   static constexpr std::int64_t kRing = 4096;
   EventId record(StreamId stream);
   void wait(StreamId stream, EventId event);
-  // Something else was enqueued on the stream.
+  // To be called if something else was enqueued on the stream.
   void enqueued(StreamId stream) { last_[static_cast<std::size_t>(stream)] = nullptr; }
 
-  // The device is idle. Intervals come in the order of begin(); all that was recorded has happened, and its
-  // events are used again.
+  // Returns the intervals of the steps, in the order of begin(), and uses their events again. Call it only
+  // while the device is idle.
   std::vector<Interval> take();
 
  private:
-  // An EventId is the number of the record, and in its lowest bits the stream.
+  // An EventId is the number of the record, with the stream in its lowest 16 bits. Plans have far fewer than
+  // 64 Ki streams, and 47 bits of the number last for ever.
   static constexpr int kStreamBits = 16;
   struct Recorded {
     std::optional<CudaEvent> own;
-    cudaEvent_t event = nullptr;  // that one, or a step's end
+    cudaEvent_t event = nullptr;  // `own`, or a step's end
   };
   struct Step {
     StreamId stream = 0;
     Pair pair;
-    bool has_end = false;  // which was recorded
+    bool has_end = false;  // whether the end was recorded
   };
   cudaEvent_t next_event();
-  // An event tells its distance from another one, as a float of milliseconds: to the microsecond while both
-  // are less than 16 s apart. So the one that times count from is recorded anew, against the host's clock,
-  // whenever the device is idle.
+  // CUDA tells the distance of two events as a float of milliseconds, which is exact to the microsecond only
+  // as long as they are less than 16 s apart (a float has 24 bits). So the event from which times count is
+  // recorded anew, against the host's clock, whenever the device is idle.
   void anchor();
   std::optional<std::int64_t> happened_ns(cudaEvent_t event) const;  // since the object's making
 

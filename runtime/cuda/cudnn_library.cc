@@ -19,9 +19,9 @@ void* cudnn_dlhandle = nullptr;
 namespace cp::runtime {
 namespace {
 
-// The frontend works around a defect of 9.15.0 and older by copying lengths from the host inside backward
-// calls of lengths that are no multiple of 128 (node/scaled_dot_product_flash_attention.h), for which the
-// host waits.
+// The oldest version that is taken: 9.15.1. With older ones the frontend works around a defect: inside
+// backward calls of lengths that are no multiple of 128 it copies lengths from the host, and the host waits
+// for that (node/scaled_dot_product_flash_attention.h).
 constexpr std::size_t kOldest = 91501;
 
 std::string open_library() {

@@ -1,4 +1,4 @@
-// cuDNN's library, loaded when it is first needed: what needs no fused attention runs without it.
+// Loads cuDNN when it is first needed, so that programs without fused attention run without it.
 #pragma once
 
 #include <optional>
@@ -7,11 +7,11 @@
 namespace cp::runtime {
 
 // Looks for libcudnn.so.9 where the loader looks (LD_LIBRARY_PATH, the program's run path, the system's
-// folders), then where it was when this was built. Throws InvalidInput where it is in none, or older than
-// 9.15.1. Calls after the first return at once.
+// folders), and then where it was when this was built. Throws InvalidInput if it is in none of these places,
+// or older than 9.15.1. Calls after the first return at once.
 void load_cudnn();
 
-// Of the library that is loaded, "9.19.0"; nothing where there is none that load_cudnn() takes.
+// The version of the loaded library, such as "9.19.0"; nothing if there is none that load_cudnn() takes.
 std::optional<std::string> cudnn_version();
 
 }  // namespace cp::runtime

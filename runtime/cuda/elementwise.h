@@ -1,4 +1,5 @@
-// Elementwise: out[i] = f(in[i], out[i]) over two views, in accesses of up to 16 bytes.
+// Elementwise kernels: out[i] = f(in[i], out[i]) over two views, in accesses of up to 16 bytes, which is the
+// most that one instruction of a thread loads or stores.
 #pragma once
 
 #include <algorithm>
@@ -24,11 +25,14 @@ bool is_aligned(const Address* address, std::int64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) == 0;
 }
 
-// F has the types In and Out of a unit, kName, kReadsIn, kReadsOut and Out operator()(In, Out before) const.
+// The kernel. F has the types In and Out of a unit, kName, kReadsIn, kReadsOut and Out operator()(In, Out
+// before) const. A block has 256 threads, and each thread has four units: the reads of all four are under way
+// together, before the first is written. With packs of 16 bytes a block moves 16 KiB. Both numbers are
+// chosen.
 template <class F>
 struct Elementwise {
   static constexpr int kThreads = 256;
-  static constexpr int kUnits = 4;  // of a thread: all are read before the first is written
+  static constexpr int kUnits = 4;  // of each thread
   static constexpr const char* kName = F::kName;
   using In = typename F::In;
   using Out = typename F::Out;
@@ -74,7 +78,7 @@ void launch_elementwise(cudaStream_t stream, const Walk& walk, const void* in, v
          Body{walk, static_cast<const typename F::In*>(in), static_cast<typename F::Out*>(out), f});
 }
 
-// F on each element of a pack. F has the types In and Out of an element.
+// Applies F to each element of a pack. F has the types In and Out of an element.
 template <class F, int kCount>
 struct Packed {
   static constexpr const char* kName = F::kName;
@@ -92,7 +96,8 @@ struct Packed {
   }
 };
 
-// `in` is the view `out` where F does not read it. The views and the memory outlive the result.
+// Prepares F over two views. If F does not read `in`, give the view `out` for it. The views and the memory
+// must outlive the result.
 template <class F>
 PreparedKernel prepare_elementwise(const View& in, const View& out, const CudaMemory& memory, const F& f) {
   using In = typename F::In;

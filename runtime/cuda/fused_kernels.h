@@ -1,4 +1,4 @@
-// FusedKernels: attention steps whose engine is AttentionEngine::fused, by cuDNN's graphs.
+// FusedKernels runs the attention steps whose engine is AttentionEngine::fused, by cuDNN's graphs.
 #pragma once
 
 #include <map>
@@ -11,22 +11,22 @@
 
 namespace cp::runtime {
 
-// One for each rank and GPU; graphs are cached over plans, by shape and strides.
+// There is one for each rank and GPU. It keeps graphs for later plans, by shape and strides.
 class FusedKernels {
  public:
-  FusedKernels();  // on the current device; the library is loaded by the first fused step
+  FusedKernels();  // for the current device; the first fused step loads the library
   ~FusedKernels();
   FusedKernels(const FusedKernels&) = delete;
   FusedKernels& operator=(const FusedKernels&) = delete;
 
-  // Builds the step's graph, where no step had an equal one, and uploads what its calls need (offsets of
-  // packed documents). Blocks. Nothing in a build without cuDNN. Throws InvalidInput where the library
-  // refuses what the plan asks for, or needs more workspace than the step declares. The step and the memory
-  // outlive the kernel; so does this, while the kernel is used.
+  // Builds the step's graph, unless there is an equal one, and uploads what its calls need (the offsets of
+  // packed documents). The function blocks. In a build without cuDNN it returns nothing. The step, the memory
+  // and this object must outlive the kernel. Throws InvalidInput if the library refuses what the plan asks
+  // for, or needs more workspace than the step declares.
   PreparedKernel prepare(const AttentionForward& step, const CudaMemory& memory);
   PreparedKernel prepare(const AttentionBackward& step, const CudaMemory& memory);
 
-  // "cudnn": "9.19.0"; of the library that runs, not the one that was compiled with.
+  // Returns {"cudnn": "9.19.0"}, the version of the library that runs, not of the one at compile time.
   static std::map<std::string, std::string> library_versions();
 
  private:

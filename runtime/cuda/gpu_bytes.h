@@ -1,4 +1,4 @@
-// GpuBytes: memory of the current device beside a plan's: tables, workspaces, statistics of a step.
+// GpuBytes owns memory of the current device that is not a plan's: tables, workspaces, statistics of a step.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@ namespace cp::runtime {
 class GpuBytes {
  public:
   GpuBytes() = default;
-  // Holds anything at first. Throws as check_cuda.
+  // Allocates `size` bytes, which are not set. Throws as check_cuda().
   explicit GpuBytes(std::size_t size);
-  // Holds these; blocks until they are there.
+  // Allocates memory with this content, and blocks until the content is there. Throws as check_cuda().
   explicit GpuBytes(std::span<const std::byte> content);
 
-  std::byte* data() const { return data_.get(); }  // null for none
+  std::byte* data() const { return data_.get(); }  // null if there are no bytes
 
  private:
   struct Free {

@@ -1,5 +1,6 @@
-// HostCopies: bytes between the host's memory and the GPU's, by way of pinned memory: the GPU copies one
-// piece while the host fills or empties the other, at the link's full speed whatever memory the caller has.
+// HostCopies copies bytes between the host's memory and the GPU's by way of two pieces of pinned memory. The
+// GPU copies one piece while the host fills or empties the other. So the link runs at full speed, whatever
+// memory the caller has.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ class HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
-  // Block. The device's memory is not in use meanwhile.
+  // Both block. Nothing else may use this memory of the device meanwhile.
   void upload(std::byte* device, std::span<const std::byte> host);
   void download(std::span<std::byte> host, const std::byte* device);
 
@@ -32,7 +33,7 @@ class HostCopies {
     void* memory = nullptr;
     CudaEvent copied{CudaEvent::Timing::off};
   };
-  void* memory(Piece& piece);  // made by the first copy
+  void* memory(Piece& piece);  // the first copy allocates it
 
   CudaStream stream_{CudaStream::Priority::normal};
   std::array<Piece, 2> pieces_;

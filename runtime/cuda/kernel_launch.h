@@ -5,10 +5,10 @@
 //   static constexpr int kThreads;                    threads of a block
 //   static constexpr const char* kName;               for messages
 //   CP_DEVICE void operator()(Block& block) const;    what each block does
-// The body runs on every thread, and is made of phases: in a phase each thread runs the same function, and
-// the next one begins when all have ended it. What one phase leaves to the next lies in shared memory or in a
-// PerThread; everything else outside of phases is equal on all threads. On the host a phase is a loop over
-// the threads.
+// The body runs on every thread and consists of phases. In a phase each thread runs the same function, and
+// the next phase begins when all threads have ended it. What one phase leaves for the next lies in shared
+// memory or in a PerThread; all other values outside of phases must be equal on all threads. On the host a
+// phase is a loop over the threads.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@
 #endif
 
 namespace cp::emulated {
-// Of the emulated GPU, tests/emulated_gpu/emulated_stream.h.
+// Belongs to the emulated GPU, tests/emulated_gpu/emulated_stream.h.
 #if !defined(__CUDACC__)
 void enqueue(cudaStream_t stream, std::function<void()> work);
 #endif
@@ -42,16 +42,16 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 
 namespace cp::runtime {
 
-// Loads every kernel of the project that this program may launch, on the current device. CUDA loads each at
-// its first launch otherwise, for which the host may have to wait until the device is idle. Throws as
-// check_cuda where the program has none for the device.
+// Loads, on the current device, every kernel of the project that this program may launch. Otherwise CUDA
+// would load each kernel at its first launch, for which the host may have to wait until the device is idle.
+// Throws as check_cuda() if the program has no kernels for the device.
 void load_kernels();
-// `kernel` is one of them; returns true.
+// Adds `kernel` to those that load_kernels() loads, and returns true.
 bool register_kernel(const void* kernel);
 
 struct Grid {
-  std::int64_t blocks = 0;  // 0: nothing is launched
-  int shared_bytes = 0;     // at most 48 KiB
+  std::int64_t blocks = 0;  // if 0, nothing is launched
+  int shared_bytes = 0;     // of each block; at most 48 KiB
 };
 
 #if defined(__CUDACC__)
@@ -61,18 +61,18 @@ class Block {
   CP_DEVICE std::int64_t index() const { return blockIdx.x; }
   CP_DEVICE int threads() const { return static_cast<int>(blockDim.x); }
 
-  // A phase: f(thread) on each of the threads.
+  // Runs a phase: f(thread) on each of the threads.
   template <class F>
   CP_DEVICE void for_each_thread(F&& f) const {
     f(static_cast<int>(threadIdx.x));
     __syncthreads();
   }
-  // The last phase of a block, which nothing waits for.
+  // Runs the last phase of a block, behind which no barrier is needed.
   template <class F>
   CP_DEVICE void last(F&& f) const {
     f(static_cast<int>(threadIdx.x));
   }
-  // Shared memory from the given byte on, at least Grid::shared_bytes in all; holds anything at first.
+  // Shared memory from the given byte on. It has Grid::shared_bytes bytes in all, which are not set at first.
   template <class T>
   CP_DEVICE T* shared(int offset_bytes = 0) const {
     extern __shared__ uint4 cp_shared_memory[];
@@ -80,7 +80,8 @@ class Block {
   }
 };
 
-// A value of each thread that outlives a phase: registers, when indices are known to the compiler.
+// A value of each thread that lives longer than a phase. It is in registers if the compiler knows all
+// indices.
 template <class T>
 class PerThread {
  public:
@@ -113,7 +114,7 @@ class Block {
   std::int64_t index() const { return index_; }
   int threads() const { return threads_; }
 
-  // Every second phase runs backwards: a phase whose threads need one another's results shows.
+  // Every second phase runs backwards, so that a phase whose threads need one another's results fails tests.
   template <class F>
   void for_each_thread(F&& f) {
     backwards_ = !backwards_;
@@ -150,7 +151,10 @@ class PerThread {
 
 #endif
 
-// Enqueues the kernel; its values are copied. Throws when it cannot be started.
+// Enqueues the kernel. Its values are copied, so `body` need not live on. Throws as check_cuda() if it cannot
+// be started. The limits are CUDA's: 4096 bytes of parameters (on devices before sm70, and with CUDA before
+// 12.1), 2^31 - 1 blocks along x, and 48 KiB of shared memory, above which a kernel would need an attribute
+// of its own.
 template <class Body>
 void launch(cudaStream_t stream, const Grid& grid, const Body& body) {
   static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096);

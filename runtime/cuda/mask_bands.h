@@ -1,4 +1,5 @@
-// MaskBands: the mask of an attention as its kernels read it: which slices each tile of rows has to do with.
+// MaskBands is the mask of an attention in the form that its kernels read: for each tile of rows, the slices
+// that concern it.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace cp::runtime {
 
-// A mask slice in coordinates of the views: row r of [row_begin, row_end) sees column c of [column_begin,
-// column_end) where r + low < c <= r + high.
+// A mask slice in the coordinates of the views: row r of [row_begin, row_end) sees column c of [column_begin,
+// column_end) if r + low < c <= r + high.
 struct Band {
   std::int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0, low = 0, high = 0;
 
@@ -23,14 +24,14 @@ struct Band {
 Band band_of(const MaskSlice& slice);  // rows are queries, columns keys
 Band transposed(const Band& band);     // rows are keys, columns queries
 
-// The bands of rows [tile * tile_rows, + tile_rows): bands[ids[i]] for i from begins[tile] to begins[tile +
-// 1].
+// The bands of each tile. Those of the rows from tile * tile_rows to (tile + 1) * tile_rows are bands[ids[i]]
+// for begins[tile] <= i < begins[tile + 1].
 struct BandTable {
   const Band* bands = nullptr;
   const std::int32_t *ids = nullptr, *begins = nullptr;
 };
 
-// Such a table on the current device.
+// Owns such a table on the current device.
 class MaskBands {
  public:
   // Blocks until the table is there.
@@ -43,10 +44,10 @@ class MaskBands {
   BandTable table_;
 };
 
-// What of a band concerns one tile of rows.
+// The part of a band that concerns one tile of rows.
 struct BandPart {
-  std::int64_t row_begin, row_end;        // rows of the tile
-  std::int64_t column_begin, column_end;  // each of which one of the rows sees
+  std::int64_t row_begin, row_end;        // the band's rows in the tile
+  std::int64_t column_begin, column_end;  // the columns that at least one of these rows sees
 };
 CP_DEVICE BandPart part_of(const Band& band, std::int64_t row, std::int64_t tile_rows) {
   BandPart part;

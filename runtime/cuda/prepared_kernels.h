@@ -1,10 +1,10 @@
-// The kernels of the GPU one by one; StepKernels chooses among them. Semantics are those of the host kernels
-// (shared/kernels): bits are equal where data moves, is cast, or is added up in integers or element by
+// The kernels of the GPU one by one; StepKernels chooses among them. They do the same as the host kernels
+// (shared/kernels). The bits are equal, too, if data moves, is cast, or is added up in integers or element by
 // element.
 //
-// Each function takes a step's kernel, which is valid (validate_step), and returns what enqueues it; the
-// kernel and the memory outlive that. What a launch needs on the device is uploaded before the function
-// returns.
+// Each function takes the kernel of a step, which must be valid (validate_step), and returns a function that
+// enqueues it. The kernel and the memory must outlive that function. Tables that a launch needs on the device
+// are uploaded before prepare() returns.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ PreparedKernel prepare(const Accumulate& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const Scale& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const AttentionMerge& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const AttentionDelta& kernel, const CudaMemory& memory);
-// delta = rowsum(dout * out) to dense [batch, heads, seq] memory of the device's.
+// Computes delta = rowsum(dout * out) into dense [batch, heads, seq] memory of the device.
 PreparedKernel prepare_delta(const View& out, const View& dout, float* delta, const CudaMemory& memory);
-// Sums run in ascending k in one accumulator: equal bits to the host's.
+// Sums run in ascending k in one accumulator, so the bits are those of the host.
 PreparedKernel prepare(const MatMul& kernel, const CudaMemory& memory);
-// Any dtype, dims and list of slices; equal bits at each launch. The engine does not matter: a backward
-// without delta finds it.
+// These take any dtype, dims and list of slices, and give equal bits at each launch. They ignore the step's
+// engine. If a backward step has no delta, the kernel computes it.
 PreparedKernel prepare(const AttentionForward& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const AttentionBackward& kernel, const CudaMemory& memory);
 

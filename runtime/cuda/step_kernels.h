@@ -1,6 +1,6 @@
-// StepKernels: the kernels of one prepared plan on the GPU. What a launch needs beside its operands (tables
-// of mask slices, the fused library's graphs and offsets) is made and uploaded once, here; a launch only
-// enqueues.
+// StepKernels has the kernels of one prepared plan on the GPU. What a launch needs beside its operands
+// (tables of mask slices, the graphs and offsets of the fused library) is made and uploaded once, by the
+// constructor. A launch only enqueues.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 
 namespace cp::runtime {
 
-// What NVIDIA's libraries keep over plans: handles, graphs, workspaces. One for each rank and GPU.
+// What NVIDIA's libraries keep from plan to plan: handles, graphs, workspaces. There is one for each rank and
+// GPU.
 struct LibraryKernels {
   FusedKernels fused;
   CublasMatMul products;
@@ -23,16 +24,15 @@ struct LibraryKernels {
 
 class StepKernels {
  public:
-  // The plan, the memory and the libraries outlive this. Blocks. Throws InvalidInput for a kernel that the
-  // device lacks, naming the step.
+  // The plan, the memory and the libraries must outlive this object. The constructor blocks. Throws
+  // InvalidInput that names the step, if the device lacks a kernel.
   StepKernels(const Plan& plan, const CudaMemory& memory, LibraryKernels& libraries);
   ~StepKernels();
   StepKernels(const StepKernels&) = delete;
   StepKernels& operator=(const StepKernels&) = delete;
 
-  // `step` is a kernel step of the plan, by its id. Enqueues; never synchronizes, allocates or copies from
-  // the host. But CUDA loads a kernel of cuBLAS's or cuDNN's when it is first launched, for which it may
-  // wait.
+  // Enqueues a kernel step of the plan. It never synchronizes, allocates or copies from the host. But CUDA
+  // loads a kernel of cuBLAS or cuDNN when it is first launched, and may wait for that.
   void launch(const StepRef& step, std::int64_t iteration, cudaStream_t stream);
 
  private:

@@ -1,6 +1,6 @@
-// Products of tiles: what matrix products and attention are made of. 256 threads hold 64 rows and 64 or 128
-// columns of sums; thread t has 4 neighbouring rows from t / 16 * 4 on and the columns t % 16, t % 16 + 16,
-// ...
+// Products of tiles, of which the kernels of matrix products and attention are made. The 256 threads of a
+// block hold the sums of 64 rows and 64 or 128 columns. Thread t has 4 neighbouring rows, from t / 16 * 4 on,
+// and the columns t % 16, t % 16 + 16, and so on.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,13 @@
 
 namespace cp::runtime {
 
+// kLanes threads share the same rows. The sizes fit together: 256 threads are 16 lanes times 16 groups of 4
+// rows, so a tile has 64 rows; and 64 rows times a depth of 16 give each thread four elements of an operand
+// to load. A thread holds 4 x 4 sums (64 columns) or 4 x 8 (128 columns), which leaves room among the at most
+// 255 registers that a thread can have. For 16 sums it reads 4 + 4 values from shared memory. Chosen for
+// kernels that are exact, not for the last bit of speed.
 inline constexpr int kTileThreads = 256, kTileRows = 64, kTileDepth = 16;
-inline constexpr int kRowsOfThread = 4, kLanes = 16;  // kLanes threads share rows
+inline constexpr int kRowsOfThread = 4, kLanes = 16;
 
 template <class Value, int kColumns>
 struct TileSums {
@@ -31,11 +36,13 @@ CP_DEVICE void clear(TileSums<Value, kColumns>& sums) {
   }
 }
 
-// Shared memory of add_dots, in values.
+// The number of values of shared memory that add_dots needs: two tiles. Each row has one value more than the
+// depth. So rows are 17 words apart (of 4 bytes), and the 16 lanes, which read the same depth of neighbouring
+// rows, find them in different ones of the 32 banks.
 inline constexpr int kDotsShared = 2 * kTileRows * (kTileDepth + 1);
 
-// sums[r][c] += sum over d < depth, ascending, of a(r, d) * b(c, d) for 64 rows and columns. Begins and ends
-// with a barrier behind it.
+// Adds products: sums[r][c] += the sum over d < depth, in ascending order, of a(r, d) * b(c, d), for 64 rows
+// and 64 columns. `shared` has kDotsShared values. Every phase of it, the last one too, ends with a barrier.
 template <class Value, class A, class B>
 CP_DEVICE void add_dots(Block& block, Value* shared, std::int64_t depth, A&& a, B&& b,
                         PerThread<TileSums<Value, kTileRows>>& sums) {

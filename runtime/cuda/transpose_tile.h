@@ -1,5 +1,5 @@
-// Transposing a tile through shared memory, so that both sides are read and written in long runs: copies, and
-// cuDNN's statistics.
+// Transposes a tile through shared memory, so that both sides are read and written in long runs. Copies and
+// cuDNN's statistics use it.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@ inline constexpr int kTransposeTile = 32, kTransposeThreads = 256;
 template <class Unit>
 inline constexpr int kTransposeShared = kTransposeTile*(kTransposeTile + 1) * static_cast<int>(sizeof(Unit));
 
-// out[r + c * out_step] = in[r * in_step + c] for the at most kTransposeTile rows r and columns c from (row,
-// column) on. Each thread's elements are read before the first is used: they are under way together.
+// Sets out[r + c * out_step] = in[r * in_step + c] for the at most kTransposeTile rows r and columns c from
+// (row, column) on, in units. A thread reads all of its elements before it uses the first, so that the reads
+// are under way together.
 template <class Unit>
 CP_DEVICE void transpose_tile(Block& block, std::int64_t row, std::int64_t column, std::int64_t rows,
                               std::int64_t columns, const Unit* in, std::int64_t in_step, Unit* out,

@@ -1,4 +1,4 @@
-// The GPUs that this process sees.
+// Lists the GPUs that this process sees.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ struct VisibleGpu {
 };
 
 struct VisibleGpus {
-  std::vector<VisibleGpu> gpus;  // by number of CUDA
-  std::string why_none;          // where there are none
+  std::vector<VisibleGpu> gpus;  // by CUDA's numbers
+  std::string why_none;          // the reason, if there are none
 };
 
-// Starts the driver and makes no context.
+// Starts the driver, but makes no context on any GPU.
 VisibleGpus visible_gpus();
 
 }  // namespace cp::runtime

@@ -8,7 +8,7 @@
 namespace cp::runtime {
 namespace {
 
-constexpr std::int64_t kMaxCount = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMaxCount = (std::int64_t{1} << 31) - 1;  // the limit of Divider
 
 std::int64_t count_of(const std::vector<Loop>& loops) {
   std::int64_t count = 1;
@@ -39,8 +39,8 @@ Walk::Side side(const std::vector<Loop>& loops, std::int64_t Loop::*step) {
   return side;
 }
 
-// Views without a common nest, walked in row-major order: each by its own dimensions, or, where there are too
-// many, run by run.
+// Appends walks of views that have no common nest, in row-major order. One walk serves if neither view has
+// too many dimensions, each by its own; else there is a walk for each run.
 void add_unlike(const View& in, const View& out, std::vector<WalkPart>& parts) {
   const std::vector<Loop> in_loops = loops_of(in), out_loops = loops_of(out);
   if (out.numel() <= kMaxCount && std::max(in_loops.size(), out_loops.size()) <= Walk::kMaxDims) {

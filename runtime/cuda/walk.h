@@ -1,5 +1,5 @@
-// Walk: where the elements of two strided views lie, by number, as a kernel needs it: few dimensions and
-// 32-bit numbers.
+// A Walk tells a kernel where the elements of two strided views lie, by their number. It has few dimensions
+// and 32-bit numbers, so that a thread computes offsets in few instructions.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace cp::runtime {
 
-// n / size for n < 2^31 by a product: Granlund and Montgomery, "Division by invariant integers using
-// multiplication" (1994).
+// Divides n < 2^31 by a fixed size with a multiplication: Granlund and Montgomery, "Division by invariant
+// integers using multiplication" (1994).
 struct Divider {
   std::uint32_t size = 1, magic = std::uint32_t{1} << 31, shift = 31;
 
@@ -27,15 +27,17 @@ struct WalkOffsets {
 };
 
 struct Walk {
+  // Chosen: a bound is needed, because the walk is a parameter of a kernel. A nest with more dimensions
+  // becomes several walks (add_walks).
   static constexpr int kMaxDims = 6;
-  // Dimensions innermost first; the last one needs no size.
+  // One of the two views. Its dimensions stand innermost first. The last one needs no size.
   struct Side {
     int dims = 1;
     Divider sizes[kMaxDims - 1];
     std::int64_t steps[kMaxDims - 1] = {}, last_step = 0;
   };
-  std::uint32_t count = 0;  // below 2^31
-  bool same_sizes = true;   // `in` has the dimensions of `out`
+  std::uint32_t count = 0;  // the number of elements, below 2^31
+  bool same_sizes = true;   // whether `in` has the same sizes of dimensions as `out`
   Side out, in;
 
   constexpr WalkOffsets at(std::uint32_t number) const {
@@ -66,28 +68,30 @@ struct Walk {
   }
 };
 
-// Part of the elements of two views, from their first elements on. Where `packed`, a unit of the walk is a
-// pack of elements, and its steps count packs.
+// A part of the elements of two views. Offsets count from the views' first elements. If `packed`, a unit of
+// the walk is a pack of elements, and its steps count packs.
 struct WalkPart {
   Walk walk;
   std::int64_t in_offset = 0, out_offset = 0;  // in elements
   bool packed = false;
 };
 
-// The nest of loops over both views, which have elements, with the smallest steps of `out` innermost,
-// outermost first; steps_a are those of `in`.
-// Nothing when no common nest exists.
+// Returns the nest of loops over both views, outermost first, with the smallest steps of `out` innermost. In
+// the result step_a is that of `in`. The views must have elements. Returns nothing if there is no common
+// nest.
 std::optional<std::vector<Loop>> ordered_loops(const View& in, const View& out);
 
-// Appends the parts that make up the nest.
+// Appends the parts that together make up the nest.
 void add_walks(std::vector<Loop> loops, bool packed, std::int64_t pack, std::int64_t in_offset,
                std::int64_t out_offset, std::vector<WalkPart>& parts);
 
-// All elements, in packs of `pack` neighbouring elements where they come in such; nothing where they do not,
-// which never happens for packs of one. No parts for empty views.
+// Returns the parts that make up all elements of the views, in packs of `pack` neighbouring elements as far
+// as they come in packs. Returns nothing if they do not come in packs at all, which never happens if `pack`
+// is 1. Empty views have no parts.
 std::optional<std::vector<WalkPart>> walks(const View& in, const View& out, std::int64_t pack);
 
-// Turns the innermost loop into one over packs, in which all steps then count; false where that cannot be.
+// Turns the innermost loop into one over packs; all steps then count packs. Returns false if that is not
+// possible.
 bool pack_loops(std::vector<Loop>& loops, std::int64_t pack);
 
 }  // namespace cp::runtime

@@ -305,8 +305,8 @@ class NcclDevice::Impl {
 
   // Looks all the time at first, and after kSpin only every kNap: a short run ends without delay, and a long
   // one leaves the processor to others. Both are chosen; kNap is Linux's default timer slack, by which
-  // shorter sleeps would be late anyway. It
-  // does not call cudaStreamSynchronize, because an abort might not end that.
+  // shorter sleeps would be late anyway. cudaStreamSynchronize is not used, because an abort might not end
+  // it.
   void await_streams() {
     constexpr std::chrono::microseconds kSpin{200}, kNap{50};
     const auto begin = std::chrono::steady_clock::now();
