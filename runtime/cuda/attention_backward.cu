@@ -1,6 +1,6 @@
 // Gradients of attention for any dtype, dims and mask: Dao et al., "FlashAttention" (2022), appendix B.2.
-// Each gradient has a kernel over its own rows, which finds the weights again, so that none adds to another's
-// sums.
+// Each gradient has a kernel of its own over its own rows, and computes the weights again. So no block adds
+// to the sums of another one, and equal calls give equal bits.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -24,12 +24,12 @@ struct Backward {
                                        : kGradient == Gradient::dk ? "attention_backward_dk"
                                                                    : "attention_backward_dv";
 
-  Heads q, k, v, dout, out;  // out: the gradient
+  Heads q, k, v, dout, out;  // `out` is the gradient
   Statistic lse, delta;
   std::int64_t rows, head_dim, v_head_dim, heads_of_kv_head;
   float scale;
   bool accumulate;
-  RowGrid grid;  // its heads are those of the rows
+  RowGrid grid;  // its heads are those of the rows: query heads for dq, key heads for dk and dv
   BandTable table;
 
   struct Tile {
@@ -56,7 +56,7 @@ struct Backward {
     finish(block, tile, place);
   }
 
-  // `head` is the queries'.
+  // `head` is the head of the queries.
   CP_DEVICE void add_columns(Block& block, Tile& tile, const BlockPlace& place, std::int64_t head,
                              const Band& band, const BandPart& part, std::int64_t column) const {
     const std::int64_t kv_head = head / heads_of_kv_head, row = place.tile * kTileRows;
@@ -76,7 +76,7 @@ struct Backward {
       row_delta[thread] =
           is_row && kGradient != Gradient::dv ? delta.at(place.batch, head, first_query + thread) : 0;
     });
-    // Queries that no key gave any weight to have no gradient, whatever they hold.
+    // A query that gives no key any weight has no gradient, whatever values it has, NaNs included.
     const auto from_query = [&](const Rows& of) {
       return [&](int r, std::int64_t d) {
         return row_lse[r] == -INFINITY ? 0.0f : of.value(first_query + r, d);
@@ -183,7 +183,7 @@ void launch_backward(const AttentionBackward& kernel, const Operands& operands, 
   });
 }
 
-// delta of a step that declares none, since it was made for a library that finds it itself.
+// The delta of a step that declares none, because it was made for a library that computes delta itself.
 class OwnDelta {
  public:
   OwnDelta(const AttentionBackward& kernel, const CudaMemory& memory)

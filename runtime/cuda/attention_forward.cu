@@ -21,7 +21,8 @@ struct Forward {
   RowGrid grid;
   BandTable table;
 
-  // Over the columns so far: sums of weights times values; greatest scores and sums of weights.
+  // What a thread knows of its rows over the columns so far: the greatest scores and the sums of weights.
+  // (The sums of weights times values are in Tile::sums.)
   struct Running {
     float greatest[kRowsOfThread], weights[kRowsOfThread];
   };
@@ -75,7 +76,8 @@ struct Forward {
         tile.sums, [&](int thread, int i, float weight) { tile.running[thread].weights[i] += weight; });
   }
 
-  // Scores of what is not seen become -inf; each thread leaves the greatest of its columns.
+  // Scores of columns that a row does not see become -inf. Each thread leaves the greatest score of its
+  // columns in shared memory.
   CP_DEVICE void find_greatest(Block& block, Tile& tile, const Band& band, std::int64_t row,
                                std::int64_t column, int columns) const {
     float* greatest = block.shared<float>();
@@ -95,7 +97,7 @@ struct Forward {
     });
   }
 
-  // Scores become weights relative to the new maxima, and so does what was summed up.
+  // Turns scores into weights relative to the new maxima, and scales what was summed up so far to them.
   CP_DEVICE void weigh(Block& block, Tile& tile) const {
     const float* greatest = block.shared<float>();
     float* weights = block.shared<float>() + kWeightsAt;
@@ -107,7 +109,7 @@ struct Forward {
         const float before = most;
         CP_UNROLL
         for (int lane = 0; lane < kLanes; ++lane) most = fmaxf(most, greatest[r * (kLanes + 1) + lane]);
-        const float zero = most == -INFINITY ? 0 : most;  // keeps inf - inf away
+        const float zero = most == -INFINITY ? 0 : most;  // inf - inf would be a NaN
         const float factor = expf(before - zero);
         tile.running[thread].greatest[i] = most;
         tile.running[thread].weights[i] *= factor;
@@ -159,7 +161,7 @@ void launch_forward(const AttentionForward& kernel, const Operands& operands, co
                           static_cast<float>(kernel.softmax_scale),
                           grid_over<columns>(kernel.out),
                           table};
-    // Lse is written even where out has no columns.
+    // lse must be written even if out has no columns.
     body.grid.chunks = std::max<std::int64_t>(body.grid.chunks, 1);
     launch(stream, {body.grid.blocks(), kSharedBytes}, body);
   });

@@ -23,7 +23,7 @@ struct CopyUnit {
 
 constexpr std::int64_t kTile = kTransposeTile;
 
-// out[o + r + c * out_step] = in[o + r * in_step + c] for the rows r and columns c of many planes.
+// Sets out[o + r + c * out_step] = in[o + r * in_step + c] for the rows r and columns c of many planes.
 template <class Unit>
 struct Transpose {
   static constexpr int kThreads = kTransposeThreads;
@@ -48,14 +48,14 @@ struct TransposePlan {
   std::int64_t rows = 0, columns = 0, in_step = 0, out_step = 0;
 };
 
-// How the views are copied in units of some bytes.
+// How the views are copied: either by walks or by a transpose, in units of some bytes.
 struct CopyPlan {
   std::int64_t unit_bytes = 0;
   std::vector<WalkPart> parts;  // or
   std::optional<TransposePlan> transpose;
 };
 
-// A loop that `out` runs through in steps of one, and another that `in` does.
+// Looks for a transpose: a loop in which `out` moves by one, and another in which `in` does.
 std::optional<TransposePlan> transpose_of(std::vector<Loop> loops, std::int64_t pack) {
   constexpr std::int64_t kLeast = kTile / 4;  // shorter runs would fill less than a quarter of a tile; chosen
   const Loop rows = loops.back();

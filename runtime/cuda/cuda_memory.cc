@@ -17,7 +17,7 @@ struct Release {
 };
 using DeviceBytes = std::unique_ptr<std::byte[], Release>;
 
-// What the plan needs of this device's memory.
+// What the plan needs of this device's memory, for messages.
 struct Need {
   std::int64_t asked = 0;  // bytes to be allocated: the arena, and the caller's buffers without a binding
   std::int64_t peak = 0;
@@ -27,7 +27,7 @@ void* allocate_by_cuda(std::size_t size_bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, size_bytes);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it would be reported again by the next launch
+    cudaGetLastError();  // forgets the error, which the next launch would report again
     return nullptr;
   }
   check_cuda(error, "cudaMalloc");
@@ -80,7 +80,8 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     if (is_missing(i)) need.asked += plan.buffers[i].bytes();
   }
-  // What an arena has too much of may be what buffers without a binding lack.
+  // An arena that is too large is not kept if there are buffers to allocate, too: they may lack what the
+  // arena has too much of. The factor of two is chosen.
   const std::int64_t most = need.asked > plan.arena_bytes ? 2 * plan.arena_bytes : INT64_MAX;
   if (before != nullptr && before->impl_->arena_bytes >= plan.arena_bytes &&
       before->impl_->arena_bytes <= most) {
@@ -102,7 +103,8 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
       place.data = impl_->owned.back().get();
     }
   }
-  CP_CUDA(cudaDeviceSynchronize());  // streams that do not wait for the default stream find it filled
+  CP_CUDA(
+      cudaDeviceSynchronize());  // so that streams which do not wait for the default stream find it filled
 }
 
 CudaMemory::~CudaMemory() = default;

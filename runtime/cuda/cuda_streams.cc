@@ -30,7 +30,8 @@ CudaEvent::~CudaEvent() {
 
 namespace {
 
-// "Not ready" may stay as the thread's last error, which libraries ask for.
+// "Not ready" is no error here. It may stay as the thread's last error, which libraries ask for, so it is
+// forgotten.
 bool is_success(cudaError_t error, const char* call) {
   if (error == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());
@@ -71,7 +72,8 @@ cudaEvent_t StepEvents::next_event() {
   return pool_[used_events_++].get();
 }
 
-// Where the step before has ended, this one begins when the host gets to it.
+// If the step before has already ended, its end cannot be the begin of this one: this one begins only when
+// the host gets to it, so an event of its own is recorded.
 StepEvents::Pair StepEvents::begin(StreamId stream) {
   cudaEvent_t begin = std::exchange(last_.at(static_cast<std::size_t>(stream)), nullptr);
   if (begin == nullptr || is_finished(begin)) {

@@ -179,8 +179,9 @@ class Builder {
   TensorPtr q_len_, k_len_;
 };
 
-// The first of the graph's plans, which come best first, with so much workspace. The frontend's own limit
-// leaves out what the frontend adds.
+// Takes the first of the graph's plans, which come best first, that needs no more workspace than the limit.
+// The frontend's own limit is not used, because it does not count the workspace that the frontend itself
+// adds.
 fe::error_t build_within(Graph& graph, std::int64_t limit) {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {

@@ -134,7 +134,9 @@ struct FusedKernels::Impl {
     if (handle) static_cast<void>(fe::detail::destroy_handle(handle));
   }
 
-  // With at most `space` bytes of workspace, if there is such a graph.
+  // Returns a graph of the call from the cache, or builds it. It needs at most `space` bytes of workspace, if
+  // there is such a graph; the caller checks. Throws InvalidInput with cuDNN's words if cuDNN refuses the
+  // call.
   std::shared_ptr<const CachedGraph> graph_of(const CudnnAttention& call, std::int64_t space) {
     const auto known = std::ranges::find_if(cache, [&](const auto& cached) {
       return cached->call == call && cached->graph.workspace_bytes <= space;
@@ -148,7 +150,8 @@ struct FusedKernels::Impl {
       check_cudnn(fe::detail::create_handle(&handle), "cudnnCreate");
     }
     CudnnGraph graph = build_cudnn_graph(call, handle);
-    if (graph.graph && graph.workspace_bytes > space) {  // what cuDNN likes best; others may be as good
+    // The graph that cuDNN expects to be fastest may need too much workspace, where a slower one does not.
+    if (graph.graph && graph.workspace_bytes > space) {
       CudnnGraph smaller = build_cudnn_graph(call, handle, space);
       if (smaller.graph) graph = std::move(smaller);
     }
@@ -176,11 +179,11 @@ struct FusedKernels::Impl {
 
 namespace {
 
-// One step's call: its graph, and the addresses that the graph gets.
+// The call of one step: its graph, and the addresses that the graph gets.
 template <class Op>
 class FusedCall {
  public:
-  // Throws InvalidInput where the step has too little workspace.
+  // Throws InvalidInput if the step has too little workspace.
   FusedCall(std::shared_ptr<const CachedGraph> cached, const Op& step, const CudaMemory& memory)
       : cached_(std::move(cached)), step_(step), memory_(memory), pack_(cached_->tables) {
     const CudnnGraph& graph = cached_->graph;

@@ -13,8 +13,7 @@ namespace cp::runtime {
 // kLanes threads share the same rows. The sizes fit together: 256 threads are 16 lanes times 16 groups of 4
 // rows, so a tile has 64 rows; and 64 rows times a depth of 16 give each thread four elements of an operand
 // to load. A thread holds 4 x 4 sums (64 columns) or 4 x 8 (128 columns), which leaves room among the at most
-// 255 registers that a thread can have. For 16 sums it reads 4 + 4 values from shared memory. Chosen for
-// kernels that are exact, not for the last bit of speed.
+// 255 registers that a thread can have. For 16 sums it reads 4 + 4 values from shared memory. Chosen.
 inline constexpr int kTileThreads = 256, kTileRows = 64, kTileDepth = 16;
 inline constexpr int kRowsOfThread = 4, kLanes = 16;
 
