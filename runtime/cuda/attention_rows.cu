@@ -115,7 +115,8 @@ struct Merge {
   OutPack* out;
   float* lse;
 
-  // Of the block's rows: where they begin, and their factors; a negative one is of nothing to look at.
+  // Where the block's rows begin in each view, and their factors. A negative factor says that the row must
+  // not be looked at: its part has no keys, or, for out, there is nothing to add.
   struct Rows {
     std::int64_t* begins;  // [row][view]
     float* factors;
@@ -179,15 +180,15 @@ struct Merge {
     });
   }
 
-  // The packs of a thread: of which row, as an index of its begins and factors, and which of the row.
+  // The packs of a thread: the row of each, as an index of its begins and factors, and its place in the row.
   template <int kCount>
   struct OwnPacks {
     int rows[kCount];
     int columns[kCount];
   };
 
-  // Those numbered first, first + kThreads, ... Of out, and then of each part, all are read before one is
-  // used: they are under way together.
+  // Merges the packs with the numbers first, first + kThreads, and so on. All packs of out, and then all of
+  // each part, are read before one is used, so that the reads are under way together.
   template <int kCount>
   CP_DEVICE void merge_packs(const Rows& rows, int first) const {
     OwnPacks<kCount> own;
@@ -225,7 +226,7 @@ struct Merge {
     }
   }
 
-  // f(i, factor, pack) for each of them in a view.
+  // Calls f(i, factor, pack) for each of these packs in a view.
   template <int kCount, class AnyPack, class F>
   CP_DEVICE void for_each_pack(const Rows& rows, const OwnPacks<kCount>& own, int view, const AnyPack* data,
                                F&& f) const {

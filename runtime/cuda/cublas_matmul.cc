@@ -37,8 +37,9 @@ std::optional<cudaDataType_t> type_of(DType dtype) {
   return std::nullopt;
 }
 
-// How the library, which counts columns first, takes a row-major matrix as its transpose: as it lies, or
-// transposed again.
+// How cuBLAS takes a matrix. It stores matrices by columns, so for it a row-major matrix is its own
+// transpose: CUBLAS_OP_N takes it as it lies, CUBLAS_OP_T transposes it again. Therefore prepare() asks for b
+// * a, with both transposed, which is out transposed.
 struct Operand {
   cublasOperation_t operation = CUBLAS_OP_N;
   std::int64_t leading = 0;
@@ -88,7 +89,8 @@ PreparedKernel CublasMatMul::prepare(const MatMul& kernel, StreamId stream_id, c
           compute](std::int64_t iteration, cudaStream_t stream) {
     const float one = 1, before = kernel.accumulate ? 1.0f : 0.0f;
     CP_CUBLAS(set_stream(handle, stream));
-    CP_CUBLAS(set_workspace(handle, workspace, kWorkspaceBytes));  // setting the stream gave it the library's
+    // Again for each call, because cublasSetStream() went back to the default workspace.
+    CP_CUBLAS(set_workspace(handle, workspace, kWorkspaceBytes));
     CP_CUBLAS(gemm_ex_64(handle, b.operation, a.operation, kernel.out.shape[1], kernel.out.shape[0],
                          kernel.a.shape[1], &one, memory.at(kernel.b, iteration), in_type, b.leading,
                          memory.at(kernel.a, iteration), in_type, a.leading, &before,

@@ -4,8 +4,8 @@
 
 namespace cp::runtime {
 
-// They stay as they are: scripts compare with them. 18 is free: nothing ever ended with it. sysexits.h has 64
-// to 78, and shells those from 126 on.
+// The codes must stay as they are, because scripts compare with them. 18 is free; nothing ever ended with it.
+// Not to be used are 64 to 78, which sysexits.h has, and those from 126 on, which shells have.
 int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::check_failed:

@@ -56,7 +56,8 @@ void kill_marked(const char* mark) noexcept {
   close_from(STDOUT_FILENO, false);
   Message message;
   while (true) {
-    const ssize_t n = read(STDIN_FILENO, &message, sizeof message);  // written as one, so read as one
+    // A message is far smaller than PIPE_BUF, so it is written, and read, as a whole (pipe(7)).
+    const ssize_t n = read(STDIN_FILENO, &message, sizeof message);
     if (n < 0 && errno == EINTR) continue;
     if (n != sizeof message) break;
     if (static_cast<std::size_t>(message.slot) < slots) groups[message.slot] = message.group;
@@ -74,7 +75,7 @@ void kill_marked(const char* mark) noexcept {
 Guardian::Guardian(int slots, std::string mark, std::string folder)
     : mark_(std::move(mark)), folder_(std::move(folder)), pipe_(make_pipe()) {
   std::vector<pid_t> groups(static_cast<std::size_t>(slots), 0);
-  const BlockedSignals blocked;  // and the guardian keeps them so
+  const BlockedSignals blocked;  // the guardian keeps them blocked for ever
   pid_ = fork();
   if (pid_ == 0) {
     guard_until_launcher_dies(pipe_.read_end.get(), groups.data(), groups.size(), mark_.c_str(),
@@ -97,7 +98,7 @@ void Guardian::guard(int slot, pid_t group) const noexcept {
 
 void close_from(int first, bool on_exec) noexcept {
   if (close_range(static_cast<unsigned>(first), ~0U, on_exec ? CLOSE_RANGE_CLOEXEC : 0) == 0) return;
-  const long limit = sysconf(_SC_OPEN_MAX);  // kernels before 5.11
+  const long limit = sysconf(_SC_OPEN_MAX);  // kernels before 5.11 do not know CLOSE_RANGE_CLOEXEC
   for (int fd = first; fd < limit; ++fd) {
     if (on_exec) {
       fcntl(fd, F_SETFD, FD_CLOEXEC);

@@ -13,12 +13,14 @@
 namespace cp::runtime {
 namespace {
 
-constexpr std::size_t kMostDigits = 10;  // an int of 32 bits has at most 10 decimal digits
+// The digits of an index, which has at most 9 so that it fits into an int, and the character that ends it.
+constexpr std::size_t kMostDigits = 10;
 
 // Returns 0 if the text is not a number.
 pid_t pid_of(const char* name) noexcept {
   std::int64_t pid = 0;
   for (; *name != '\0'; ++name) {
+    // Far above Linux's largest pid (2^22), and below where the next digit would leave an int's range.
     if (*name < '0' || *name > '9' || pid > 400'000'000) return 0;
     pid = 10 * pid + (*name - '0');
   }
@@ -39,7 +41,7 @@ int index_in(int environment, const char* mark) noexcept {
   const std::size_t size = std::strlen(mark), kept = size + kMostDigits + 1;
   char buffer[8192];
   std::size_t have = 1;
-  buffer[0] = '\0';  // stands before the first variable, as before every other
+  buffer[0] = '\0';  // a zero stands before every variable; so it does before the first
   while (true) {
     const ssize_t more = read(environment, buffer + have, sizeof buffer - have);
     if (more <= 0) return -1;
@@ -65,7 +67,8 @@ int open_of(int processes, const char* pid, const char* what) noexcept {
   return openat(processes, path, O_RDONLY | O_CLOEXEC);
 }
 
-// "12 (name) S 1 ...": the name may hold anything. 0 for a zombie.
+// Reads the parent from the text of /proc/PID/stat, "12 (name) S 1 ...". The name may have any characters, so
+// the last parenthesis counts. Returns 0 for a zombie.
 pid_t parent_in(int status) noexcept {
   char text[1024];
   const ssize_t size = read(status, text, sizeof text - 1);

@@ -10,8 +10,9 @@ namespace cp::runtime {
 namespace {
 
 constexpr std::size_t kReadBytes = 64 * 1024;  // the capacity of a Linux pipe by default (pipe(7))
-// After a process has ended, at most this much of its output is read. It is more than a pipe holds, so if
-// more comes, another process still writes into the pipe, and waiting for the end could take for ever.
+// After a process has ended, at most 4 MiB of its output are read. That is more than a pipe holds (at most 1
+// MiB unless root asks for more), so if more comes, another process still writes into the pipe, and waiting
+// for the end could take for ever.
 constexpr std::size_t kMostDrainedBytes = 4 * 1024 * 1024;
 // So much of a rank's last line is quoted in a failure. Chosen: enough for a message, and short in an error.
 constexpr std::size_t kLastLineBytes = 500;

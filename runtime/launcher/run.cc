@@ -83,6 +83,8 @@ LauncherRun::~LauncherRun() {
   }
 }
 
+// Reports and ends get different passes. So a report that was there before the look at the processes counts as
+// earlier than an end which this look finds.
 LaunchResult LauncherRun::finish() {
   start_all();
   while (true) {
@@ -144,7 +146,7 @@ void LauncherRun::wait(Time now) {
   polled_.push_back({signals_.fd(), POLLIN, 0});
   polled_.push_back({reports_.fd(), POLLIN, 0});
   for (const Process& process : processes_) {
-    polled_.push_back({process.out.fd_to_poll(), POLLIN, 0});  // poll passes over -1
+    polled_.push_back({process.out.fd_to_poll(), POLLIN, 0});  // poll() ignores -1
     polled_.push_back({process.err.fd_to_poll(), POLLIN, 0});
   }
   for (const LineSink* sink : {&out_, &err_})
@@ -152,7 +154,7 @@ void LauncherRun::wait(Time now) {
   int timeout_ms = -1;
   if (const Time deadline = next_deadline(); deadline != Time::max()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
-    timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
+    timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));  // fits into an int
   }
   if (poll(polled_.data(), polled_.size(), timeout_ms) <= 0) return;
   for (std::size_t i = 0; i < processes_.size(); ++i) {
@@ -248,9 +250,10 @@ void LauncherRun::reap_process(Process& process, Time now) {
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
     return;
   }
-  process.err.drain();  // before what it started says how it was ended
+  // Its last line is read now, before the processes that it started write how they were ended.
+  process.err.drain();
   process.last_words = process.err.last_line();
-  // Before waitpid gives the number back, so that it cannot be another's.
+  // The group is told to end before waitpid() frees the process id: afterwards it could be another group's.
   kill(-pid, phase_ == Phase::killing ? SIGKILL : SIGTERM);
   kill(-pid, SIGCONT);
   process.kill_at = now + options_.grace;
@@ -273,7 +276,8 @@ void LauncherRun::reap_process(Process& process, Time now) {
   }
 }
 
-// SIGCHLD comes for stops too, and as long as nobody takes the news it is told again.
+// SIGCHLD comes for stops, too. WNOWAIT leaves the news there, so that each look sees that the process is
+// still stopped.
 void LauncherRun::look_for_stop(Process& process, Time now) {
   siginfo_t info = {};
   const auto pid = static_cast<id_t>(process.end.pid);
@@ -300,7 +304,7 @@ void LauncherRun::reap_group(Process& process) {
   while (waitpid(-pid, nullptr, WNOHANG) > 0) {
   }
   for (const pid_t stray : process.strays) waitpid(stray, nullptr, WNOHANG);
-  if (process.group_ended) return;  // its number may be another's by now
+  if (process.group_ended) return;  // by now its number may be another group's
   process.group_ended = kill(-pid, 0) != 0 && errno == ESRCH;
   if (process.group_ended) guardian_.guard(static_cast<int>(&process - processes_.data()), 0);
 }
@@ -366,7 +370,8 @@ void LauncherRun::keep_deadlines(Time now) {
   if (phase_ == Phase::stopping && now >= phase_ends_) kill_all();
 }
 
-// What happens after the processes were told to end, and after the cause was named, is a consequence.
+// Failures after the cause was named, or after the processes were told to end, are consequences and do not
+// count.
 void LauncherRun::suspect(Suspect suspect, Time now) {
   if (first_failure_ || phase_ == Phase::stopping || phase_ == Phase::killing) return;
   if (!patience_ && options_.patience && mostly_consequence(suspect))
@@ -375,7 +380,8 @@ void LauncherRun::suspect(Suspect suspect, Time now) {
   phase_ = Phase::failed;
 }
 
-// Others hear of it before any process is told to end: what ends then is a consequence wherever it is seen.
+// on_failure tells others before any process is told to end. So processes that end then count as consequences
+// on every machine.
 void LauncherRun::decide(Time now) {
   phase_ends_ = now + options_.consequence_delay;
   first_failure_ = failure_of(suspects_.cause());

@@ -22,7 +22,7 @@ void collect(int signal) {
   for (std::size_t i = 0; i < kEnding.size(); ++i) {
     if (kEnding[i] == signal) ++pending[i];
   }
-  // A full pipe wakes its reader as well.
+  // The write may fail because the pipe is full; a full pipe wakes its reader as well.
   [[maybe_unused]] const ssize_t written = write(wake_fd, "", 1);
   errno = saved;
 }

@@ -17,7 +17,7 @@ namespace {
 struct Child {
   std::vector<char*> argv, environment;
   pid_t launcher;
-  int failed;  // takes errno of what went wrong
+  int failed;  // the pipe into which the child writes errno if something goes wrong
 };
 
 std::string_view name_of(std::string_view variable) { return variable.substr(0, variable.find('=')); }
@@ -47,7 +47,7 @@ std::vector<std::string> merged(const std::vector<std::string>& additions) {
   setpgid(0, 0);
   guardian.guard(request.slot, getpid());
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != child.launcher) _exit(1);  // it died before the line above
+  if (getppid() != child.launcher) _exit(1);  // the launcher died before the line above
   dup2(request.in, STDIN_FILENO);
   dup2(request.out, STDOUT_FILENO);
   dup2(request.err, STDERR_FILENO);

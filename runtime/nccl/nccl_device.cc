@@ -247,6 +247,9 @@ class NcclDevice::Impl {
 
   // ---- running
 
+  // The watchdog hears of a collective before its calls, since these may block (the first ones of a
+  // communicator connect). The waits for room and for a turn come before the begin is recorded, so that they
+  // do not count as time of the collective.
   void launch_collective(const StepRef& ref, const Collective& collective, std::int64_t iteration,
                          cudaStream_t stream) {
     const Step& step = *ref.step;

@@ -22,8 +22,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // kQueryChain (tiled_attention.h) depends on it.
 constexpr std::int64_t kBackwardTileKeys = 128;
 
-// The rows of one panel, twice: as rows, padded to whole vectors, and as columns, or as columns of pairs
-// (multiply_pairs()).
+// The rows of one panel in two forms: as rows, padded to whole vectors, and as columns, or as columns of
+// pairs (multiply_pairs()).
 struct PanelRows {
   PanelRows(std::int64_t row_dim, bool as_pairs, const TileKernels& tiles)
       : dim(row_dim),
@@ -33,7 +33,7 @@ struct PanelRows {
         rows(width * row_size),
         columns(width * dim) {}
 
-  // Rows that are not wanted are zeros, whatever they hold.
+  // Rows that are not wanted become zeros, whatever values they have.
   void load(const HeadRows& from, std::int64_t begin, std::uint64_t wanted) {
     std::fill_n(rows.data(), width * row_size, 0.0f);
     for (std::int64_t row = 0; row < width; ++row) {
@@ -49,7 +49,7 @@ struct PanelRows {
   Floats rows, columns;
 };
 
-// The deltas of rows: those given, or of a fused step made of out and dout.
+// The deltas of rows. They are given or, in a fused step, computed from out and dout.
 class RowDeltas {
  public:
   RowDeltas(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration,
@@ -94,8 +94,8 @@ struct Panel {
   Floats lse, delta;  // by row
 };
 
-// The gradients of keys or of values: of all of them, as sum and low, and of one tile by the panels of one
-// group.
+// The gradients of keys or of values: those of all keys, as sum and low, and what the panels of one group add
+// to those of one tile.
 struct KeySums {
   KeySums(std::int64_t keys, std::int64_t tile_keys, std::int64_t row)
       : row_size(row), sum(keys * row), low(keys * row), tile(std::min(tile_keys, keys) * row) {
@@ -198,7 +198,8 @@ class BackwardPart {
     to.store(0, to.size(), from.sum.data(), from.row_size, kernel_.accumulate_dkv);
   }
 
-  // What the first `count` panels of the group add, over the keys of one tile that any of them sees.
+  // Adds what the first `count` panels of the group contribute, over the keys of one tile that any of them
+  // sees.
   void add_tile(std::int64_t tile, std::int64_t count) {
     k_.pack(tile), v_.pack(tile);
     tile_begin_ = tile * kBackwardTileKeys;
@@ -229,7 +230,7 @@ class BackwardPart {
     return sums.tile.data() + (key - tile_begin_) * sums.row_size;
   }
 
-  // Zeros for the keys of the run that lie outside of [begin, end), which is in use, and for those between.
+  // Sets zeros for the keys of the run outside of [begin, end), which is in use, and for those between.
   void clear(std::int64_t begin, std::int64_t end, const MaskRun& run) {
     for (KeySums* sums : wanted_sums_) {
       if (run.begin < begin)
@@ -278,7 +279,7 @@ class BackwardPart {
                           .accumulate = true});
   }
 
-  // dq += ds k, without the keys that nobody sees: 0 times their values need not be 0.
+  // dq += ds k, without the keys that no query sees: 0 times their values need not be 0 (NaNs, infinities).
   void add_to_queries(const PanelMask& mask, const MaskRun& run, const float* ds) {
     const std::int64_t column = run.first_vector * tiles_.lanes;
     for_each_stretch(mask, run, [&](std::int64_t begin, std::int64_t end) {

@@ -68,7 +68,7 @@ class ForwardPart {
   }
 
  private:
-  // As columns. Rows that see nothing are zeros, whatever they hold.
+  // Loads the queries as columns. Rows that see nothing become zeros, whatever values they have.
   void load_queries(std::int64_t begin, std::int64_t count) {
     std::fill_n(rows_.data(), width_ * q_.dim(), 0.0f);
     for (std::int64_t row = 0; row < count; ++row) {
@@ -113,7 +113,7 @@ class ForwardPart {
             run.vectors};
   }
 
-  // Makes the weights relative to the greatest score where that lies too far above their base.
+  // Makes the weights relative to the greatest score, if that lies too far above their base.
   void rebase() {
     const float* greatest = greatest_.data();
     float *base = base_.data(), *factors = factors_.data();
@@ -134,7 +134,7 @@ class ForwardPart {
     }
   }
 
-  // The keys that nobody sees are left out: 0 times their values need not be 0.
+  // Keys that no query sees are left out: 0 times their values need not be 0 (NaNs, infinities).
   void add_values(const MaskRun& run, const float* scores) {
     const std::int64_t column = run.first_vector * tiles_.lanes;
     for_each_stretch(mask_, run, [&](std::int64_t begin, std::int64_t end) {
@@ -157,8 +157,8 @@ class ForwardPart {
     for (std::int64_t row = 0; row < width_; ++row) {
       const float low = weights_low_.data()[row];
       const double weight = static_cast<double>(weights[row]) + static_cast<double>(low == low ? low : 0);
-      // In two parts: a rounding of it would be one of all values of the row alike, which their sum, delta,
-      // would keep.
+      // The factor has two parts. If it were rounded, all values of the row would have the same error, and
+      // their sum, delta, would keep it.
       const double factor = weight == 0 ? 0 : 1 / weight;
       factors[row] = static_cast<float>(factor);
       factors_low[row] = static_cast<float>(factor - static_cast<double>(factors[row]));

@@ -13,8 +13,7 @@ namespace {
 
 // A block of the result, and the depth of the products that are added to it at a time. Chosen: in f32 the
 // block is 64 KiB, its part of a 32 KiB and its part of b 128 KiB, which together stay in a second-level
-// cache of 256 KiB. kDepth also decides in which order f32 products are added up, so other values give other
-// roundings.
+// cache of 256 KiB. No result depends on them: each sum runs in ascending k in one accumulator.
 constexpr std::int64_t kRows = 64, kColumns = 256, kDepth = 128;
 
 struct Block {

@@ -23,7 +23,9 @@ constexpr int kLanes = 8, kVectors = 3, kPanelRows = 4;
 constexpr int kLanes = 4, kVectors = 2, kPanelRows = 4;
 #endif
 constexpr int kWidth = kLanes * kVectors;
-constexpr std::int64_t kSumRows = 16;  // weights that are summed up in a row; 16 such sums are a tile's
+// How many weights are summed up in a row. Derived: 16 such sums are those of a forward tile (256 keys), so
+// both chains of additions are as short as possible (kWeightChain of tiled_attention.h).
+constexpr std::int64_t kSumRows = 16;
 
 typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
 typedef std::int32_t Integers __attribute__((vector_size(kLanes * sizeof(float))));
