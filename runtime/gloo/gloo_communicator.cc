@@ -47,7 +47,7 @@ void GlooCommunicator::reserve(const Plan& plan, const Collective& collective) {
 
 // Why it waits for nothing for 1 ms: closing connections would tell the peers, but would not wake the threads
 // that wait for them here. A wait that times out makes Gloo do both, for all waits of the context. Any
-// timeout does; 1 ms is the shortest in Gloo's unit, for which 0 may mean another thing.
+// timeout does; 1 ms is the shortest in Gloo's unit, since 0 means that there is none (gloo/common/error.h).
 void GlooCommunicator::abort() {
   std::byte nothing{};
   const auto buffer = context_->createUnboundBuffer(&nothing, sizeof nothing);

@@ -33,12 +33,12 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// A refused connection is tried again after kFirstRetry, and then after twice as long each time, up to
-// kLastRetry. Chosen: ranks that start together connect within milliseconds, and a rank that starts late is
-// noticed within a quarter of a second.
+// A connection that was lost before it was proven is tried again after kFirstRetry, and then after twice as
+// long each time, up to kLastRetry. Chosen: the first attempts cost only milliseconds, and the later ones do
+// not add to a flood at the listener, which may be why the connection was closed.
 constexpr Milliseconds kFirstRetry{5}, kLastRetry{250};
-// An abort cannot end a wait in the store, so the wait is cut into slices of this length. It is the longest
-// that an abort is delayed (chosen).
+// An abort cannot end a wait in the store, and connections cannot be served during one. So the wait is cut
+// into slices of this length, by which both are delayed at most (chosen).
 constexpr Milliseconds kStoreSlice{200};
 // After accepting so many connections, those that are connected get their turn. Chosen, so that strangers who
 // connect all the time cannot starve peers.

@@ -13,12 +13,11 @@ namespace cp::runtime {
 // Something that may have been the first failure.
 struct Suspect {
   Rank rank = -1;
-  std::optional<int> signal;  // the signal that killed it
-  int exit_code = 0;          // 128 + n for signal n
-  std::optional<std::string>
-      report;             // the text that fail() was told; none for a process that was seen to end
-  int pass = 0;           // grows with time; suspects found by one look at all processes share it
-  std::string what = {};  // the middle of the text, if the launcher itself made the report
+  std::optional<int> signal;          // the signal that killed it
+  int exit_code = 0;                  // 128 + n for signal n
+  std::optional<std::string> report;  // the text given to fail(); none for a process that was seen to end
+  int pass = 0;                       // grows with time; suspects found by one look at all processes share it
+  std::string what = {};              // the middle of the text, if the launcher itself made the report
 };
 
 // Whether such a failure is mostly the consequence of another one. That holds for a process that was seen to

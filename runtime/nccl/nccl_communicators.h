@@ -1,9 +1,8 @@
 // NcclCommunicators makes a communicator of NCCL for each group of a rank, and keeps it for later plans.
 //
 // Each communicator is made in two moves:
-//   1. A parent, of the world or of the group's members, whose calls do not block (ncclConfig_t::blocking =
-//   0).
-//      So connecting can be given up after a time.
+//   1. A parent, of the world or of the group's members, whose calls do not block (blocking = 0 in its
+//      ncclConfig_t). So connecting can be given up after a time.
 //   2. The group's communicator, split from the parent, whose calls block. With a communicator that does not
 //      block, each call would start a thread of NCCL (ncclGroupEnd of NCCL 2.28), which costs several times
 //      as much as the call.

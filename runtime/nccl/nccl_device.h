@@ -67,8 +67,8 @@ struct NcclOptions {
   std::optional<std::chrono::milliseconds> connect_timeout = {};
   // How long ncclCommAbort may take. An error of the job waits for it, so it is shorter than the others.
   std::chrono::milliseconds abort_timeout{5'000};
-  std::chrono::milliseconds destroy_timeout{
-      30'000};  // how long ncclCommDestroy may take, when all work is done
+  // How long ncclCommDestroy may take, when all work is done.
+  std::chrono::milliseconds destroy_timeout{30'000};
   NcclCommOptions communicators = {};
 
   // Called by prepare() with the plan's groups, before the new ones connect. If it throws, prepare() throws

@@ -13,13 +13,11 @@ namespace cp::runtime {
 // This is Backend::variables of the nccl back end. It returns "NCCL_LAUNCH_ORDER_IMPLICIT=1" and so on:
 //   NCCL_LAUNCH_ORDER_IMPLICIT=1    The communicators of a GPU start their work in the order of the calls.
 //   CUDA_DEVICE_MAX_CONNECTIONS=32  The GPU has 32 queues, the largest number, instead of 8. Streams that
-//   share
-//                                   a queue wait for one another's kernels.
+//                                   share a queue wait for one another's kernels.
 //   NCCL_SOCKET_IFNAME              The interface of --interface; lo if ranks share GPUs of one machine.
 //   NCCL_SOCKET_MAGIC               A number made of the job's token. NCCL's data sockets ask for it in
-//   versions
-//                                   that read this variable. Older ones ask for a number that is the same
-//                                   everywhere.
+//                                   versions that read this variable. Older ones ask for a number that is
+//                                   the same everywhere.
 // If ranks may share a GPU, which NCCL allows only to ranks of different hosts, also:
 //   NCCL_HOSTID                     Each rank is a host of its own. It is set even if the user has set it,
 //                                   because no two may be alike.
