@@ -103,7 +103,7 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
       place.data = impl_->owned.back().get();
     }
   }
-  CP_CUDA(cudaDeviceSynchronize());  // so that any stream find it filled
+  CP_CUDA(cudaDeviceSynchronize());  // so that every stream finds it filled
 }
 
 CudaMemory::~CudaMemory() = default;

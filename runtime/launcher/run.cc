@@ -83,8 +83,8 @@ LauncherRun::~LauncherRun() {
   }
 }
 
-// Reports and ends get different passes. So a report that was there before the look at the processes counts as
-// earlier than an end which this look finds.
+// Reports and ends get different passes. So a report that was there before the look at the processes counts
+// as earlier than an end which this look finds.
 LaunchResult LauncherRun::finish() {
   start_all();
   while (true) {
