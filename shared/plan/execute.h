@@ -1,4 +1,6 @@
-// The executor: the only loop that runs plans, on any Device.
+// The executor on one plan at a time, on any Device: prepare, run, forget. A program that runs plans again
+// and again, or beside work of its own, keeps them (prepared_plan.h). Enqueuer (enqueuer.h) is the loop of
+// both.
 #pragma once
 
 #include "shared/plan/device.h"
