@@ -22,6 +22,7 @@ set(CP_PUBLIC_HEADERS_core
   shared/plan/forwarding_device.h
   shared/plan/plan.h
   shared/plan/plan_cache.h
+  shared/plan/prepared_plan.h
   shared/plan/session.h
   shared/plan/target.h
   shared/plan/trace.h

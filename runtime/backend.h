@@ -40,6 +40,7 @@ struct DeviceRequest {
   OnCollectiveEnd on_collective_end = {};
   Checksums checksums = Checksums::off;
   bool every_rank_prepares = false;  // all ranks of the job prepare the same plans together
+  bool traces = true;                // somebody asks the device for records and times
   // Asked when a collective has made no progress for the job's timeout: whether it may go on waiting, because
   // a member that has not begun it is alive.
   std::function<bool(const CollectiveBegin&)> may_wait = {};

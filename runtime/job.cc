@@ -34,7 +34,7 @@ class Job::Impl {
         client_(runtime::join(environment_)),
         comparison_(*client_),
         plans_(most_plans, [this](const Plan& plan) { compare(plan); }) {
-    device_.emplace(environment_, client_);
+    device_.emplace(environment_, client_, JoinedDeviceOptions{.traces = false});  // nobody can ask for them
   }
 
   ~Impl() {

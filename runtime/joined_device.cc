@@ -45,6 +45,7 @@ JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<Rendezvous
   };
   request.checksums = options.checksums;
   request.every_rank_prepares = options.every_rank_prepares;
+  request.traces = options.traces;
   request.may_wait = [this](const CollectiveBegin& begin) { return somebody_may_come(begin); };
   request.own = options.own.get();
   device_ = backend_.make(std::move(request));
@@ -63,12 +64,20 @@ JoinedDevice::~JoinedDevice() {
 void JoinedDevice::prepare(const Plan& plan, const Bindings& bindings) {
   device_->take_observed();  // of a program that wants no traces
   naming_the_cause([&] { device_->prepare(plan, bindings); });
-  // Nothing of an earlier plan runs any more.
-  while (page_ && tracks_.size() < plan.streams.size()) tracks_.push_back(page_->claim());
+}
+
+PreparedId JoinedDevice::keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
+  PreparedId id = 0;
+  naming_the_cause([&] { id = device_->keep(plan, bindings, lane); });
+  return id;
 }
 
 void JoinedDevice::synchronize() {
   naming_the_cause([&] { device_->synchronize(); });
+}
+
+void JoinedDevice::await(EventId event) {
+  naming_the_cause([&] { device_->await(event); });
 }
 
 void JoinedDevice::tell(const CollectiveBegin& begin) {
@@ -80,6 +89,7 @@ void JoinedDevice::tell(const CollectiveBegin& begin) {
   const auto stream = static_cast<std::size_t>(begin.stream);
   if (stream >= under_way_.size()) under_way_.resize(stream + 1);
   under_way_[stream] = {latest.group, latest.sequence, latest.operation};
+  while (page_ && tracks_.size() <= stream) tracks_.push_back(page_->claim());
   if (page_) page_->begun(track(begin.stream), latest.group, latest.operation, latest.sequence, latest.step);
 }
 

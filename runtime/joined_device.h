@@ -41,6 +41,8 @@ struct JoinedDeviceOptions {
   // True if all ranks of the job prepare the same plans together; a library may then connect groups by calls
   // that all ranks make.
   bool every_rank_prepares = false;
+  // Whether take_observed() and take_times() will be called. If not, the device keeps nothing for them.
+  bool traces = true;
   // If a job has one device after the other, each needs a name of its own ("profile 1/"), with which its keys
   // and groups begin. Each device counts its collectives from 0, and ranks are compared by group and number:
   // without names two devices would be mixed up.
@@ -63,7 +65,9 @@ class JoinedDevice : public ForwardingDevice {
   // end of their own; the server ends them (rendezvous/stall.h). prepare also throws InvalidInput if NCCL
   // would not find the shared memory that the plan's groups need (nccl_pools.h).
   void prepare(const Plan& plan, const Bindings& bindings) override;
+  PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) override;
   void synchronize() override;
+  void await(EventId event) override;
 
   bool host_memory() const { return device_->host_memory(); }  // as ProcessDevice
   std::vector<OpRecord> take_observed() { return device_->take_observed(); }
@@ -89,9 +93,9 @@ class JoinedDevice : public ForwardingDevice {
   const std::chrono::milliseconds timeout_;
   const std::string name_;  // of JoinedDeviceOptions
   std::shared_ptr<RendezvousClient> client_;
-  std::shared_ptr<ProgressWriter> page_;  // null where no launcher reads it
-  std::vector<int> tracks_;               // of the page, by StreamId; grows while the device is idle
-  mutable std::mutex mutex_;
+  std::shared_ptr<ProgressWriter> page_;                        // null where no launcher reads it
+  mutable std::mutex mutex_;                                    // of what follows, up to last_error_
+  std::vector<int> tracks_;                                     // of the page, by stream of the device
   std::vector<std::optional<Activity::Collective>> under_way_;  // by stream
   std::map<std::string, Progress> latest_;  // collective that began, by group as the device names it
   std::optional<Error> last_error_;

@@ -21,7 +21,7 @@ struct CollectiveBegin {
   std::int64_t number = 0;  // on its group, since the device was made
   StepId step = 0;          // of the plan
   Digest digest;            // of all on its group up to this one (runtime/begun_collectives.h)
-  StreamId stream = 0;
+  StreamId stream = 0;      // of the device, which numbers the streams of all lanes
 };
 // On a thread of the device, before the collective begins or soon after; several threads may call at once,
 // but for one stream only one at a time.

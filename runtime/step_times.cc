@@ -6,28 +6,34 @@
 
 namespace cp::runtime {
 
-void StepTimes::use(std::size_t streams) {
-  streams_.clear();
-  streams_.resize(streams);
+void StepTimes::Stream::add(const Step& step, std::int64_t begin_ns, std::int64_t end_ns) {
+  times_.push_back({&step, begin_ns, end_ns});
+  if (times_.size() > kKeptTimes) times_.pop_front();
 }
 
-void StepTimes::add(const Step& step, std::int64_t begin_ns, std::int64_t end_ns) {
-  std::deque<Time>& times = streams_[static_cast<std::size_t>(step.stream)];
-  times.push_back({&step, begin_ns, end_ns});
-  if (times.size() > kKeptTimes) times.pop_front();
+void StepTimes::require(std::size_t count) {
+  while (streams_.size() < count) streams_.push_back(std::make_unique<Stream>());
+}
+
+void StepTimes::forget() {
+  for (const auto& stream : streams_) stream->times_.clear();
+  settled_ = {};
+}
+
+void StepTimes::settle() {
+  for (const auto& stream : streams_) {
+    for (const Stream::Time& time : std::exchange(stream->times_, {})) {
+      const TimedOp op{time.step->stream, std::string(operation_name(time.step->work)), time.step->label,
+                       time.begin_ns, time.end_ns};
+      settled_.steps.push_back(op);
+      if (std::holds_alternative<Collective>(time.step->work)) settled_.collectives.push_back(op);
+    }
+  }
 }
 
 DeviceTimes StepTimes::take() {
-  DeviceTimes times;
-  for (std::deque<Time>& stream : streams_) {
-    for (const Time& time : std::exchange(stream, {})) {
-      const TimedOp op{time.step->stream, std::string(operation_name(time.step->work)), time.step->label,
-                       time.begin_ns, time.end_ns};
-      times.steps.push_back(op);
-      if (std::holds_alternative<Collective>(time.step->work)) times.collectives.push_back(op);
-    }
-  }
-  return times;
+  settle();
+  return std::exchange(settled_, {});
 }
 
 }  // namespace cp::runtime

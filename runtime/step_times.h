@@ -1,9 +1,10 @@
-// StepTimes: collects when the steps of a device's plan ran, for ProcessDevice::take_times().
+// StepTimes: collects when the steps of a device's plans ran, for ProcessDevice::take_times().
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "runtime/process_device.h"
@@ -11,24 +12,38 @@
 
 namespace cp::runtime {
 
-// Keeps the latest kKeptTimes times of each stream. Different threads may add times of different streams.
-// While any thread adds, no other function may be called.
+// Keeps the latest kKeptTimes times of each of the device's streams.
 class StepTimes {
  public:
-  // Begins with another plan, which has that many streams, and forgets all times. The plan's steps must live
-  // until take().
-  void use(std::size_t streams);
-  // Adds a time, in ns since the device was made. Steps of one stream are added in the order in which they
-  // ran.
-  void add(const Step& step, std::int64_t begin_ns, std::int64_t end_ns);
+  // Of one stream; one thread at a time may add to it.
+  class Stream {
+   public:
+    // Adds a time, in ns since the device was made, of a step that ran behind those before it. The step must
+    // live until take() or settle().
+    void add(const Step& step, std::int64_t begin_ns, std::int64_t end_ns);
+
+   private:
+    friend class StepTimes;
+    struct Time {
+      const Step* step = nullptr;
+      std::int64_t begin_ns = 0, end_ns = 0;
+    };
+    std::deque<Time> times_;
+  };
+
+  // Makes sure that the streams 0 .. count-1 exist, while times may be added. They stay where they are.
+  void require(std::size_t count);
+  Stream& stream(StreamId stream) { return *streams_[static_cast<std::size_t>(stream)]; }
+
+  // While any thread adds, these may not be called. forget() drops all times; settle() copies what it needs
+  // of the steps, so that their plans may go; take() returns all times, by stream.
+  void forget();
+  void settle();
   DeviceTimes take();
 
  private:
-  struct Time {
-    const Step* step = nullptr;
-    std::int64_t begin_ns = 0, end_ns = 0;
-  };
-  std::vector<std::deque<Time>> streams_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  DeviceTimes settled_;
 };
 
 }  // namespace cp::runtime

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/cuda_streams.h"
 #include "shared/base/error.h"
 #include "shared/plan/bindings.h"
 
@@ -37,7 +38,7 @@ void* allocate_by_cuda(std::size_t size_bytes) {
 void release_by_cuda(void* data) { cudaFree(data); }
 
 DeviceBytes allocate(std::int64_t size_bytes, std::string_view what, const Need& need,
-                     const CudaAllocator& allocator) {
+                     const CudaAllocator& allocator, cudaStream_t stream) {
   if (size_bytes == 0) return {nullptr, {allocator.release}};
   const auto size = static_cast<std::size_t>(size_bytes);
   DeviceBytes bytes(static_cast<std::byte*>(allocator.allocate(size)), {allocator.release});
@@ -49,7 +50,7 @@ DeviceBytes allocate(std::int64_t size_bytes, std::string_view what, const Need&
                            need.peak, " at its peak, but ", free, " of ", total,
                            " are free; use more ranks, shorter sequences or a narrower dtype"));
   }
-  CP_CUDA(cudaMemset(bytes.get(), 0xFB, size));
+  CP_CUDA(cudaMemsetAsync(bytes.get(), 0xFB, size, stream));
   return bytes;
 }
 
@@ -89,8 +90,9 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
     impl_->arena_bytes = before->impl_->arena_bytes;
   }
   before.reset();
+  const CudaStream filling(CudaStream::Priority::normal);
   if (impl_->arena == nullptr) {
-    impl_->arena = allocate(plan.arena_bytes, "the arena", need, allocator);
+    impl_->arena = allocate(plan.arena_bytes, "the arena", need, allocator, filling.get());
     impl_->arena_bytes = plan.arena_bytes;
   }
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
@@ -99,14 +101,21 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
     if (buffer.kind == BufferKind::temporary) {
       place.data = impl_->arena.get() + buffer.offset_bytes;
     } else if (is_missing(i)) {
-      impl_->owned.push_back(allocate(buffer.bytes(), str("buffer ", buffer.name), need, allocator));
+      impl_->owned.push_back(
+          allocate(buffer.bytes(), str("buffer ", buffer.name), need, allocator, filling.get()));
       place.data = impl_->owned.back().get();
     }
   }
-  CP_CUDA(cudaDeviceSynchronize());  // so that every stream finds it filled
+  CP_CUDA(cudaStreamSynchronize(filling.get()));  // so that every stream finds it filled
 }
 
 CudaMemory::~CudaMemory() = default;
+
+void CudaMemory::bind(const Plan& plan, const Bindings& changed) {
+  for (const Binding& binding : changed) check_binding(plan, binding);
+  for (const Binding& binding : changed)
+    impl_->places[static_cast<std::size_t>(binding.buffer)].data = static_cast<std::byte*>(binding.data);
+}
 
 std::byte* CudaMemory::at(const View& view, std::int64_t iteration) const {
   const Impl::Place& place = impl_->places.at(static_cast<std::size_t>(view.buffer));

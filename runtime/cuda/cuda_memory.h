@@ -24,8 +24,8 @@ class CudaMemory {
  public:
   // Allocates, on the current device, the arena and those of the caller's buffers that have no binding, and
   // owns them. Bindings are addresses of the GPU and stay the caller's. Fresh memory is filled with bytes
-  // 0xFB, like HostMemory's, so that reading what was never written shows. The device is synchronized, so
-  // what the caller enqueued for its buffers has happened when this returns.
+  // 0xFB, like HostMemory's, so that reading what was never written shows. This waits until the memory is
+  // filled, and for nothing else on the device.
   //
   // `before` is the memory of a plan that has ended, from the same allocator. If its arena is of use, it
   // becomes that of this object, with its contents.
@@ -36,6 +36,10 @@ class CudaMemory {
                       const CudaAllocator& allocator = cuda_allocator(),
                       std::unique_ptr<CudaMemory> before = nullptr);
   ~CudaMemory();
+  // Binds buffers anew for the kernels and collectives that are launched from here on; those that were
+  // launched before have the addresses of then. Throws InvalidInput as the constructor does, and changes
+  // nothing then.
+  void bind(const Plan& plan, const Bindings& changed);
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
 

@@ -57,14 +57,33 @@ void StepEvents::forget() {
   std::ranges::fill(last_, nullptr);
 }
 
-void StepEvents::use(std::vector<cudaStream_t> streams, std::size_t steps) {
-  CP_INVARIANT(streams.size() < (std::size_t{1} << kStreamBits), streams.size(), " streams");
-  forget();
-  streams_ = std::move(streams);
-  last_.assign(streams_.size(), nullptr);
+void StepEvents::add_stream(cudaStream_t stream) {
+  CP_INVARIANT(streams_.size() + 1 < (std::size_t{1} << kStreamBits), streams_.size(), " streams");
+  streams_.push_back(stream);
+  last_.push_back(nullptr);
+}
+
+void StepEvents::reserve(std::size_t steps) {
   steps_.reserve(steps);
   while (pool_.size() < 2 * steps) pool_.emplace_back(CudaEvent::Timing::on);
+}
+
+void StepEvents::restart() {
+  forget();
   anchor();
+}
+
+StepEvents::Pair StepEvents::begin_untimed(StreamId stream) {
+  if (std::ssize(pairs_) < std::min(next_pair_ + 1, kPairs))
+    pairs_.push_back({CudaEvent(CudaEvent::Timing::off), CudaEvent(CudaEvent::Timing::off)});
+  const auto& [begin, end] = pairs_[static_cast<std::size_t>(next_pair_++ % kPairs)];
+  CP_CUDA(cudaEventRecord(begin.get(), streams_.at(static_cast<std::size_t>(stream))));
+  enqueued(stream);
+  return {begin.get(), end.get()};
+}
+
+void StepEvents::end_untimed(StreamId stream, const Pair& pair) {
+  CP_CUDA(cudaEventRecord(pair.end, streams_[static_cast<std::size_t>(stream)]));
 }
 
 cudaEvent_t StepEvents::next_event() {
@@ -104,13 +123,26 @@ EventId StepEvents::record(StreamId stream) {
   return next_++ << kStreamBits | stream;
 }
 
+// Of the event, or where it is too old of all that its stream has been given so far.
+const StepEvents::Recorded& StepEvents::recorded_of(EventId event) {
+  if (event >> kStreamBits < next_ - kRing)
+    event = record(static_cast<StreamId>(event & ((1 << kStreamBits) - 1)));
+  return ring_[static_cast<std::size_t>((event >> kStreamBits) % kRing)];
+}
+
 void StepEvents::wait(StreamId stream, EventId event) {
-  const std::int64_t number = event >> kStreamBits;
-  if (number < finished_) return;
-  if (number < next_ - kRing) event = record(static_cast<StreamId>(event & ((1 << kStreamBits) - 1)));
-  const Recorded& recorded = ring_[static_cast<std::size_t>((event >> kStreamBits) % kRing)];
-  CP_CUDA(cudaStreamWaitEvent(streams_.at(static_cast<std::size_t>(stream)), recorded.event, 0));
+  if (event >> kStreamBits < finished_) return;
+  wait(streams_.at(static_cast<std::size_t>(stream)), event);
   enqueued(stream);
+}
+
+void StepEvents::wait(cudaStream_t stream, EventId event) {
+  if (event >> kStreamBits < finished_) return;
+  CP_CUDA(cudaStreamWaitEvent(stream, recorded_of(event).event, 0));
+}
+
+bool StepEvents::has_happened(EventId event) {
+  return event >> kStreamBits < finished_ || is_finished(recorded_of(event).event);
 }
 
 void StepEvents::anchor() {
@@ -137,8 +169,7 @@ std::vector<StepEvents::Interval> StepEvents::take() {
     const auto begin = happened_ns(steps_[i].pair.begin), end = happened_ns(steps_[i].pair.end);
     if (begin && end) intervals[i] = {*begin, std::max(*begin, *end)};
   }
-  forget();
-  anchor();
+  restart();
   return intervals;
 }
 

@@ -1,6 +1,7 @@
 // Streams and events of the GPU as objects, and the events of a device's steps.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -70,13 +71,24 @@ class StepEvents {
 
   // Forgets all events, and the intervals that were not taken. Call it only while the device is idle.
   void forget();
-  // Does the same, and then sets the streams, by StreamId, and makes the events of `steps` steps.
-  void use(std::vector<cudaStream_t> streams, std::size_t steps);
+  // Does the same, and sets the time that intervals count from anew.
+  void restart();
+  // One more stream, which gets the next StreamId; others may be busy.
+  void add_stream(cudaStream_t stream);
+  // Makes the events of so many steps, so that as many begin() and end() make none.
+  void reserve(std::size_t steps);
 
   // To be called before and after what a step enqueues on its stream. end() is for the step that began last.
-  // The events of the pair stay valid until take() or use().
+  // The events of the pair stay valid until take() or forget().
   Pair begin(StreamId stream);
   void end();
+
+  // The same without times, for devices that keep none: the pair is used again kPairs pairs later, and the
+  // caller sees to it that nobody asks for it any more then. Chosen: a collective in flight needs a pair, and
+  // no program has thousands of them.
+  static constexpr std::int64_t kPairs = 4096;
+  Pair begin_untimed(StreamId stream);
+  void end_untimed(StreamId stream, const Pair& pair);
   // The number of steps whose intervals are kept, and for how many more steps there are events.
   std::size_t used() const { return steps_.size(); }
   std::size_t left() const { return (pool_.size() - used_events_) / 2; }
@@ -88,6 +100,9 @@ class StepEvents {
   static constexpr std::int64_t kRing = 4096;
   EventId record(StreamId stream);
   void wait(StreamId stream, EventId event);
+  // The same for a stream that is none of these.
+  void wait(cudaStream_t stream, EventId event);
+  bool has_happened(EventId event);
   // To be called if something else was enqueued on the stream.
   void enqueued(StreamId stream) { last_[static_cast<std::size_t>(stream)] = nullptr; }
 
@@ -109,6 +124,7 @@ class StepEvents {
     bool has_end = false;  // whether the end was recorded
   };
   cudaEvent_t next_event();
+  const Recorded& recorded_of(EventId event);
   // CUDA tells the distance of two events as a float of milliseconds, which is exact to the microsecond only
   // as long as they are less than 16 s apart (a float has 24 bits). So the event from which times count is
   // recorded anew, against the host's clock, whenever the device is idle.
@@ -119,6 +135,8 @@ class StepEvents {
   std::vector<cudaEvent_t> last_;  // by stream: the step's end behind which nothing was enqueued
 
   std::deque<CudaEvent> pool_;
+  std::vector<std::array<CudaEvent, 2>> pairs_;  // of begin_untimed(); grows up to kPairs
+  std::int64_t next_pair_ = 0;
   std::size_t used_events_ = 0;
   std::vector<Step> steps_;
 

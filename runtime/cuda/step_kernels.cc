@@ -19,11 +19,14 @@ std::string named(const Step& step) {
 // Chooses among the libraries' kernels and the project's own.
 class Preparation {
  public:
-  Preparation(const CudaMemory& memory, LibraryKernels& libraries) : memory_(memory), libraries_(libraries) {}
+  Preparation(std::span<const StreamId> streams, const CudaMemory& memory, LibraryKernels& libraries)
+      : streams_(streams), memory_(memory), libraries_(libraries) {}
 
   PreparedKernel kernel_of(const Step& step) const {
     return std::visit(Overloaded{[&](const auto& op) { return prepare(op, memory_); },
-                                 [&](const MatMul& op) { return product(op, step.stream); },
+                                 [&](const MatMul& op) {
+                                   return product(op, streams_[static_cast<std::size_t>(step.stream)]);
+                                 },
                                  [&](const AttentionForward& op) { return attention(op); },
                                  [&](const AttentionBackward& op) { return attention(op); },
                                  [&](const RowKernel& op) -> PreparedKernel {
@@ -50,6 +53,7 @@ class Preparation {
     return prepare(op, memory_);
   }
 
+  const std::span<const StreamId> streams_;
   const CudaMemory& memory_;
   LibraryKernels& libraries_;
 };
@@ -60,9 +64,10 @@ struct StepKernels::Impl {
   std::vector<PreparedKernel> kernels;  // by StepId; none for a collective
 };
 
-StepKernels::StepKernels(const Plan& plan, const CudaMemory& memory, LibraryKernels& libraries)
+StepKernels::StepKernels(const Plan& plan, std::span<const StreamId> streams, const CudaMemory& memory,
+                         LibraryKernels& libraries)
     : impl_(std::make_unique<Impl>()) {
-  const Preparation preparation(memory, libraries);
+  const Preparation preparation(streams, memory, libraries);
   for (const StepRef& ref : steps_of(plan)) {
     PreparedKernel& kernel = impl_->kernels.emplace_back();
     if (is_collective(*ref.step)) continue;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include <cuda_runtime_api.h>
 
@@ -24,9 +25,11 @@ struct LibraryKernels {
 
 class StepKernels {
  public:
-  // The plan, the memory and the libraries must outlive this object. The constructor blocks. Throws
-  // InvalidInput that names the step, if the device lacks a kernel.
-  StepKernels(const Plan& plan, const CudaMemory& memory, LibraryKernels& libraries);
+  // `streams` are those of the device, by the plan's StreamId. The plan, the memory and the libraries must
+  // outlive this object. The constructor blocks. Throws InvalidInput that names the step, if the device lacks
+  // a kernel.
+  StepKernels(const Plan& plan, std::span<const StreamId> streams, const CudaMemory& memory,
+              LibraryKernels& libraries);
   ~StepKernels();
   StepKernels(const StepKernels&) = delete;
   StepKernels& operator=(const StepKernels&) = delete;

@@ -31,6 +31,7 @@ std::unique_ptr<ProcessDevice> make_gloo_device(DeviceRequest request) {
   gloo.timeout = job.timeout;
   gloo.wait_timeout = kUntilTheServerEndsIt;
   gloo.checksums = request.checksums;
+  gloo.traces = request.traces;
   gloo.on_collective = std::move(request.on_collective);
   gloo.on_collective_end = std::move(request.on_collective_end);
   gloo.on_note = [](const std::string& note) { std::fputs(str("note: ", note, "\n").c_str(), stderr); };

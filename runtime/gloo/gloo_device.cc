@@ -28,6 +28,9 @@
 #include "shared/kernels/host_kernels.h"
 #include "shared/plan/bindings.h"
 #include "shared/plan/canonical.h"
+#include "shared/plan/kept_plans.h"
+#include "shared/plan/lanes.h"
+#include "shared/plan/rebindable_memory.h"
 
 namespace cp::runtime {
 namespace {
@@ -82,46 +85,73 @@ class GlooDevice::Impl {
 
   void prepare(const Plan& plan, const Bindings& bindings) {
     streams_.synchronize();
-    plan_ = &plan;
-    std::optional<HostMemory> before = std::exchange(memory_, std::nullopt);
-    memory_.emplace(plan, bindings, std::move(before));
-    streams_.require(plan.streams.size());
-    observed_.resize(std::max(observed_.size(), plan.streams.size()));
-    times_.use(plan.streams.size());
-    digests_ = collective_digests(plan);
-    connect(plan.groups);
-    for (const StepRef& ref : steps_of(plan)) {
-      if (const auto* collective = std::get_if<Collective>(&ref.step->work))
-        members_[static_cast<std::size_t>(group_of(*collective))]->communicator->reserve(plan, *collective);
-    }
+    times_.forget();
+    used_ = nullptr;
+    std::unique_ptr<Prepared>& place = prepared_.first();
+    std::optional<HostMemory> before;
+    if (place != nullptr) before = place->memory.take();
+    place.reset();
+    place = make_ready(plan, bindings, 0, std::move(before));
+    used_ = place.get();
+  }
+
+  PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
+    std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane, {});
+    lanes_.keep(plan, lane);
+    return prepared_.add(std::move(made));
+  }
+
+  void use(PreparedId id, const Bindings& changed) {
+    Prepared& next = prepared_.at(id);
+    next.memory.bind(changed);
+    used_ = &next;
+  }
+
+  // After an error other streams may still be in the middle of their work.
+  void release(PreparedId id) {
+    const Prepared& released = prepared_.at(id);
+    if (options_.traces || aborted_.stop_requested() || streams_.has_failed()) streams_.drain();
+    if (options_.traces) times_.settle();
+    lanes_.release(*released.plan, released.lane);
+    if (used_ == &released) used_ = nullptr;
+    prepared_.remove(id);
   }
 
   void launch(const StepRef& ref, std::int64_t iteration) {
+    const StreamId stream = device_stream(ref.step->stream);
     Member* member = nullptr;
     if (const auto* collective = std::get_if<Collective>(&ref.step->work))
-      member = members_[static_cast<std::size_t>(group_of(*collective))];
-    streams_.enqueue(ref.step->stream, [this, &step = *ref.step, id = ref.id, member, iteration] {
-      const std::int64_t begin_ns = now_ns();
-      if (member == nullptr) {
-        const Counted running(kernels_);
-        run_kernel(std::get<Kernel>(step.work), *memory_, iteration);
-      } else {
-        run_collective(*member, step, id, iteration);
-      }
-      times_.add(step, begin_ns, now_ns());
-    });
+      member = used_->members[static_cast<std::size_t>(group_of(*collective))];
+    RebindableMemory::Version& version = used_->memory.current();
+    ++version.under_way;
+    streams_.enqueue(stream, {.device = this,
+                              .prepared = used_,
+                              .version = &version,
+                              .step = ref.step,
+                              .id = ref.id,
+                              .stream = stream,
+                              .member = member,
+                              .iteration = iteration,
+                              .records = records_[static_cast<std::size_t>(stream)].get(),
+                              .times = &times_.stream(stream)});
   }
 
-  EventId record(StreamId stream) { return streams_.record(stream); }
-  void wait(StreamId stream, EventId event) { streams_.wait(stream, event); }
+  EventId record(StreamId stream) { return streams_.record(device_stream(stream)); }
+  void wait(StreamId stream, EventId event) { streams_.wait(device_stream(stream), event); }
+  void begin_run() {
+    if (const EventId before = lanes_.last_end(used_->lane); before >= 0) wait(0, before);
+  }
+  void end_run(EventId end) { lanes_.last_end(used_->lane) = end; }
+  bool has_happened(EventId event) { return streams_.has_happened(event); }
+  void await(EventId event) { streams_.await(event); }
   void synchronize() { streams_.synchronize(); }
 
   // The bytes of the plan's buffer, for a copy of `host_bytes` bytes to or from the host. `what` is the
   // caller's name, for messages.
   std::span<std::byte> bytes(const char* what, BufferId buffer, std::size_t host_bytes) const {
-    CP_INVARIANT(memory_.has_value(), "no plan is prepared");
-    check_host_copy(*plan_, what, buffer, host_bytes);
-    return memory_->bytes(buffer);
+    CP_INVARIANT(used_ != nullptr, "no plan is prepared");
+    check_host_copy(*used_->plan, what, buffer, host_bytes);
+    return used_->memory.memory().bytes(buffer);
   }
 
   DeviceTimes take_times() { return times_.take(); }
@@ -129,9 +159,9 @@ class GlooDevice::Impl {
 
   std::vector<OpRecord> take_observed() {
     std::vector<OpRecord> all;
-    for (std::vector<OpRecord>& records : observed_) {
-      std::move(records.begin(), records.end(), std::back_inserter(all));
-      records.clear();
+    for (const auto& records : records_) {
+      std::move(records->begin(), records->end(), std::back_inserter(all));
+      records->clear();
     }
     for (auto& [name, member] : communicators_) member.begun.reset_sequence();
     return all;
@@ -153,6 +183,32 @@ class GlooDevice::Impl {
     BegunCollectives begun;
   };
 
+  // A plan that is ready to run.
+  struct Prepared {
+    const Plan* plan = nullptr;
+    LaneId lane = 0;
+    RebindableMemory memory;
+    std::vector<StreamId> streams;  // of the device, by the plan's StreamId
+    std::vector<Member*> members;   // by GroupId
+    std::vector<Digest> digests;    // of collectives, by StepId
+  };
+
+  // A step in one of its iterations, as a stream's thread runs it.
+  struct Launch {
+    Impl* device = nullptr;
+    const Prepared* prepared = nullptr;
+    RebindableMemory::Version* version = nullptr;
+    const Step* step = nullptr;
+    StepId id = 0;
+    StreamId stream = 0;       // of the device
+    Member* member = nullptr;  // of a collective
+    std::int64_t iteration = 0;
+    std::vector<OpRecord>* records = nullptr;
+    StepTimes::Stream* times = nullptr;
+
+    void operator()() const { device->run(*this); }
+  };
+
   // Makes the count one more as long as the object exists.
   class Counted {
    public:
@@ -170,16 +226,43 @@ class GlooDevice::Impl {
         .count();
   }
 
+  std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane,
+                                       std::optional<HostMemory> before) {
+    std::vector<StreamId> streams = lanes_.streams_for(plan, lane);
+    auto prepared = std::make_unique<Prepared>(Prepared{&plan,
+                                                        lane,
+                                                        RebindableMemory(plan, bindings, std::move(before)),
+                                                        std::move(streams),
+                                                        {},
+                                                        collective_digests(plan)});
+    streams_.require(lanes_.streams());
+    times_.require(lanes_.streams());
+    while (records_.size() < lanes_.streams()) records_.push_back(std::make_unique<std::vector<OpRecord>>());
+    prepared->members = connect(plan.groups);
+    for (const StepRef& ref : steps_of(plan)) {
+      if (const auto* collective = std::get_if<Collective>(&ref.step->work))
+        prepared->members[static_cast<std::size_t>(group_of(*collective))]->communicator->reserve(
+            plan, *collective);
+    }
+    return prepared;
+  }
+
+  StreamId device_stream(StreamId stream) const {
+    CP_INVARIANT(used_ != nullptr, "no plan is prepared");
+    return used_->streams.at(static_cast<std::size_t>(stream));
+  }
+
   // Groups connect in the same order on all ranks, that of their names. Connecting blocks, so two ranks that
   // share two groups and began with different ones would wait for one another.
-  void connect(const std::vector<Group>& groups) {
+  std::vector<Member*> connect(const std::vector<Group>& groups) {
     std::map<std::string, const Group*> missing;
     for (const Group& group : groups) {
       if (!communicators_.contains(canonical_name(group))) missing.emplace(canonical_name(group), &group);
     }
     for (const auto& [text, group] : missing) connect(text, *group);
-    members_.clear();
-    for (const Group& group : groups) members_.push_back(&communicators_.at(canonical_name(group)));
+    std::vector<Member*> members;
+    for (const Group& group : groups) members.push_back(&communicators_.at(canonical_name(group)));
+    return members;
   }
 
   void connect(const std::string& text, const Group& group) {
@@ -225,38 +308,54 @@ class GlooDevice::Impl {
     return {.operation = "connect", .group = group, .rank = options_.rank};
   }
 
-  // The facts of an error in the collective that is under way.
-  ErrorFacts about(StepId id, const Collective& collective, std::int64_t sequence) const {
-    return {.operation = std::string(operation_name(collective)),
-            .group = canonical_name(
-                members_[static_cast<std::size_t>(group_of(collective))]->communicator->group()),
-            .sequence = sequence,
-            .rank = options_.rank,
-            .step = id};
+  // On the stream's thread.
+  void run(const Launch& launch) {
+    const std::int64_t begin_ns = options_.traces ? now_ns() : 0;
+    if (launch.member == nullptr) {
+      const Counted running(kernels_);
+      run_kernel(std::get<Kernel>(launch.step->work), launch.version->memory, launch.iteration);
+    } else {
+      run_collective(launch);
+    }
+    if (options_.traces) launch.times->add(*launch.step, begin_ns, now_ns());
+    --launch.version->under_way;
   }
 
-  void run_collective(Member& member, const Step& step, StepId id, std::int64_t iteration) {
-    const Collective& collective = std::get<Collective>(step.work);
-    const StreamId stream = step.stream;
-    const auto [number, sequence, digest] = member.begun.begin(digests_.at(static_cast<std::size_t>(id)));
-    const CollectiveBegin begin{*plan_, collective, member.communicator->group(), number, id, digest, stream};
+  // An error of the collective that is under way.
+  ErrorFacts about(const Launch& launch, const Collective& collective, std::int64_t sequence) const {
+    return {.operation = std::string(operation_name(collective)),
+            .group = canonical_name(launch.member->communicator->group()),
+            .sequence = sequence,
+            .rank = options_.rank,
+            .step = launch.id};
+  }
+
+  void run_collective(const Launch& launch) {
+    Member& member = *launch.member;
+    const Collective& collective = std::get<Collective>(launch.step->work);
+    const auto [number, sequence, digest] =
+        member.begun.begin(launch.prepared->digests.at(static_cast<std::size_t>(launch.id)));
+    const CollectiveBegin begin{
+        *launch.prepared->plan, collective, member.communicator->group(), number, launch.id, digest,
+        launch.stream};
     if (options_.on_collective) options_.on_collective(begin);
     const auto what = [&, sequence = sequence] {
       return str("rank ", options_.rank, ": ", operation_name(collective), " #", sequence, " on ",
                  canonical_name(member.communicator->group()));
     };
     try {
-      OpRecord record = member.communicator->run(collective, *memory_, iteration, sequence, digest);
+      OpRecord record =
+          member.communicator->run(collective, launch.version->memory, launch.iteration, sequence, digest);
       record.sequence = sequence;
-      record.stream = stream;
+      record.stream = launch.step->stream;
       if (options_.on_collective_end) options_.on_collective_end({begin, &record});
-      observed_[static_cast<std::size_t>(stream)].push_back(std::move(record));
+      if (options_.traces) launch.records->push_back(std::move(record));
     } catch (const PayloadSizeError& error) {
-      refuse_other_size(error, member, about(id, collective, sequence), what());
+      refuse_other_size(error, member, about(launch, collective, sequence), what());
     } catch (const gloo::Exception& error) {
-      throw_gloo(error, what(), about(id, collective, sequence));
+      throw_gloo(error, what(), about(launch, collective, sequence));
     } catch (const gloo::EnforceNotMet& error) {
-      throw_gloo(error, what(), about(id, collective, sequence));
+      throw_gloo(error, what(), about(launch, collective, sequence));
     }
   }
 
@@ -281,17 +380,16 @@ class GlooDevice::Impl {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::shared_ptr<gloo::transport::Device> transport_;
   std::shared_ptr<gloo::rendezvous::Store> store_;
-  const Plan* plan_ = nullptr;
-  std::vector<Digest> digests_;  // of the prepared plan's collectives, by StepId
-  std::optional<HostMemory> memory_;
+  Lanes lanes_;
+  Prepared* used_ = nullptr;  // the plan in use
+  KeptPlans<Prepared> prepared_;
   std::atomic<int> kernels_{0};  // that run
   const ArrivedBytes arrived_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::mutex communicators_mutex_;
-  std::map<std::string, Member> communicators_;  // by canonical name of the group
-  std::vector<Member*> members_;                 // of the prepared plan, by GroupId
-  std::vector<std::vector<OpRecord>> observed_;  // by stream, each written by its thread
-  StepTimes times_;                              // the same
-  HostStreams streams_;                          // last: its threads use all of the above
+  std::map<std::string, Member> communicators_;                  // by name and ranks of the group
+  std::vector<std::unique_ptr<std::vector<OpRecord>>> records_;  // by stream, each written by its thread
+  StepTimes times_;                                              // the same
+  HostStreams<Launch> streams_;                                  // last: its threads use all of the above
 };
 
 GlooDevice::GlooDevice(GlooOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -313,6 +411,19 @@ void GlooDevice::upload(BufferId buffer, std::span<const std::byte> host) {
 void GlooDevice::download(BufferId buffer, std::span<std::byte> host) {
   std::ranges::copy(impl_->bytes("download", buffer, host.size()), host.begin());
 }
+PreparedId GlooDevice::keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
+  refuse_foreign_plan(plan, *this, "gloo");
+  return impl_->keep(plan, bindings, lane);
+}
+void GlooDevice::use(PreparedId prepared, const Bindings& changed) { impl_->use(prepared, changed); }
+void GlooDevice::release(PreparedId prepared) { impl_->release(prepared); }
+bool GlooDevice::has_happened(EventId event) { return impl_->has_happened(event); }
+void GlooDevice::await(EventId event) { impl_->await(event); }
+void GlooDevice::begin_run(CallerStream caller) {
+  refuse_callers_stream(caller, *this, "gloo");
+  impl_->begin_run();
+}
+void GlooDevice::end_run(CallerStream, EventId end) { impl_->end_run(end); }
 std::vector<OpRecord> GlooDevice::take_observed() { return impl_->take_observed(); }
 DeviceTimes GlooDevice::take_times() { return impl_->take_times(); }
 DeviceActivity GlooDevice::activity() const { return impl_->activity(); }

@@ -59,9 +59,11 @@ struct GlooOptions {
   // each collective; synchronize() throws what differs. Checksums take the time of reading each payload once
   // more at both ends.
   Checksums checksums = Checksums::off;
-
-  // Called by prepare() when the rank has connected with all others of a group. From then on it reads no key
-  // of the store that begins with the group's canonical name and "/".
+  // Whether records and times are kept for take_observed() and take_times(). A program that never asks for
+  // them saves their memory.
+  bool traces = true;
+  // Inside of prepare(), when the rank has connected to all others of a group: it reads no key any more of
+  // the store that begins with the group's canonical name and "/".
   std::function<void(const Group&)> on_connected = {};
   // Called on the thread of the collective's stream, before the collective begins, and after it with its
   // record. Several streams may call at once.
@@ -89,6 +91,16 @@ class GlooDevice : public ProcessDevice {
   void synchronize() override;
   void upload(BufferId buffer, std::span<const std::byte> host) override;
   void download(BufferId buffer, std::span<std::byte> host) override;
+
+  // Memory of a kept plan: its own arena, and its own buffers that have no binding. Lanes have threads of
+  // their own.
+  PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) override;
+  void use(PreparedId prepared, const Bindings& changed) override;
+  void release(PreparedId prepared) override;
+  bool has_happened(EventId event) override;
+  void await(EventId event) override;
+  void begin_run(CallerStream caller) override;
+  void end_run(CallerStream caller, EventId end) override;
 
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;

@@ -74,6 +74,7 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   if (!gpu.targets_differ.empty()) nccl.target = &host_target();
   nccl.timeout = job.timeout;
   nccl.communicators = options.communicators;
+  nccl.traces = request.traces;
   nccl.on_collective = std::move(request.on_collective);
   nccl.on_collective_end = std::move(request.on_collective_end);
   nccl.may_wait = std::move(request.may_wait);

@@ -260,4 +260,8 @@ void NcclCommunicators::reset_sequences() {
   for (const auto& [name, communicator] : communicators_) communicator->begun.reset_sequence();
 }
 
+void NcclCommunicators::forget_ends() {
+  for (const auto& [name, communicator] : communicators_) communicator->ends.clear();
+}
+
 }  // namespace cp::runtime

@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include <boost/circular_buffer.hpp>
+#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include "runtime/begun_collectives.h"
@@ -28,10 +30,13 @@
 namespace cp::runtime {
 
 struct NcclCommunicator {
+  static constexpr std::size_t kMostUnderWay = 64;  // nccl_order.h says why
   Group group;
   std::string name;  // canonical_name(group)
   BegunCollectives begun;
   ncclComm_t* comm = nullptr;  // the handle's place, which NcclHandles owns
+  // Of the latest collectives, which may be under way.
+  boost::circular_buffer<cudaEvent_t> ends{kMostUnderWay};
 };
 
 // All functions are for the rank's thread, the one that uses the device.
@@ -58,6 +63,8 @@ class NcclCommunicators {
   void await(ncclComm_t comm, const std::string& what, const ErrorFacts& facts) const;
 
   void reset_sequences();
+  // Nothing that was issued is under way.
+  void forget_ends();
 
  private:
   using Groups = std::map<std::string, Group>;  // by name

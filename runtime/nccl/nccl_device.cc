@@ -22,9 +22,12 @@
 #include "runtime/nccl/nccl_handles.h"
 #include "runtime/nccl/nccl_launch.h"
 #include "runtime/nccl/nccl_memory.h"
+#include "runtime/nccl/nccl_order.h"
 #include "runtime/nccl/nccl_watchdog.h"
 #include "runtime/step_times.h"
 #include "shared/plan/bindings.h"
+#include "shared/plan/kept_plans.h"
+#include "shared/plan/lanes.h"
 
 namespace cp::runtime {
 namespace {
@@ -70,7 +73,8 @@ class NcclDevice::Impl {
     bool destroys = false;
     try {
       if (is_idle()) {
-        forget_plan();
+        collect_all_records();
+        communicators_.forget_buffers();
         destroys = handles_.destroy();
       }
     } catch (const Error&) {  // the GPU is lost
@@ -86,48 +90,120 @@ class NcclDevice::Impl {
     if (options_.before_connect) options_.before_connect(plan.groups);
     CP_CUDA(cudaSetDevice(options_.cuda_device));
     synchronize();
-    forget_plan();
-    memory_ = std::make_unique<CudaMemory>(
-        plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
-        std::move(memory_));
-    kernels_.emplace(plan, *memory_, libraries_);
-    choose_streams(plan);
-    connect(plan);
-    count_steps(plan);
-    plan_ = &plan;
+    // What the caller enqueued for its buffers, on whichever stream, has happened: a run of this plan waits
+    // for no stream of the caller's.
+    CP_CUDA(cudaDeviceSynchronize());
+    std::unique_ptr<Prepared>& place = prepared_.first();
+    std::unique_ptr<CudaMemory> before;
+    if (place) {
+      collect_records(*place);
+      before = std::move(place->memory);
+    }
+    used_ = nullptr;
+    place.reset();
+    launched_.clear();
+    times_.forget();
+    events_.restart();
+    communicators_.forget_buffers();
+    place = make_ready(plan, bindings, 0, std::move(before));
+    used_ = place.get();
+  }
+
+  PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
+    if (options_.before_connect) options_.before_connect(plan.groups);
+    CP_CUDA(cudaSetDevice(options_.cuda_device));
+    std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane, nullptr);
+    lanes_.keep(plan, lane);
+    return prepared_.add(std::move(made));
+  }
+
+  void use(PreparedId id, const Bindings& changed) {
+    Prepared& next = prepared_.at(id);
+    next.memory->bind(*next.plan, changed);
+    used_ = &next;
+  }
+
+  // Events and times of the plan's steps point to them.
+  void release(PreparedId id) {
+    Prepared& released = prepared_.at(id);
+    if (options_.traces || handles_.is_ending()) {
+      await_streams();
+      watchdog_.drain();
+      read_times();
+      times_.settle();
+      collect_records(released);
+    } else {
+      watchdog_.drain(released.under_way);
+    }
+    lanes_.release(*released.plan, released.lane);
+    if (used_ == &released) used_ = nullptr;
+    prepared_.remove(id);
   }
 
   void launch(const StepRef& ref, std::int64_t iteration) {
     if (handles_.is_ending()) return;
     try {
       const Step& step = *ref.step;
-      const cudaStream_t stream = streams_[static_cast<std::size_t>(step.stream)];
+      const StreamId stream = device_stream(step.stream);
       if (const Collective* collective = std::get_if<Collective>(&step.work)) {
         launch_collective(ref, *collective, iteration, stream);
         return;
       }
-      static_cast<void>(events_.begin(step.stream));
-      launched_.push_back(&step);
-      kernels_->launch(ref, iteration, stream);
-      events_.end();
+      if (options_.traces) {
+        static_cast<void>(events_.begin(stream));
+        launched_.push_back({&step, stream});
+      } else {
+        events_.enqueued(stream);
+      }
+      used_->kernels->launch(ref, iteration, cuda_stream(stream));
+      if (options_.traces) events_.end();
     } catch (...) {
       fail(std::current_exception());
     }
   }
 
   EventId record(StreamId stream) {
-    return enqueued([&] { return events_.record(stream); });
+    return enqueued([&] { return events_.record(device_stream(stream)); });
   }
   void wait(StreamId stream, EventId event) {
-    enqueued([&] { return events_.wait(stream, event), event; });
+    enqueued([&] { return events_.wait(device_stream(stream), event), event; });
+  }
+
+  void begin_run(CallerStream caller) {
+    enqueued([&] {
+      const StreamId first = device_stream(0);
+      CP_CUDA(cudaEventRecord(from_caller_.get(), static_cast<cudaStream_t>(caller)));
+      CP_CUDA(cudaStreamWaitEvent(cuda_stream(first), from_caller_.get(), 0));
+      events_.enqueued(first);
+      if (const EventId before = lanes_.last_end(used_->lane); before >= 0) events_.wait(first, before);
+      return EventId{0};
+    });
+  }
+  void end_run(CallerStream caller, EventId end) {
+    enqueued([&] {
+      lanes_.last_end(used_->lane) = end;
+      events_.wait(static_cast<cudaStream_t>(caller), end);
+      return end;
+    });
+  }
+
+  bool has_happened(EventId event) {
+    if (error_ || handles_.is_ending()) return false;
+    return enqueued([&] { return EventId{events_.has_happened(event)}; }) != 0;
+  }
+
+  void await(EventId event) {
+    await_on_host([&] { return has_happened(event); });
+    if (error_) throw_error();
   }
 
   void synchronize() {
     await_streams();
     watchdog_.drain();
     if (error_) throw_error();
-    if (launches_) launches_->forget_turns();
-    if (events_.left() < launches_of_run_) read_times();
+    order_.forget();
+    communicators_.forget_ends();
+    if (options_.traces && events_.left() < launches_of_run_) read_times();
   }
 
   void upload(BufferId buffer, std::span<const std::byte> host) {
@@ -139,7 +215,7 @@ class NcclDevice::Impl {
 
   std::vector<OpRecord> take_observed() {
     watchdog_.drain();
-    collect_records();
+    collect_all_records();
     communicators_.reset_sequences();
     std::ranges::stable_sort(observed_, {}, &OpRecord::stream);
     return std::exchange(observed_, {});
@@ -176,40 +252,72 @@ class NcclDevice::Impl {
 
   // ---- prepare
 
-  // Forgets what belongs to the plan before, whose events have all happened. What it observed stays.
-  void forget_plan() {
-    collect_records();
-    plan_ = nullptr;
-    events_.forget();
-    launched_.clear();
-    times_.use(0);
-    launches_.reset();
-    communicators_.forget_buffers();
-    kernels_.reset();
+  // A plan that is ready to run.
+  struct Prepared {
+    const Plan* plan = nullptr;
+    LaneId lane = 0;
+    std::vector<StreamId> streams;  // of the device, by the plan's StreamId
+    std::unique_ptr<CudaMemory> memory;
+    std::optional<StepKernels> kernels;
+    std::optional<NcclLaunches> launches;
+    std::vector<Digest> digests;             // of collectives, by StepId
+    std::atomic<std::int64_t> under_way{0};  // collectives that the watchdog has not seen to end
+  };
+
+  std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane,
+                                       std::unique_ptr<CudaMemory> before) {
+    auto prepared = std::make_unique<Prepared>();
+    prepared->plan = &plan;
+    prepared->lane = lane;
+    prepared->streams = lanes_.streams_for(plan, lane, priorities(plan));
+    add_streams(plan, prepared->streams);
+    prepared->memory = std::make_unique<CudaMemory>(
+        plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
+        std::move(before));
+    prepared->kernels.emplace(plan, prepared->streams, *prepared->memory, libraries_);
+    connect(*prepared);
+    prepared->digests = collective_digests(plan);
+    if (options_.traces) count_steps(plan);
+    return prepared;
   }
 
+  static constexpr int kNormal = 0, kHigh = 1;
   // A plan's stream with collectives gets a CUDA stream of high priority, so that a collective need not wait
   // behind the thread blocks of a long kernel.
-  void choose_streams(const Plan& plan) {
-    std::vector<bool> communicates(plan.streams.size());
+  static std::vector<int> priorities(const Plan& plan) {
+    std::vector<int> kinds(plan.streams.size(), kNormal);
     for (const StepRef& ref : steps_of(plan)) {
-      if (is_collective(*ref.step)) communicates[static_cast<std::size_t>(ref.step->stream)] = true;
+      if (is_collective(*ref.step)) kinds[static_cast<std::size_t>(ref.step->stream)] = kHigh;
     }
-    streams_.clear();
-    std::size_t used[2] = {};
-    for (const bool high : communicates) {
-      std::vector<CudaStream>& pool = stream_pools_[high];
-      if (used[high] == pool.size())
-        pool.emplace_back(high ? CudaStream::Priority::high : CudaStream::Priority::normal);
-      streams_.push_back(pool[used[high]++].get());
-    }
+    return kinds;
   }
 
-  void connect(const Plan& plan) {
+  void add_streams(const Plan& plan, const std::vector<StreamId>& streams) {
+    const std::vector<int> kinds = priorities(plan);
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      if (static_cast<std::size_t>(streams[i]) < cuda_streams_.size()) continue;
+      cuda_streams_.emplace_back(kinds[i] == kHigh ? CudaStream::Priority::high
+                                                   : CudaStream::Priority::normal);
+      events_.add_stream(cuda_streams_.back().get());
+    }
+    times_.require(cuda_streams_.size());
+  }
+
+  StreamId device_stream(StreamId stream) const {
+    CP_INVARIANT(used_ != nullptr, "no plan is prepared");
+    return used_->streams.at(static_cast<std::size_t>(stream));
+  }
+  cudaStream_t cuda_stream(StreamId stream) const {
+    return cuda_streams_[static_cast<std::size_t>(stream)].get();
+  }
+
+  void connect(Prepared& prepared) {
+    const Plan& plan = *prepared.plan;
     try {
       const std::vector<NcclCommunicator*> members = communicators_.connect(plan.groups);
-      if (options_.communicators.register_buffers) communicators_.register_buffers(members, buffers_of(plan));
-      launches_.emplace(plan, *memory_, members, nccl_keeps_launch_order());
+      if (options_.communicators.register_buffers)
+        communicators_.register_buffers(members, buffers_of(plan, *prepared.memory));
+      prepared.launches.emplace(plan, *prepared.memory, members, options_.traces);
     } catch (...) {
       fail(std::current_exception());
       throw_error();
@@ -217,12 +325,12 @@ class NcclDevice::Impl {
   }
 
   // The arena and the caller's buffers, without empty ones.
-  std::vector<std::span<std::byte>> buffers_of(const Plan& plan) const {
+  static std::vector<std::span<std::byte>> buffers_of(const Plan& plan, const CudaMemory& memory) {
     std::vector<std::span<std::byte>> buffers;
     std::byte* arena = nullptr;
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const Buffer& buffer = plan.buffers[i];
-      std::byte* const data = memory_->data(static_cast<BufferId>(i));
+      std::byte* const data = memory.data(static_cast<BufferId>(i));
       if (buffer.bytes() == 0) continue;
       if (buffer.kind == BufferKind::temporary) {
         arena = data - buffer.offset_bytes;
@@ -235,13 +343,12 @@ class NcclDevice::Impl {
   }
 
   void count_steps(const Plan& plan) {
-    digests_ = collective_digests(plan);
-    launches_of_run_ = 0;
-    for (const StepRef& ref : steps_of(plan)) launches_of_run_ += static_cast<std::size_t>(ref.count);
+    std::size_t launches = 0;
+    for (const StepRef& ref : steps_of(plan)) launches += static_cast<std::size_t>(ref.count);
     // For two runs, so that events are read after every other run at most; 1024 (chosen) for small plans.
-    const std::size_t room = std::clamp<std::size_t>(2 * launches_of_run_, 1024, kUnreadTimes);
-    events_.use(streams_, room);
-    times_.use(streams_.size());
+    const std::size_t room = std::clamp<std::size_t>(2 * launches, 1024, kUnreadTimes);
+    launches_of_run_ = std::max(launches_of_run_, launches);
+    events_.reserve(room);
     launched_.reserve(room);
   }
 
@@ -251,37 +358,53 @@ class NcclDevice::Impl {
   // communicator connect). The waits for room and for a turn come before the begin is recorded, so that they
   // do not count as time of the collective.
   void launch_collective(const StepRef& ref, const Collective& collective, std::int64_t iteration,
-                         cudaStream_t stream) {
+                         StreamId stream) {
     const Step& step = *ref.step;
-    const GroupId group = group_of(collective);
-    NcclCommunicator& member = launches_->member(group);
-    if (!launches_->await_room(group, handles_)) return;
-    if (launches_->await_turn(group, stream)) events_.enqueued(step.stream);
-    const StepEvents::Pair pair = events_.begin(step.stream);
-    launched_.push_back(&step);
+    const cudaStream_t on = cuda_stream(stream);
+    NcclCommunicator& member = used_->launches->member(group_of(collective));
+    if (!order_.await_room(member, handles_) || !await_pair()) return;
+    if (order_.await_turn(member, on)) events_.enqueued(stream);
+    const StepEvents::Pair pair = options_.traces ? events_.begin(stream) : events_.begin_untimed(stream);
+    if (options_.traces) launched_.push_back({&step, stream});
     if (!handles_.enter()) return;
-    const BegunCollectives::Point point = member.begun.begin(digests_.at(static_cast<std::size_t>(ref.id)));
-    const WatchedCollective watched{.plan = plan_,
+    const BegunCollectives::Point point =
+        member.begun.begin(used_->digests.at(static_cast<std::size_t>(ref.id)));
+    const WatchedCollective watched{.plan = used_->plan,
                                     .collective = &collective,
                                     .communicator = &member,
-                                    .stream = step.stream,
+                                    .stream = stream,
                                     .step = ref.id,
                                     .number = point.number,
                                     .sequence = point.sequence,
                                     .digest = point.digest,
                                     .begin = pair.begin,
-                                    .end = pair.end};
+                                    .end = pair.end,
+                                    .under_way = &used_->under_way};
+    ++used_->under_way;
     watchdog_.begin(watched);
     const ncclResult_t result =
-        launches_->issue(collective, {step.stream, launches_count_++, iteration}, stream);
+        used_->launches->issue(collective, {step.stream, launches_count_++, iteration}, point.sequence, on);
     handles_.leave();
     if (result == ncclInProgress)
       communicators_.await(*member.comm, describe(options_.rank, watched), facts_of(options_.rank, watched));
     if (result != ncclSuccess && result != ncclInProgress)
       throw_nccl(result, *member.comm, describe(options_.rank, watched), facts_of(options_.rank, watched));
-    events_.end();
+    if (options_.traces) {
+      events_.end();
+    } else {
+      events_.end_untimed(stream, pair);
+    }
     watchdog_.issued();
-    launches_->done(group, stream, pair.end);
+    order_.done(member, on, pair.end);
+  }
+
+  // Untimed pairs of events are used again: waits until the watchdog has done with the next one. Returns
+  // false if the end began before that.
+  bool await_pair() {
+    if (options_.traces) return true;
+    await_on_host([&] { return collectives_ - watchdog_.ended() < StepEvents::kPairs; });
+    ++collectives_;
+    return !handles_.is_ending();
   }
 
   // Runs f(). Its errors are kept for synchronize() to throw, like all errors of running work.
@@ -299,7 +422,8 @@ class NcclDevice::Impl {
   bool is_idle() {
     if (handles_.is_ending()) return false;
     try {
-      return std::ranges::all_of(streams_, [](cudaStream_t stream) { return is_finished(stream); });
+      return std::ranges::all_of(cuda_streams_,
+                                 [](const CudaStream& stream) { return is_finished(stream.get()); });
     } catch (...) {
       fail(std::current_exception());
       return false;
@@ -310,10 +434,11 @@ class NcclDevice::Impl {
   // one leaves the processor to others. Both are chosen; kNap is Linux's default timer slack, by which
   // shorter sleeps would be late anyway. cudaStreamSynchronize is not used, because an abort might not end
   // it.
-  void await_streams() {
+  template <class IsDone>
+  void await_on_host(const IsDone& is_done) {
     constexpr std::chrono::microseconds kSpin{200}, kNap{50};
     const auto begin = std::chrono::steady_clock::now();
-    while (!handles_.is_ending() && !is_idle()) {
+    while (!handles_.is_ending() && !is_done()) {
       if (std::chrono::steady_clock::now() - begin < kSpin) {
         std::this_thread::yield();
       } else {
@@ -322,23 +447,37 @@ class NcclDevice::Impl {
     }
   }
 
+  void await_streams() {
+    await_on_host([this] { return is_idle(); });
+  }
+
   // The address of the plan's buffer, for a copy of `host_bytes` bytes to or from the host. `what` is the
   // caller's name, for messages.
   std::byte* data(const char* what, BufferId buffer, std::size_t host_bytes) const {
-    CP_INVARIANT(plan_ != nullptr, "no plan is prepared");
-    check_host_copy(*plan_, what, buffer, host_bytes);
-    return memory_->data(buffer);
+    CP_INVARIANT(used_ != nullptr, "no plan is prepared");
+    check_host_copy(*used_->plan, what, buffer, host_bytes);
+    return used_->memory->data(buffer);
   }
 
   // ---- what was left behind
 
+  void collect_all_records() {
+    prepared_.for_each([this](Prepared& prepared) { collect_records(prepared); });
+  }
+
   // Keeps the records of the collectives that were issued; after an error only of those that have ended.
-  void collect_records() {
-    if (!launches_) return;
-    std::vector<std::int64_t> ended = watchdog_.take_ended();
-    for (OpRecord& record : launches_->take_records()) {
-      const auto stream = static_cast<std::size_t>(record.stream);
-      if (error_ && (stream >= ended.size() || ended[stream]-- <= 0)) continue;
+  void collect_records(Prepared& prepared) {
+    if (!prepared.launches || !options_.traces) return;
+    const std::vector<std::int64_t> latest = watchdog_.take_ended();
+    ended_.resize(std::max(ended_.size(), latest.size()));
+    for (std::size_t stream = 0; stream < latest.size(); ++stream) ended_[stream] += latest[stream];
+    for (OpRecord& record : prepared.launches->take_records()) {
+      const auto stream = static_cast<std::size_t>(prepared.streams[static_cast<std::size_t>(record.stream)]);
+      if (stream >= ended_.size() || ended_[stream] <= 0) {
+        if (error_) continue;
+      } else {
+        --ended_[stream];
+      }
       observed_.push_back(std::move(record));
     }
   }
@@ -346,10 +485,18 @@ class NcclDevice::Impl {
   void read_times() {
     const std::vector<StepEvents::Interval> intervals = events_.take();
     for (std::size_t i = 0; i < intervals.size(); ++i) {
-      if (intervals[i].begin_ns >= 0) times_.add(*launched_[i], intervals[i].begin_ns, intervals[i].end_ns);
+      if (intervals[i].begin_ns >= 0)
+        times_.stream(launched_[i].stream)
+            .add(*launched_[i].step, intervals[i].begin_ns, intervals[i].end_ns);
     }
     launched_.clear();
   }
+
+  // A step whose times are unread.
+  struct Launched {
+    const Step* step = nullptr;
+    StreamId stream = 0;  // of the device
+  };
 
   const NcclOptions options_;
   const Target& target_;
@@ -358,23 +505,25 @@ class NcclDevice::Impl {
   NcclCommunicators communicators_;
   LibraryKernels libraries_;
   HostCopies copies_;
-  std::vector<CudaStream> stream_pools_[2];  // of normal and of high priority
+  NcclOrder order_{nccl_keeps_launch_order()};
 
-  // Of the prepared plan.
-  const Plan* plan_ = nullptr;
-  std::unique_ptr<CudaMemory> memory_;  // its arena stays for the next plan
-  std::optional<StepKernels> kernels_;
-  std::optional<NcclLaunches> launches_;
-  std::vector<cudaStream_t> streams_;  // by StreamId
-  std::vector<Digest> digests_;        // of its collectives, by StepId
-  std::size_t launches_of_run_ = 0;
+  Lanes lanes_;
+  std::vector<CudaStream> cuda_streams_;  // those of lanes_
   StepEvents events_;
-  std::vector<const Step*> launched_;  // whose times are unread
-  StepTimes times_;
-  std::int64_t launches_count_ = 0;
+  CudaEvent from_caller_{CudaEvent::Timing::off};
+  std::int64_t launches_count_ = 0, collectives_ = 0;
 
-  std::vector<OpRecord> observed_;  // of this plan and those before it
-  NcclWatchdog watchdog_;           // last: uses the above
+  Prepared* used_ = nullptr;  // the plan in use
+  KeptPlans<Prepared> prepared_;
+
+  // With traces alone.
+  std::size_t launches_of_run_ = 0;  // the most of any plan
+  std::vector<Launched> launched_;
+  StepTimes times_;
+  std::vector<std::int64_t> ended_;  // collectives without a record yet, by stream
+  std::vector<OpRecord> observed_;
+
+  NcclWatchdog watchdog_;  // last: uses the above
 };
 
 NcclDevice::NcclDevice(NcclOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -403,6 +552,16 @@ void NcclDevice::wait(StreamId stream, EventId event) { impl_->wait(stream, even
 void NcclDevice::synchronize() { impl_->synchronize(); }
 void NcclDevice::upload(BufferId buffer, std::span<const std::byte> host) { impl_->upload(buffer, host); }
 void NcclDevice::download(BufferId buffer, std::span<std::byte> host) { impl_->download(buffer, host); }
+PreparedId NcclDevice::keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
+  refuse_foreign_plan(plan, *this, "nccl");
+  return impl_->keep(plan, bindings, lane);
+}
+void NcclDevice::use(PreparedId prepared, const Bindings& changed) { impl_->use(prepared, changed); }
+void NcclDevice::release(PreparedId prepared) { impl_->release(prepared); }
+bool NcclDevice::has_happened(EventId event) { return impl_->has_happened(event); }
+void NcclDevice::await(EventId event) { impl_->await(event); }
+void NcclDevice::begin_run(CallerStream caller) { impl_->begin_run(caller); }
+void NcclDevice::end_run(CallerStream caller, EventId end) { impl_->end_run(caller, end); }
 std::vector<OpRecord> NcclDevice::take_observed() { return impl_->take_observed(); }
 DeviceTimes NcclDevice::take_times() { return impl_->take_times(); }
 DeviceActivity NcclDevice::activity() const { return impl_->activity(); }

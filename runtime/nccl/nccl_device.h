@@ -60,6 +60,10 @@ struct NcclOptions {
   // If it is not set, each group has an id of its own.
   std::function<std::vector<std::string>(const std::string& key, const std::string& own)> all_gather = {};
 
+  // Whether records and times are kept for take_observed() and take_times(). A program that never asks for
+  // them saves two events for each step, and their memory.
+  bool traces = true;
+
   // All times here are chosen; none is measured. 30 s is the default of a job (job_environment.h).
   std::chrono::milliseconds timeout{30'000};  // how long a collective may make no progress
   // How long connecting a group may take in prepare(). If it is not set, it is `timeout`, but at least 30 s,
@@ -117,6 +121,16 @@ class NcclDevice : public ProcessDevice {
   void synchronize() override;
   void upload(BufferId buffer, std::span<const std::byte> host) override;
   void download(BufferId buffer, std::span<std::byte> host) override;
+
+  // Kept plans. keep() waits for no stream of the GPU; a run blocks the host nowhere, but for what the head
+  // of this file lists. Lanes have CUDA streams of their own.
+  PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) override;
+  void use(PreparedId prepared, const Bindings& changed) override;
+  void release(PreparedId prepared) override;
+  bool has_happened(EventId event) override;
+  void await(EventId event) override;
+  void begin_run(CallerStream caller) override;
+  void end_run(CallerStream caller, EventId end) override;
 
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;

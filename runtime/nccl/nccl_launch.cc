@@ -1,29 +1,13 @@
 #include "runtime/nccl/nccl_launch.h"
 
-#include <chrono>
-#include <cstdlib>
-#include <string_view>
-#include <thread>
 #include <utility>
 
-#include "runtime/cuda/cuda_error.h"
-#include "runtime/cuda/cuda_streams.h"
 #include "shared/base/error.h"
 
 namespace cp::runtime {
 namespace {
 
 using Function = NcclCall::Function;
-
-// The version that brought NCCL_LAUNCH_ORDER_IMPLICIT.
-constexpr int kKeepsOrderSince = NCCL_VERSION(2, 26, 2);
-
-// Read before main(), because NCCL reads the variable once, at its first launch in the process, which may be
-// earlier than this device's.
-const bool g_asked = [] {
-  const char* value = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-  return value != nullptr && std::string_view(value) == "1";
-}();
 
 ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
@@ -66,53 +50,21 @@ Plan only_groups(const Plan& plan) {
 
 }  // namespace
 
-bool nccl_keeps_launch_order() {
-  int version = 0;
-  return g_asked && ncclGetVersion(&version) == ncclSuccess && version >= kKeepsOrderSince;
-}
-
 NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
-                           bool ordered)
+                           bool keeps_calls)
     : plan_(plan),
       groups_(only_groups(plan)),
       memory_(memory),
       members_(std::move(members)),
-      ordered_(ordered),
-      ends_(members_.size()) {}
+      keeps_calls_(keeps_calls) {}
 
-bool NcclLaunches::takes_turns(GroupId group) const {
-  return !ordered_ && plan_.groups[static_cast<std::size_t>(group)].ranks.size() > 1;
-}
-
-bool NcclLaunches::await_turn(GroupId group, cudaStream_t stream) {
-  if (!takes_turns(group) || last_.end == nullptr || last_.stream == stream) return false;
-  CP_CUDA(cudaStreamWaitEvent(stream, last_.end, 0));
-  return true;
-}
-
-void NcclLaunches::done(GroupId group, cudaStream_t stream, cudaEvent_t end) {
-  if (takes_turns(group)) last_ = {end, stream};
-  ends_[static_cast<std::size_t>(group)].push_back(end);
-}
-
-void NcclLaunches::forget_turns() {
-  last_ = {};
-  for (std::deque<cudaEvent_t>& ends : ends_) ends.clear();
-}
-
-bool NcclLaunches::await_room(GroupId group, const NcclHandles& handles) {
-  std::deque<cudaEvent_t>& ends = ends_[static_cast<std::size_t>(group)];
-  if (ends.size() < kMostUnderWay) return true;
-  while (!is_finished(ends.front())) {
-    if (handles.is_ending()) return false;
-    // Chosen: other collectives are still queued on the GPU, so it does not run dry meanwhile.
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch& where, std::int64_t sequence,
+                                 cudaStream_t stream) {
+  if (keeps_calls_) {
+    sequences_.push_back(sequence);
+  } else {
+    calls_.clear();
   }
-  ends.pop_front();
-  return true;
-}
-
-ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch& where, cudaStream_t stream) {
   const std::size_t first = calls_.size();
   add_nccl_calls(plan_, collective, where, calls_);
   const bool grouped = calls_[first].function == Function::group_start;
@@ -167,15 +119,12 @@ ncclResult_t NcclLaunches::issue(const NcclCall& call, cudaStream_t stream) cons
 }
 
 std::vector<OpRecord> NcclLaunches::take_records() {
-  std::vector<std::int64_t> sequences;
-  for (const NcclCommunicator* member : members_) sequences.push_back(member->begun.next_sequence());
-  std::int64_t launch = -1;
-  for (const NcclCall& call : calls_) {
-    if (call.launch != launch) --sequences[static_cast<std::size_t>(call.comm)];
-    launch = call.launch;
-  }
-  std::vector<OpRecord> records = observed_records(calls_, groups_, sequences);
+  if (!keeps_calls_) return {};
+  std::vector<OpRecord> records = observed_records(calls_, groups_);
+  CP_INVARIANT(records.size() == sequences_.size(), records.size(), " records of ", sequences_.size());
+  for (std::size_t i = 0; i < records.size(); ++i) records[i].sequence = sequences_[i];
   calls_.clear();
+  sequences_.clear();
   return records;
 }
 

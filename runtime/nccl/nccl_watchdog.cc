@@ -83,10 +83,21 @@ void NcclWatchdog::drain() {
   do {
     look();
     if (handles_.is_ending()) {
-      for (Stream& stream : streams_) stream.clear();
+      for (Stream& stream : streams_) {
+        for (const Pending& pending : stream) pending.watched.under_way->fetch_sub(1);
+        stream.clear();
+      }
       pending_.store(0);
     }
   } while (pending_.load() > 0 || !queue_.empty());
+}
+
+void NcclWatchdog::drain(const std::atomic<std::int64_t>& under_way) {
+  while (under_way.load(std::memory_order_acquire) > 0) {
+    if (handles_.is_ending()) return drain();
+    const std::lock_guard lock(look_mutex_);
+    look();
+  }
 }
 
 std::vector<std::int64_t> NcclWatchdog::take_ended() {
@@ -136,8 +147,10 @@ bool NcclWatchdog::advance(Stream& stream) {
       const CollectiveBegin begin = begin_of(watched);
       options_.on_collective_end({begin});
     }
+    watched.under_way->fetch_sub(1, std::memory_order_release);
     stream.pop_front();
     pending_.fetch_sub(1);
+    all_ended_.fetch_add(1, std::memory_order_release);
     stalled_.store(false);
     return true;
   }

@@ -27,7 +27,8 @@
 
 namespace cp::runtime {
 
-// A collective to be followed. Everything that it points to must live until drain() or stop() has returned.
+// A collective to be followed. Everything that it points to must live until drain() or stop() has returned,
+// or until `under_way` is 0.
 struct WatchedCollective {
   const Plan* plan = nullptr;
   const Collective* collective = nullptr;
@@ -37,6 +38,8 @@ struct WatchedCollective {
   std::int64_t number = 0, sequence = 0;
   Digest digest;  // of all collectives on its group up to this one
   cudaEvent_t begin = nullptr, end = nullptr;
+  // Collectives of the prepared plan that have not been seen to end. The device counts up, the watchdog down.
+  std::atomic<std::int64_t>* under_way = nullptr;
 };
 
 // "rank 3: all_gather #17 on cp[0,1,2,3]"
@@ -73,7 +76,11 @@ class NcclWatchdog {
   // Looks until it has seen all collectives end. If the end of the handles has begun, it forgets those that
   // are left instead.
   void drain();
-  // Returns how many collectives have ended on each stream since the last call, by StreamId.
+  // Looks until all collectives that count there have been seen to end, or the end of the handles has begun.
+  void drain(const std::atomic<std::int64_t>& under_way);
+  // How many collectives have ended. For any thread.
+  std::int64_t ended() const { return all_ended_.load(std::memory_order_acquire); }
+  // Returns how many collectives have ended on each stream since the last call, by the device's StreamId.
   std::vector<std::int64_t> take_ended();
 
   // Whether a collective has made no progress for the timeout and still waits, because it may. Any thread may
@@ -109,7 +116,7 @@ class NcclWatchdog {
   std::vector<Stream> streams_;
   std::vector<std::int64_t> ended_;
   std::int64_t fetched_ = 0;
-  std::atomic<std::int64_t> pending_{0};
+  std::atomic<std::int64_t> pending_{0}, all_ended_{0};
 
   std::mutex sleep_mutex_;
   std::condition_variable wake_;

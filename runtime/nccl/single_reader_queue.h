@@ -1,4 +1,5 @@
-// A queue from one thread to another without a lock, so that neither ever waits for the other.
+// A queue from one thread to another without a lock, so that neither ever waits for the other. A block that
+// was read is kept for what is written next, so that a queue that never gets longer allocates nothing.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@ class SingleReaderQueue {
   SingleReaderQueue() : write_(new Block), read_(write_) {}
   ~SingleReaderQueue() {
     while (read_ != nullptr) drop_block();
+    delete spare_.load();
   }
   SingleReaderQueue(const SingleReaderQueue&) = delete;
   SingleReaderQueue& operator=(const SingleReaderQueue&) = delete;
@@ -22,7 +24,12 @@ class SingleReaderQueue {
   // ---- the writer
   void push(const T& value) {
     if (written_ == kBlock) {
-      Block* const next = new Block;
+      Block* next = spare_.exchange(nullptr, std::memory_order_acquire);
+      if (next == nullptr) {
+        next = new Block;
+      } else {
+        next->next.store(nullptr, std::memory_order_relaxed);
+      }
       write_->next.store(next, std::memory_order_release);
       write_ = next;
       written_ = 0;
@@ -60,13 +67,14 @@ class SingleReaderQueue {
   };
   void drop_block() {
     Block* const next = read_->next.load(std::memory_order_acquire);
-    delete read_;
+    delete spare_.exchange(read_, std::memory_order_acq_rel);
     read_ = next;
   }
 
   Block* write_;
   std::size_t written_ = 0;
   std::atomic<std::int64_t> pushed_{0}, popped_{0};
+  std::atomic<Block*> spare_{nullptr};
   Block* read_;
   std::size_t read_at_ = 0;
 };

@@ -4,9 +4,7 @@
 #include "shared/base/text.h"
 
 namespace cp {
-namespace {
-
-void check(const Plan& plan, const Binding& binding) {
+void check_binding(const Plan& plan, const Binding& binding) {
   if (binding.buffer < 0 || static_cast<std::size_t>(binding.buffer) >= plan.buffers.size()) {
     throw InvalidInput(str("a binding is for buffer ", binding.buffer, ", but the plan has ",
                            plan.buffers.size(), " buffers"));
@@ -23,12 +21,10 @@ void check(const Plan& plan, const Binding& binding) {
   }
 }
 
-}  // namespace
-
 std::vector<std::byte*> bound_addresses(const Plan& plan, const Bindings& bindings) {
   std::vector<std::byte*> addresses(plan.buffers.size());
   for (const Binding& binding : bindings) {
-    check(plan, binding);
+    check_binding(plan, binding);
     std::byte*& address = addresses[static_cast<std::size_t>(binding.buffer)];
     if (address != nullptr) {
       throw InvalidInput(str("buffer ", plan.buffers[static_cast<std::size_t>(binding.buffer)].name,
@@ -59,6 +55,13 @@ void check_host_copy(const Plan& plan, std::string_view what, BufferId buffer, s
     throw InvalidInput(
         str(what, " of ", host_bytes, " bytes: buffer ", declared.name, " has ", declared.bytes(), " bytes"));
   }
+}
+
+void refuse_callers_stream(CallerStream caller, const Device& device, std::string_view name) {
+  if (caller == nullptr) return;
+  throw InvalidInput(str("a run on the ", name, " device of rank ", device.rank(),
+                         " has a stream of its caller's, and the device works in host memory, without such "
+                         "streams; use nullptr, and wait for the run"));
 }
 
 void refuse_foreign_plan(const Plan& plan, const Device& device, std::string_view name) {

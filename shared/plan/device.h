@@ -12,6 +12,12 @@
 //
 // For example, the executor orders a gather on stream 1 before a product on stream 0 like this:
 //   device.launch(gather, 0);  device.wait(0, device.record(1));  device.launch(product, 0);
+//
+// A device has one plan that prepare() made ready, and beside it any number of plans that it keeps ready.
+// Programs that run plans again and again keep them, by a PreparedPlan (prepared_plan.h): such a run blocks
+// the host nowhere. Kept plans are in lanes. A lane is a set of streams of its own: plans of one lane share
+// these streams and run one after another, and plans of two lanes may run at the same time. prepare() uses
+// lane 0.
 #pragma once
 
 #include <cstddef>
@@ -35,6 +41,15 @@ struct Binding {
 using Bindings = std::vector<Binding>;
 
 using EventId = std::int64_t;
+
+// A plan that a device keeps ready; 0 is the one that prepare() made ready.
+using PreparedId = std::int32_t;
+using LaneId = std::int32_t;
+
+// A stream of the caller's own program: on a GPU a cudaStream_t, where nullptr is CUDA's default stream.
+// Other devices have no such streams; what their callers compute is done when they call, and nullptr stands
+// for that.
+using CallerStream = void*;
 
 class Device {
  public:
@@ -66,6 +81,31 @@ class Device {
   // nothing runs on the device meanwhile.
   virtual void upload(BufferId buffer, std::span<const std::byte> host) = 0;
   virtual void download(BufferId buffer, std::span<std::byte> host) = 0;
+
+  // ---- Plans that are kept. PreparedPlan makes these calls; a device that keeps no plans inherits refusals.
+
+  // Makes ready everything that the plan needs, as prepare() does and with the same errors, and keeps it
+  // beside all others, which may run meanwhile. This is a collective call over the plan's ranks. A group
+  // belongs to one lane: throws InvalidInput if another lane's plan has a group of the same name and ranks.
+  virtual PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane);
+  // Chooses the plan that the calls from here on are about: launch, record, wait, upload and download. Each
+  // buffer in `changed` is bound anew, for what is launched from here on; the others stay as they were bound
+  // last. What was launched before keeps the addresses that it had. Throws InvalidInput as prepare() does for
+  // a binding of the wrong size.
+  virtual void use(PreparedId prepared, const Bindings& changed);
+  // Gives back what the plan needs. Its last run must have ended, or the device have failed.
+  virtual void release(PreparedId prepared);
+
+  // Whether everything before the event has finished. It stays false after an error.
+  virtual bool has_happened(EventId event);
+  // Blocks the host until the event has happened, and throws what synchronize() throws.
+  virtual void await(EventId event);
+
+  // Around a run of the plan in use. begin_run() makes stream 0 of the plan wait for the run before it in the
+  // lane, and for everything that is on the caller's stream so far. end_run() says that `end` is the end of
+  // the run, and makes the caller's stream wait for it.
+  virtual void begin_run(CallerStream caller);
+  virtual void end_run(CallerStream caller, EventId end);
 };
 
 }  // namespace cp

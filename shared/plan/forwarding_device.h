@@ -25,6 +25,16 @@ class ForwardingDevice : public Device {
   void upload(BufferId buffer, std::span<const std::byte> host) override { device_->upload(buffer, host); }
   void download(BufferId buffer, std::span<std::byte> host) override { device_->download(buffer, host); }
 
+  PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) override {
+    return device_->keep(plan, bindings, lane);
+  }
+  void use(PreparedId prepared, const Bindings& changed) override { device_->use(prepared, changed); }
+  void release(PreparedId prepared) override { device_->release(prepared); }
+  bool has_happened(EventId event) override { return device_->has_happened(event); }
+  void await(EventId event) override { device_->await(event); }
+  void begin_run(CallerStream caller) override { device_->begin_run(caller); }
+  void end_run(CallerStream caller, EventId end) override { device_->end_run(caller, end); }
+
  protected:
   // For a subclass that makes the other device itself: its constructor must call forward_to() before any
   // other function of the device is called.

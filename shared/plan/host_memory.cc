@@ -68,6 +68,16 @@ DType HostMemory::dtype(const View& view) const {
   return places_.at(static_cast<std::size_t>(view.buffer)).dtype;
 }
 
+HostMemory HostMemory::with_same_addresses() const {
+  HostMemory same;
+  same.places_ = places_;
+  return same;
+}
+
+void HostMemory::set_address(BufferId buffer, std::byte* data) {
+  places_.at(static_cast<std::size_t>(buffer)).data = data;
+}
+
 std::span<std::byte> HostMemory::bytes(BufferId buffer) const {
   const Place& place = places_.at(static_cast<std::size_t>(buffer));
   return {place.data, static_cast<std::size_t>(place.size_bytes)};

@@ -30,7 +30,14 @@ class HostMemory {
   DType dtype(const View& view) const;
   std::span<std::byte> bytes(BufferId buffer) const;
 
+  // For RebindableMemory. Memory with the same addresses that owns nothing: the owner must outlive it.
+  HostMemory with_same_addresses() const;
+  void copy_addresses(const HostMemory& other) { places_ = other.places_; }  // of the same plan
+  void set_address(BufferId buffer, std::byte* data);
+
  private:
+  HostMemory() = default;
+
   struct Place {
     std::byte* data = nullptr;
     std::int64_t size_bytes = 0;

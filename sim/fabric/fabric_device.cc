@@ -15,16 +15,53 @@ namespace cp::sim {
 
 void FabricDevice::prepare(const Plan& plan, const Bindings& bindings) {
   require_idle("prepare");
-  plan_ = nullptr;
-  refuse_foreign_plan(plan, *this, "fabric");
-  memberships_.clear();
-  for (const Group& group : plan.groups) memberships_.push_back(membership_of(group));
-  for (const StepRef& ref : steps_of(plan)) check_step(plan, *ref.step, ref.count);
-  memory_.emplace(plan, bindings);
-  world_.publish(rank_, program_of(plan));
-  if (streams_.size() < plan.streams.size()) streams_.resize(plan.streams.size());
-  plan_ = &plan;
+  used_ = nullptr;
+  prepared_.first().reset();
+  prepared_.first() = make_ready(plan, bindings, 0);
+  use(0, {});
 }
+
+PreparedId FabricDevice::keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
+  std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane);
+  lanes_.keep(plan, lane);
+  return prepared_.add(std::move(made));
+}
+
+std::unique_ptr<FabricDevice::Prepared> FabricDevice::make_ready(const Plan& plan, const Bindings& bindings,
+                                                                 LaneId lane) {
+  refuse_foreign_plan(plan, *this, "fabric");
+  std::vector<StreamId> streams = lanes_.streams_for(plan, lane);
+  auto prepared = std::make_unique<Prepared>(
+      Prepared{&plan, lane, RebindableMemory(plan, bindings), {}, {}, std::move(streams)});
+  for (const Group& group : plan.groups) prepared->memberships.push_back(membership_of(group));
+  for (const StepRef& ref : steps_of(plan)) check_step(*prepared, *ref.step, ref.count);
+  prepared->program = program_of(*prepared);
+  if (streams_.size() < lanes_.streams()) streams_.resize(lanes_.streams());
+  return prepared;
+}
+
+void FabricDevice::use(PreparedId id, const Bindings& changed) {
+  Prepared& next = prepared_.at(id);
+  next.memory.bind(changed);
+  if (used_ != &next) world_.publish(rank_, next.program);
+  used_ = &next;
+}
+
+void FabricDevice::release(PreparedId id) {
+  const Prepared* const released = prepared_.find(id);
+  if (released == nullptr) return;  // forgotten behind an error
+  lanes_.release(*released->plan, released->lane);
+  if (used_ == released) used_ = nullptr;
+  prepared_.remove(id);
+}
+
+void FabricDevice::begin_run(CallerStream caller) {
+  refuse_callers_stream(caller, *this, "fabric");
+  require_prepared("begin_run");
+  if (const EventId before = lanes_.last_end(used_->lane); before >= 0) wait(0, before);
+}
+
+void FabricDevice::end_run(CallerStream, EventId end) { lanes_.last_end(used_->lane) = end; }
 
 FabricDevice::Membership FabricDevice::membership_of(const Group& group) {
   const auto known = known_groups_.find(group);
@@ -39,13 +76,13 @@ FabricDevice::Membership FabricDevice::membership_of(const Group& group) {
   return membership;
 }
 
-std::shared_ptr<const RankProgram> FabricDevice::program_of(const Plan& plan) const {
+std::shared_ptr<const RankProgram> FabricDevice::program_of(const Prepared& prepared) {
+  const Plan& plan = *prepared.plan;
   auto program = std::make_shared<RankProgram>();
   const auto add = [&](const Step& step, RankProgram::Part& part) {
     const auto* collective = std::get_if<Collective>(&step.work);
     if (collective == nullptr) return;
-    const Communicator* communicator =
-        memberships_[static_cast<std::size_t>(group_of(*collective))].communicator;
+    const Communicator* communicator = prepared.membership(*collective).communicator;
     part.entries.push_back({communicator, arguments_of(plan, *collective, communicator->size())});
   };
   for (const Segment& segment : plan.segments) {
@@ -62,10 +99,11 @@ std::shared_ptr<const RankProgram> FabricDevice::program_of(const Plan& plan) co
   return program;
 }
 
-void FabricDevice::check_step(const Plan& plan, const Step& step, std::int64_t repeat_count) {
-  validate_step(plan, step, repeat_count);
+void FabricDevice::check_step(Prepared& prepared, const Step& step, std::int64_t repeat_count) {
+  validate_step(*prepared.plan, step, repeat_count);
   if (!is_collective(step)) return;
-  Membership& membership = memberships_[static_cast<std::size_t>(group_of(std::get<Collective>(step.work)))];
+  Membership& membership =
+      prepared.memberships[static_cast<std::size_t>(group_of(std::get<Collective>(step.work)))];
   if (membership.stream >= 0 && membership.stream != step.stream) {
     throw InvalidInput(str("the collectives of group ", to_string(membership.communicator->group()),
                            " are issued on streams ", membership.stream, " and ", step.stream,
@@ -75,7 +113,7 @@ void FabricDevice::check_step(const Plan& plan, const Step& step, std::int64_t r
 }
 
 void FabricDevice::require_prepared(const char* what) const {
-  if (plan_ == nullptr)
+  if (used_ == nullptr)
     throw InvalidInput(str(what, " on rank ", rank_, " without a prepared plan; call prepare first"));
 }
 
@@ -87,19 +125,20 @@ void FabricDevice::require_idle(const char* what) const {
 }
 
 void FabricDevice::abandon() {
-  plan_ = nullptr;
+  used_ = nullptr;
+  prepared_.clear();
+  lanes_.clear();
   streams_.clear();
   queued_ = 0;
 }
 
 // ---- enqueueing -----------------------------------------------------------------------------------------------------
 
-FabricDevice::Stream& FabricDevice::stream_at(StreamId stream) {
-  if (stream < 0 || static_cast<std::size_t>(stream) >= streams_.size()) {
-    throw InvalidInput(
-        str("stream ", stream, " on rank ", rank_, "; the prepared plans have ", streams_.size()));
-  }
-  return streams_[static_cast<std::size_t>(stream)];
+StreamId FabricDevice::device_stream(StreamId stream) const {
+  const std::size_t count = used_ == nullptr ? 0 : used_->streams.size();
+  if (stream < 0 || static_cast<std::size_t>(stream) >= count)
+    throw InvalidInput(str("stream ", stream, " on rank ", rank_, "; the prepared plan has ", count));
+  return used_->streams[static_cast<std::size_t>(stream)];
 }
 
 void FabricDevice::enqueue(Stream& stream, const Item& item) {
@@ -110,23 +149,43 @@ void FabricDevice::enqueue(Stream& stream, const Item& item) {
 
 void FabricDevice::launch(const StepRef& step, std::int64_t iteration) {
   require_prepared("launch");
-  enqueue(stream_at(step.step->stream), {.step = step.step,
-                                         .iteration = iteration,
-                                         .collective = is_collective(*step.step) ? collectives_++ : -1});
+  RebindableMemory::Version& version = used_->memory.current();
+  enqueue(stream_at(device_stream(step.step->stream)),
+          {.step = step.step,
+           .iteration = iteration,
+           .collective = is_collective(*step.step) ? collectives_++ : -1,
+           .prepared = used_,
+           .version = &version});
+  ++version.under_way;
 }
 
-EventId FabricDevice::record(StreamId stream) { return make_event(stream, stream_at(stream).launched); }
+EventId FabricDevice::record(StreamId stream) {
+  const StreamId on_device = device_stream(stream);
+  return make_event(on_device, stream_at(on_device).launched);
+}
 
 void FabricDevice::wait(StreamId stream, EventId event) {
-  Stream& waiting = stream_at(stream);
-  if (event < 0 || launched_of(event) > stream_at(stream_of(event)).launched) {
-    throw InvalidInput(str("event ", event, " was never recorded on rank ", rank_));
-  }
-  if (stream_of(event) != stream && !has_finished(event)) enqueue(waiting, {.event = event});
+  const StreamId on_device = device_stream(stream);
+  require_recorded(event);
+  if (stream_of(event) != on_device && !has_finished(event)) enqueue(stream_at(on_device), {.event = event});
+}
+
+void FabricDevice::require_recorded(EventId event) const {
+  if (event >= 0 && static_cast<std::size_t>(stream_of(event)) < streams_.size() &&
+      launched_of(event) <= stream_at(stream_of(event)).launched)
+    return;
+  throw InvalidInput(str("event ", event, " was never recorded on rank ", rank_));
+}
+
+void FabricDevice::await(EventId event) {
+  if (world_.scheduler().cancelled()) world_.throw_cancelled(rank_);
+  require_recorded(event);
+  if (!has_finished(event)) synchronize();
 }
 
 bool FabricDevice::has_finished(EventId event) const {
-  return stream_at(stream_of(event)).finished >= launched_of(event);
+  const auto stream = static_cast<std::size_t>(stream_of(event));
+  return stream < streams_.size() && streams_[stream].finished >= launched_of(event);
 }
 
 // ---- data -----------------------------------------------------------------------------------------------------------
@@ -135,8 +194,8 @@ std::span<std::byte> FabricDevice::callers_buffer(const char* what, BufferId buf
                                                   std::size_t size_bytes) const {
   require_prepared(what);
   require_idle(what);
-  check_host_copy(*plan_, what, buffer, size_bytes);
-  return memory_->bytes(buffer);
+  check_host_copy(*used_->plan, what, buffer, size_bytes);
+  return used_->memory.memory().bytes(buffer);
 }
 
 void FabricDevice::upload(BufferId buffer, std::span<const std::byte> host) {

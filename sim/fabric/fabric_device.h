@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "shared/plan/device.h"
-#include "shared/plan/host_memory.h"
+#include "shared/plan/kept_plans.h"
+#include "shared/plan/lanes.h"
+#include "shared/plan/rebindable_memory.h"
 #include "sim/fabric/call.h"
 #include "sim/fabric/communicator.h"
 #include "sim/fabric/deadlock.h"
@@ -39,6 +40,16 @@ class FabricDevice final : public Device {
   void upload(BufferId buffer, std::span<const std::byte> host) override;
   void download(BufferId buffer, std::span<std::byte> host) override;
 
+  // Kept plans. The rank's work runs while somebody waits, so await() runs all that is enqueued, on all
+  // lanes.
+  PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) override;
+  void use(PreparedId prepared, const Bindings& changed) override;
+  void release(PreparedId prepared) override;
+  bool has_happened(EventId event) override { return has_finished(event); }
+  void await(EventId event) override;
+  void begin_run(CallerStream caller) override;
+  void end_run(CallerStream caller, EventId end) override;
+
   bool idle() const { return queued_ == 0; }
   DeliveryLog& log() { return log_; }
 
@@ -53,12 +64,15 @@ class FabricDevice final : public Device {
   void abandon();
 
  private:
+  struct Prepared;
   // A step in one of its iterations or, if `step` is null, an event to wait for.
   struct Item {
     const Step* step = nullptr;
     std::int64_t iteration = 0;
     EventId event = -1;
     std::int64_t collective = -1;  // its number, if it is one
+    Prepared* prepared = nullptr;  // the plan of the step
+    RebindableMemory::Version* version = nullptr;
   };
 
   // A collective at the head of a stream.
@@ -86,6 +100,20 @@ class FabricDevice final : public Device {
     StreamId stream = -1;  // the stream that issues the group's collectives
   };
 
+  // A plan that is ready to run.
+  struct Prepared {
+    const Plan* plan = nullptr;
+    LaneId lane = 0;
+    RebindableMemory memory;
+    std::vector<Membership> memberships;  // by GroupId
+    std::shared_ptr<const RankProgram> program;
+    std::vector<StreamId> streams;  // of the device, by the plan's StreamId
+
+    const Membership& membership(const Collective& collective) const {
+      return memberships[static_cast<std::size_t>(group_of(collective))];
+    }
+  };
+
   // An event says how many items a stream must have finished: the stream in the upper 24 bits, the count in
   // the lower 40, which is room for 10^12 launches.
   static constexpr int kEventBits = 40;
@@ -95,14 +123,19 @@ class FabricDevice final : public Device {
   static StreamId stream_of(EventId event) { return static_cast<StreamId>(event >> kEventBits); }
   static std::int64_t launched_of(EventId event) { return event & ((std::int64_t{1} << kEventBits) - 1); }
 
-  Stream& stream_at(StreamId stream);
+  // By the device's number, which is that of streams_.
+  Stream& stream_at(StreamId stream) { return streams_[static_cast<std::size_t>(stream)]; }
   const Stream& stream_at(StreamId stream) const { return streams_[static_cast<std::size_t>(stream)]; }
+  // The device's number of a stream of the plan in use.
+  StreamId device_stream(StreamId stream) const;
   void require_prepared(const char* what) const;
   void require_idle(const char* what) const;
+  void require_recorded(EventId event) const;
 
+  std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane);
   Membership membership_of(const Group& group);
-  std::shared_ptr<const RankProgram> program_of(const Plan& plan) const;
-  void check_step(const Plan& plan, const Step& step, std::int64_t repeat_count);
+  static std::shared_ptr<const RankProgram> program_of(const Prepared& prepared);
+  static void check_step(Prepared& prepared, const Step& step, std::int64_t repeat_count);
 
   std::span<std::byte> callers_buffer(const char* what, BufferId buffer, std::size_t size_bytes) const;
 
@@ -120,7 +153,7 @@ class FabricDevice final : public Device {
   void let_others_go_on();
   void compare_payloads(Communicator& communicator, std::int32_t index);
   void leave_dead();
-  void end_collective(StreamId id, Stream& stream);
+  void end_collective(Stream& stream);
   void enter_round(Stream& stream);
   bool leave_round(Stream& stream);
   void carry_out(const Stream& stream);
@@ -131,11 +164,12 @@ class FabricDevice final : public Device {
   World& world_;
   Rank rank_;
   bool yields_;
-  const Plan* plan_ = nullptr;
-  std::optional<HostMemory> memory_;
-  std::vector<Membership> memberships_;  // by GroupId
+  Prepared* used_ = nullptr;  // the plan in use
+  KeptPlans<Prepared> prepared_;
   std::unordered_map<Group, Membership, GroupHash> known_groups_;
-  std::deque<Stream> streams_;    // by StreamId; never shrinks, so that events of earlier plans stay valid
+  Lanes lanes_;
+  // Those of lanes_; never shrinks, so that events of earlier plans stay valid.
+  std::deque<Stream> streams_;
   std::int64_t queued_ = 0;       // items on all streams
   std::int64_t collectives_ = 0;  // launched so far (faults.h)
   std::int64_t batch_ = 0;        // synchronize() calls so far

@@ -91,11 +91,11 @@ void FabricDevice::run_head(StreamId id) {
   Stream& stream = stream_at(id);
   const Item item = stream.items[stream.head];
   if (stream.phase != Phase::none) {
-    end_collective(id, stream);
+    end_collective(stream);
   } else if (item.step == nullptr) {
     pop(stream);
   } else if (const auto* kernel = std::get_if<Kernel>(&item.step->work)) {
-    run_kernel(*kernel, *memory_, item.iteration);
+    run_kernel(*kernel, item.version->memory, item.iteration);
     pop(stream);
   } else {
     begin_collective(stream, item);
@@ -103,6 +103,7 @@ void FabricDevice::run_head(StreamId id) {
 }
 
 void FabricDevice::pop(Stream& stream) {
+  if (RebindableMemory::Version* version = stream.items[stream.head].version) --version->under_way;
   ++stream.finished;
   --queued_;
   if (++stream.head == stream.items.size()) {
@@ -126,13 +127,13 @@ void FabricDevice::wait_for_others() {
 void FabricDevice::begin_collective(Stream& stream, const Item& item) {
   const auto& collective = std::get<Collective>(item.step->work);
   if (world_.dies_at(rank_, item.collective)) die_before(collective, item);
-  const Membership& membership = memberships_[static_cast<std::size_t>(group_of(collective))];
+  const Membership& membership = item.prepared->membership(collective);
   Communicator& communicator = *membership.communicator;
   Communicator::Slot& slot = communicator.slot(membership.index);
-  slot.call =
-      resolve(collective, item.iteration, *memory_, membership.index, communicator.size(), stream.exchange);
+  slot.call = resolve(collective, item.iteration, item.version->memory, membership.index, communicator.size(),
+                      stream.exchange);
   slot.call.number = item.collective;
-  slot.call.inputs = plan_->inputs;
+  slot.call.inputs = item.prepared->plan->inputs;
   stream.index = membership.index;
   stream.ticket = {&communicator, slot.rounds.load(std::memory_order_relaxed)};
   stream.phase = Phase::gathering;
@@ -196,7 +197,7 @@ bool FabricDevice::leave_round(Stream& stream) {
   return !outcome.failed;
 }
 
-void FabricDevice::end_collective(StreamId id, Stream& stream) {
+void FabricDevice::end_collective(Stream& stream) {
   Communicator& communicator = *stream.ticket.communicator;
   if (communicator.transfers() != nullptr && !communicator.transfers()->arrived(stream.index)) {
     sched_yield();
@@ -204,7 +205,8 @@ void FabricDevice::end_collective(StreamId id, Stream& stream) {
   }
   if (!leave_round(stream)) return;
   if (world_.options().checksums == Checksums::each) compare_payloads(communicator, stream.index);
-  if (world_.options().record_traces) log_.add(id, communicator, stream.index);
+  if (world_.options().record_traces)
+    log_.add(stream.items[stream.head].step->stream, communicator, stream.index);
   ++communicator.slot(stream.index).sequence;
   pop(stream);
 }
@@ -225,7 +227,7 @@ void FabricDevice::let_others_go_on() {
 }
 
 void FabricDevice::die_before(const Collective& collective, const Item& item) {
-  const Group& group = plan_->groups[static_cast<std::size_t>(group_of(collective))];
+  const Group& group = item.prepared->plan->groups[static_cast<std::size_t>(group_of(collective))];
   world_.die(rank_, str(operation_name(collective), " on ", canonical_name(group), ", its collective ",
                         item.collective));
   throw RankDied();
@@ -277,12 +279,13 @@ RankWaits FabricDevice::waits() const {
     if (stream.phase == Phase::none) continue;
     wait_of[id] = result.waits.size();
     const Item& item = stream.items[stream.head];
-    result.waits.push_back({.communicator = stream.ticket.communicator,
-                            .index = stream.index,
-                            .stream = plan_->streams[id],
-                            .step = step_id(*plan_, item.step),
-                            .iteration = item.iteration,
-                            .holds_up = {}});
+    result.waits.push_back(
+        {.communicator = stream.ticket.communicator,
+         .index = stream.index,
+         .stream = item.prepared->plan->streams[static_cast<std::size_t>(item.step->stream)],
+         .step = step_id(*item.prepared->plan, item.step),
+         .iteration = item.iteration,
+         .holds_up = {}});
   }
   for (std::size_t id = 0; id < streams_.size(); ++id) {
     const Stream& stream = streams_[id];
@@ -291,11 +294,10 @@ RankWaits FabricDevice::waits() const {
         result.waits[wait_of[static_cast<std::size_t>(blocker_of(static_cast<StreamId>(id)))]].holds_up;
     const std::size_t behind = stream.head + (stream.phase != Phase::none ? 1 : 0);
     for (std::size_t at = behind; at < stream.items.size(); ++at) {
-      const Step* step = stream.items[at].step;
-      const auto* collective = step == nullptr ? nullptr : std::get_if<Collective>(&step->work);
+      const Item& item = stream.items[at];
+      const auto* collective = item.step == nullptr ? nullptr : std::get_if<Collective>(&item.step->work);
       if (collective == nullptr) continue;
-      const Communicator* communicator =
-          memberships_[static_cast<std::size_t>(group_of(*collective))].communicator;
+      const Communicator* communicator = item.prepared->membership(*collective).communicator;
       if (std::find(held.begin(), held.end(), communicator) == held.end()) held.push_back(communicator);
     }
   }

@@ -55,10 +55,10 @@ TurnDetails FabricDevice::details(StreamId id) const {
   }
   if (const auto* kernel = std::get_if<Kernel>(&item.step->work)) {
     std::vector<ByteRange> ranges;
-    for_each_access(*plan_, Work(*kernel), [&](const Access& access) {
+    for_each_access(*item.prepared->plan, Work(*kernel), [&](const Access& access) {
       ranges.clear();
-      byte_ranges(*access.view, 0, size_bytes(memory_->dtype(*access.view)), ranges);
-      const std::byte* first = memory_->at(*access.view, item.iteration);
+      byte_ranges(*access.view, 0, size_bytes(item.version->memory.dtype(*access.view)), ranges);
+      const std::byte* first = item.version->memory.at(*access.view, item.iteration);
       for (const ByteRange& range : ranges)
         details.memory.push_back({first + range.begin, first + range.end, access.writes});
     });
@@ -67,7 +67,7 @@ TurnDetails FabricDevice::details(StreamId id) const {
   // A member that arrives only writes its slot; the bytes move in the turn of the last member, or, when the
   // work is split, in the turns in which members leave for the next round. Only such turns touch memory.
   const auto& collective = std::get<Collective>(item.step->work);
-  const Membership& membership = memberships_[static_cast<std::size_t>(group_of(collective))];
+  const Membership& membership = item.prepared->membership(collective);
   Communicator& communicator = *membership.communicator;
   const std::int32_t size = communicator.size();
   details.communicator = &communicator;
@@ -84,8 +84,8 @@ TurnDetails FabricDevice::details(StreamId id) const {
   }
   if (arrives) {  // this member's call is not in its slot yet
     ExchangeCall exchange;
-    add_call(resolve(collective, item.iteration, *memory_, membership.index, size, exchange), size,
-             details.memory);
+    add_call(resolve(collective, item.iteration, item.version->memory, membership.index, size, exchange),
+             size, details.memory);
   }
   return details;
 }

@@ -22,10 +22,11 @@ target_link_libraries(cp_emulated_runtime PUBLIC cp::runtime_base cp_cuda_header
 
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS "gpu/*.cc")
 set(gpu_test_helpers runtime/processes.cc identity/identity_case.cc identity/scenario_generator.cc
-  conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc conformance/process_world.cc)
+  conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
+  conformance/kept_conformance_test.cc conformance/process_world.cc)
 file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
 cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${emulation_test_sources}
-  LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated)
+  LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated SLOW "Ranks/NcclIdentity.*/6:Ranks/NcclIdentity.*/8")
 # Where NCCL keeps communicators in order the device does not, or a double ring (6 ranks) would lock itself.
 add_test(NAME NcclDeviceWithLaunchOrder WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
   COMMAND emulated_gpu_test --gtest_filter=NcclDevice.ManyGroups*:*NcclIdentity.*Fabric/6)
@@ -42,7 +43,7 @@ list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|nccl_(conformance|device|f
 file(GLOB hand_plan_sources CONFIGURE_DEPENDS "support/hand_*.cc")
 cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sources} runtime/processes.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
-  conformance/process_world.cc support/values.cc support/attention_definition.cc support/fabric_run.cc ${hand_plan_sources})
+  conformance/kept_conformance_test.cc conformance/process_world.cc support/values.cc support/attention_definition.cc support/fabric_run.cc ${hand_plan_sources})
 set_target_properties(emulated_threads_test PROPERTIES EXCLUDE_FROM_ALL ON)
 set_property(GLOBAL APPEND PROPERTY CP_TEST_PROGRAMS emulated_threads_test)
 target_link_libraries(emulated_threads_test PRIVATE cp_emulated_runtime cp::fabric ${cp_test_frameworks} cp_test_flags)

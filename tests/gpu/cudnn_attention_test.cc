@@ -246,7 +246,7 @@ class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DTyp
     validate_step(plan, planned, 1);
     run_.run_on_gpu([&](const runtime::CudaMemory& memory) {
       runtime::LibraryKernels libraries;
-      runtime::StepKernels kernels(plan, memory, libraries);
+      runtime::StepKernels kernels(plan, testing::identity_streams(plan), memory, libraries);
       for (int times = 0; times < 2; ++times)  // the second finds a workspace that was used
         kernels.launch(steps_of(plan)[0], 0, nullptr);
       CP_CUDA(cudaDeviceSynchronize());
@@ -373,7 +373,7 @@ TEST(FusedKernels, NameTheStepThatHasTooLittleWorkspace) {
   const runtime::CudaMemory memory(plan, {});
   runtime::LibraryKernels libraries;
   try {
-    runtime::StepKernels(plan, memory, libraries);
+    runtime::StepKernels(plan, testing::identity_streams(plan), memory, libraries);
     FAIL() << "256 bytes of workspace were enough";
   } catch (const InvalidInput& error) {
     for (const char* part : {"step 0", "q_len 512", "bytes of workspace, but the plan has 256", "exact"})

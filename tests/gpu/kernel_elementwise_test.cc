@@ -188,7 +188,7 @@ TEST(GpuStepKernels, RefusesRowKernelsByName) {
   const runtime::CudaMemory memory(plan, {});
   runtime::LibraryKernels libraries;
   try {
-    runtime::StepKernels(plan, memory, libraries);
+    runtime::StepKernels(plan, testing::identity_streams(plan), memory, libraries);
     FAIL();
   } catch (const InvalidInput& error) {
     EXPECT_NE(std::string(error.what()).find("rms_norm"), std::string::npos) << error.what();

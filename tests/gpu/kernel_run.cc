@@ -59,7 +59,7 @@ void KernelRun::run_on_gpu(const Kernel& kernel, std::int64_t iteration) {
   validate_step(plan, step, iteration + 1);
   run_on_gpu([&](const runtime::CudaMemory& memory) {
     runtime::LibraryKernels libraries;
-    runtime::StepKernels kernels(plan, memory, libraries);
+    runtime::StepKernels kernels(plan, identity_streams(plan), memory, libraries);
     kernels.launch(steps_of(plan)[0], iteration, nullptr);
     CP_CUDA(cudaDeviceSynchronize());
   });

@@ -19,6 +19,13 @@ std::string no_gpu();
 #define CP_SKIP_WITHOUT_GPU() \
   if (const std::string why = ::cp::testing::no_gpu(); !why.empty()) GTEST_SKIP() << why
 
+// The streams of a device that runs the plan alone.
+inline std::vector<StreamId> identity_streams(const Plan& plan) {
+  std::vector<StreamId> streams;
+  for (std::size_t i = 0; i < plan.streams.size(); ++i) streams.push_back(static_cast<StreamId>(i));
+  return streams;
+}
+
 class KernelRun {
  public:
   BufferId add(DType dtype, std::vector<std::byte> bytes);

@@ -43,7 +43,10 @@ class GpuStepEvents : public ::testing::Test {
     CP_SKIP_WITHOUT_GPU();
     first_.emplace(CudaStream::Priority::normal), second_.emplace(CudaStream::Priority::normal);
     events_.emplace();
-    events_->use({first_->get(), second_->get()}, 16);
+    events_->add_stream(first_->get());
+    events_->add_stream(second_->get());
+    events_->reserve(16);
+    events_->restart();
   }
   void finish() {
     CP_CUDA(cudaStreamSynchronize(first_->get()));

@@ -2,6 +2,7 @@
 #include "runtime/gloo/host_streams.h"
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <memory>
 #include <stdexcept>
@@ -14,8 +15,10 @@
 namespace cp::runtime {
 namespace {
 
+using Streams = HostStreams<std::function<void()>>;
+
 TEST(HostStreams, RunAStreamInOrderAndDoNotBlockTheHost) {
-  HostStreams streams([] {});
+  Streams streams([] {});
   streams.require(1);
   std::promise<void> gate;
   std::vector<int> order;
@@ -28,7 +31,7 @@ TEST(HostStreams, RunAStreamInOrderAndDoNotBlockTheHost) {
 }
 
 TEST(HostStreams, RunBesideOneAnother) {
-  HostStreams streams([] {});
+  Streams streams([] {});
   streams.require(2);
   std::promise<void> met;
   streams.enqueue(0, [&] { met.get_future().wait(); });  // ends only if the other stream runs meanwhile
@@ -38,7 +41,7 @@ TEST(HostStreams, RunBesideOneAnother) {
 
 TEST(HostStreams, WaitForWhatWasEnqueuedBeforeTheRecord) {
   for (int repeat = 0; repeat < 200; ++repeat) {
-    HostStreams streams([] {});
+    Streams streams([] {});
     streams.require(2);
     int value = 0;  // no atomic: the event alone orders the streams
     streams.enqueue(0, [&] { value = 1; });
@@ -54,7 +57,7 @@ TEST(HostStreams, WaitForWhatWasEnqueuedBeforeTheRecord) {
 }
 
 TEST(HostStreams, AnEventThatIsDoneHoldsNothingUp) {
-  HostStreams streams([] {});
+  Streams streams([] {});
   streams.require(2);
   const EventId event = streams.record(0);
   streams.synchronize();
@@ -66,7 +69,7 @@ TEST(HostStreams, TheFirstErrorEndsEverything) {
   std::promise<void> aborted;
   std::atomic<int> errors = 0;
   bool ran = false;
-  HostStreams streams([&] {
+  Streams streams([&] {
     ++errors;
     aborted.set_value();
   });
@@ -91,7 +94,7 @@ TEST(HostStreams, TheFirstErrorEndsEverything) {
 
 TEST(HostStreams, DropWhatHasNotBegunWhenTheyEnd) {
   std::promise<void> dropped;
-  HostStreams streams([] {});
+  Streams streams([] {});
   streams.require(2);
   streams.enqueue(1, [&] { dropped.get_future().wait(); });  // under way until the work below is dropped
   streams.wait(0, streams.record(1));

@@ -13,7 +13,7 @@
 
 #include "runtime/errors.h"
 #include "runtime/nccl/nccl_device.h"
-#include "runtime/nccl/nccl_launch.h"
+#include "runtime/nccl/nccl_order.h"
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
@@ -126,7 +126,7 @@ TEST(NcclUse, FewCollectivesAreUnderWayAtOnce) {
                                        return comes ? "" : "no error";
                                      }),
               std::vector<std::string>(2));
-    EXPECT_EQ(emulated::take_most_under_way(), runtime::NcclLaunches::kMostUnderWay);
+    EXPECT_EQ(emulated::take_most_under_way(), runtime::NcclOrder::kMostUnderWay);
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
   }
 }

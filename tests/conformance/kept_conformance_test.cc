@@ -1,0 +1,179 @@
+// Plans that a device keeps, and runs of them (PreparedPlan).
+#include <memory>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "shared/plan/execute.h"
+#include "shared/plan/prepared_plan.h"
+#include "tests/conformance/device_suite.h"
+
+namespace cp::conformance {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kElements = 4;
+constexpr std::int64_t kBytes = 16;
+
+std::vector<Rank> every_rank() { return {0, 1, 2, 3}; }
+
+// out = factor * the sum of all ranks' `in`. The sum is on one stream and the product on another, so that a
+// run which begins before the one before has ended overwrites what that one still reads.
+struct ScaledSum {
+  BufferId in = 0, out = 1;
+  Plan plan;
+
+  ScaledSum(Rank rank, const Target& target, const std::string& group, double factor) {
+    PlanBuilder b(rank, target);
+    in = b.input("in", DType::f32, kElements);
+    out = b.output("out", DType::f32, kElements);
+    const BufferId sum = b.temporary("sum", DType::f32, kElements);
+    const StreamId compute = b.stream("compute"), comm = b.stream("comm");
+    const GroupId all = b.group(group, every_rank());
+    const auto all_of = [](BufferId buffer) { return flat_view(buffer, 0, kElements); };
+    b.add(comm, AllReduce{.group = all, .op = ReduceOp::sum, .in = all_of(in), .out = all_of(sum)});
+    b.add(compute, Copy{all_of(sum), all_of(out)});
+    b.add(compute, Scale{all_of(out), factor});
+    plan = std::move(b).build({});
+  }
+};
+
+std::vector<std::byte> floats(double value) { return to_bytes(DType::f32, Values(kElements, value)); }
+
+Values contents(PreparedPlan& plan, BufferId buffer) {
+  std::vector<std::byte> bytes(kBytes);
+  plan.download(buffer, bytes);
+  return to_values(DType::f32, bytes);
+}
+
+Values all(double value) { return Values(kElements, value); }
+
+TEST_P(DeviceConformance, KeptPlansRunInTurnAndAgain) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  world().run([&](Rank rank, Device& device) {
+    const ScaledSum twice(rank, GetParam().target, "all", 2), half(rank, GetParam().target, "all", 0.5);
+    PreparedPlan first(device, twice.plan), second(device, half.plan);
+    for (int round = 1; round <= 3; ++round) {
+      first.upload(twice.in, floats(round));
+      second.upload(half.in, floats(10 * round));
+      first.run();
+      second.run();
+      first.run().wait();
+      EXPECT_TRUE(first.last_run().has_ended());
+      EXPECT_EQ(contents(first, twice.out), all(8 * round));
+      EXPECT_EQ(contents(second, half.out), all(20 * round));
+    }
+  });
+}
+
+TEST_P(DeviceConformance, PlansOfTwoLanesRunBesideOneAnother) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  world().run([&](Rank rank, Device& device) {
+    const ScaledSum one(rank, GetParam().target, "one", 1), other(rank, GetParam().target, "other", 3);
+    PreparedPlan first(device, one.plan, {}, 0), second(device, other.plan, {}, 1);
+    first.upload(one.in, floats(1));
+    second.upload(other.in, floats(1));
+    for (int i = 0; i < 5; ++i) first.run(), second.run();
+    device.synchronize();
+    EXPECT_EQ(contents(first, one.out), all(4));
+    EXPECT_EQ(contents(second, other.out), all(12));
+  });
+}
+
+TEST_P(DeviceConformance, AKeptPlanStaysBesidePlansThatAreNot) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  world().run([&](Rank rank, Device& device) {
+    const ScaledSum kept(rank, GetParam().target, "all", 1), once(rank, GetParam().target, "all", 5);
+    auto plan = std::make_unique<PreparedPlan>(device, kept.plan);
+    plan->upload(kept.in, floats(2));
+    device.prepare(once.plan, {});
+    device.upload(once.in, floats(1));
+    enqueue_steps(once.plan, device);
+    device.synchronize();
+    std::vector<std::byte> bytes(kBytes);
+    device.download(once.out, bytes);
+    EXPECT_EQ(to_values(DType::f32, bytes), all(20));
+    plan->run();
+    EXPECT_EQ(contents(*plan, kept.out), all(8));
+    plan.reset();  // and its place is free for the next
+    PreparedPlan again(device, kept.plan);
+    again.upload(kept.in, floats(1));
+    again.run();
+    EXPECT_EQ(contents(again, kept.out), all(4));
+  });
+}
+
+// Runs that are under way keep the addresses that they began with.
+TEST_P(DeviceConformance, EachRunHasTheBuffersThatItWasGiven) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  if (!GetParam().host_memory) GTEST_SKIP() << "buffers of the host cannot be bound";
+  constexpr int kRuns = 20;
+  world().run([&](Rank rank, Device& device) {
+    const ScaledSum plan(rank, GetParam().target, "all", 1);
+    PreparedPlan prepared(device, plan.plan);
+    std::vector<std::vector<std::byte>> ins, outs(kRuns, std::vector<std::byte>(kBytes));
+    for (int run = 0; run < kRuns; ++run) ins.push_back(floats(run + 1));
+    for (int run = 0; run < kRuns; ++run) {
+      const auto at = static_cast<std::size_t>(run);
+      prepared.run({{plan.in, ins[at].data(), kBytes}, {plan.out, outs[at].data(), kBytes}});
+    }
+    prepared.last_run().wait();
+    for (int run = 0; run < kRuns; ++run)
+      EXPECT_EQ(to_values(DType::f32, outs[static_cast<std::size_t>(run)]), all(4 * (run + 1))) << run;
+    // A binding that is wrong is refused before anything runs.
+    std::vector<std::byte> small(8);
+    EXPECT_THROW(prepared.run({{plan.out, small.data(), 8}}), InvalidInput);
+    EXPECT_EQ(contents(prepared, plan.out), all(4 * kRuns));
+  });
+}
+
+TEST_P(DeviceConformance, AGroupBelongsToOneLane) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  world().run([&](Rank rank, Device& device) {
+    const ScaledSum plan(rank, GetParam().target, "all", 1);
+    PreparedPlan prepared(device, plan.plan, {}, 0);
+    for (const LaneId lane : {1, -1, 99}) {
+      try {
+        const PreparedPlan refused(device, plan.plan, {}, lane);
+        ADD_FAILURE() << "lane " << lane;
+      } catch (const InvalidInput& error) {
+        EXPECT_THAT(error.what(), HasSubstr(lane == 1 ? "is used by a plan in lane 0" : "there is no lane"));
+      }
+    }
+    prepared.upload(plan.in, floats(1));  // as good as before
+    prepared.run();
+    EXPECT_EQ(contents(prepared, plan.out), all(4));
+  });
+}
+
+// What a kept plan leaves in traces is what the same plan leaves when it is executed.
+TEST_P(DeviceConformance, TracesOfKeptPlansAreThoseOfExecutedOnes) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  std::vector<ScaledSum> plans;  // times are of their steps until they are taken
+  for (const Rank rank : every_rank()) plans.emplace_back(rank, GetParam().target, "all", 1);
+  const auto records_of = [&](bool kept) {
+    world().clear_traces();
+    world().run([&](Rank rank, Device& device) {
+      const ScaledSum& plan = plans[static_cast<std::size_t>(rank)];
+      if (!kept) {
+        execute(plan.plan, device);
+        execute(plan.plan, device);
+      } else {
+        PreparedPlan prepared(device, plan.plan);
+        prepared.run();
+        prepared.run().wait();
+      }
+    });
+    std::vector<std::vector<OpRecord>> observed;
+    for (const RankTrace& trace : world().traces()) observed.push_back(trace.observed);
+    return observed;
+  };
+  const auto executed = records_of(false);
+  EXPECT_EQ(records_of(true), executed);
+}
+
+}  // namespace
+}  // namespace cp::conformance

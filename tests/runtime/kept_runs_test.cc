@@ -1,0 +1,112 @@
+// What a run of a kept plan costs the program: no allocation, and no wait.
+#ifdef CP_HAVE_GLOO
+#include <vector>
+
+#include "runtime/gloo/gloo_device.h"
+#endif
+
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/plan/builder.h"
+#include "shared/plan/prepared_plan.h"
+#include "tests/runtime/allocations.h"
+#include "tests/runtime/processes.h"
+
+namespace cp {
+namespace {
+
+#ifndef CP_HAVE_GLOO
+
+TEST(KeptRuns, AreTestedWhereGlooWasFound) { GTEST_SKIP() << "built without Gloo (libgloo-dev)"; }
+
+#else
+
+constexpr std::int64_t kRingElements = 8, kRingBytes = 4 * kRingElements;
+
+// Blocks go around once, and are added up on another stream.
+Plan ring_of(Rank self, std::int32_t ranks) {
+  PlanBuilder b(self, host_target());
+  std::vector<Rank> all;
+  for (Rank rank = 0; rank < ranks; ++rank) all.push_back(rank);
+  const auto whole = [](BufferId buffer) { return flat_view(buffer, 0, kRingElements); };
+  const GroupId group = b.group("ring", all);
+  const BufferId in = b.input("in", DType::f32, kRingElements),
+                 out = b.output("out", DType::f32, kRingElements);
+  const StreamId compute = b.stream("compute"), comm = b.stream("comm");
+  b.add(compute, Copy{whole(in), whole(out)});
+  std::vector<Count> counts;
+  for (std::int32_t from = 0; from < ranks; ++from)
+    counts.push_back({.from = from, .to = (from + 1) % ranks, .numel = kRingElements});
+  BufferId held = in;
+  for (std::int32_t step = 1; step < ranks; ++step) {
+    const BufferId next = b.temporary(str("block ", step), DType::f32, kRingElements);
+    b.add(comm, Exchange{.group = group,
+                         .sends = {{(self + 1) % ranks, whole(held)}},
+                         .recvs = {{(self + ranks - 1) % ranks, whole(next)}},
+                         .counts = counts_digest(counts)});
+    b.add(compute, Accumulate{ReduceOp::sum, whole(next), whole(out)});
+    held = next;
+  }
+  return std::move(b).build({});
+}
+
+TEST(KeptRuns, TenThousandAllocateNothing) {
+  constexpr int kRuns = 10'000, kWarmUp = 10;
+  const testing::TemporaryDirectory store;
+  const auto said = testing::run_processes(2, [&](Rank rank) -> std::string {
+    runtime::GlooDevice device({.rank = rank, .store_directory = store.path(), .traces = false});
+    const Plan plan = ring_of(rank, 2);
+    PreparedPlan prepared(device, plan);
+    std::vector<float> in(kRingElements, 1), first(kRingElements), second(kRingElements);
+    const Bindings bindings[2] = {{{0, in.data(), kRingBytes}, {1, first.data(), kRingBytes}},
+                                  {{0, in.data(), kRingBytes}, {1, second.data(), kRingBytes}}};
+    std::int64_t before = 0;
+    for (int run = 0; run < kRuns + kWarmUp; ++run) {
+      if (run == kWarmUp) before = testing::allocations_of_this_thread();
+      in[0] = static_cast<float>(run);
+      prepared.run(bindings[run % 2]).wait();
+      const float got = (run % 2 == 0 ? first : second)[0];
+      if (got != static_cast<float>(2 * run)) return str("run ", run, " gave ", got);
+    }
+    const std::int64_t allocations = testing::allocations_of_this_thread() - before;
+    return allocations == 0 ? "" : str(allocations, " allocations in ", kRuns, " runs");
+  });
+  EXPECT_EQ(said, std::vector<std::string>(2));
+}
+
+// A member that has gone is an error of whoever waits, and what was kept can be given back.
+TEST(KeptRuns, TellWhoeverWaitsThatAPeerIsLost) {
+  const testing::TemporaryDirectory store;
+  const auto said = testing::run_processes(2, [&](Rank rank) -> std::string {
+    runtime::GlooDevice device({.rank = rank, .store_directory = store.path()});
+    const Plan plan = ring_of(rank, 2);
+    PreparedPlan prepared(device, plan);
+    prepared.run().wait();
+    if (rank == 1) return "";
+    const PlanRun lost = prepared.run();
+    prepared.run();
+    for (int twice = 0; twice < 2; ++twice) {
+      try {
+        lost.wait();
+        return "no error";
+      } catch (const PeerLost&) {
+      }
+    }
+    return lost.has_ended() ? "it has ended" : "";
+  });
+  EXPECT_EQ(said, std::vector<std::string>(2));
+}
+
+TEST(KeptRuns, AreCountedAtAll) {
+  const std::int64_t before = testing::allocations_of_this_thread();
+  const std::vector<int> some(1000);
+  EXPECT_EQ(some.size(), 1000U);
+  EXPECT_GT(testing::allocations_of_this_thread(), before);
+}
+
+#endif
+
+}  // namespace
+}  // namespace cp
