@@ -20,8 +20,9 @@ std::string wanted_by(const Plan& plan) {
   return join(texts, ", ");
 }
 
-Bindings bindings_of(const Plan& plan, const NamedBuffers& buffers) {
-  Bindings bindings;
+// Into `bindings`, whose memory is used again.
+void bind(const Plan& plan, const NamedBuffers& buffers, Bindings& bindings) {
+  bindings.clear();
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     if (!is_the_callers(buffer)) continue;
@@ -30,13 +31,18 @@ Bindings bindings_of(const Plan& plan, const NamedBuffers& buffers) {
       throw InvalidInput(str("attention lacks the buffer ", buffer.name, "; it takes ", wanted_by(plan)));
     bindings.push_back({static_cast<BufferId>(i), found->second, buffer.bytes()});
   }
-  if (bindings.size() == buffers.size()) return bindings;
+  if (bindings.size() == buffers.size()) return;
   for (const auto& [name, data] : buffers) {
     bool known = false;
     for (const Buffer& buffer : plan.buffers) known |= is_the_callers(buffer) && buffer.name == name;
     if (!known)
       throw InvalidInput(str("attention has no use for the buffer ", name, "; it takes ", wanted_by(plan)));
   }
+}
+
+Bindings bindings_of(const Plan& plan, const NamedBuffers& buffers) {
+  Bindings bindings;
+  bind(plan, buffers, bindings);
   return bindings;
 }
 
@@ -80,6 +86,17 @@ void ContextParallelAttention::run(const AttentionProblem& problem, AttentionPas
                                    const NamedBuffers& buffers, RankTrace* trace) {
   const Plan& its_plan = plan(problem, pass);
   execute(its_plan, device_, bindings_of(its_plan, buffers), trace);
+}
+
+PreparedAttention::PreparedAttention(ContextParallelAttention& attention, const AttentionProblem& problem,
+                                     AttentionPass pass, const NamedBuffers& buffers, LaneId lane)
+    : plan_(attention.plan(problem, pass)),
+      bindings_(bindings_of(plan_, buffers)),
+      prepared_(attention.device_, plan_, bindings_, lane) {}
+
+PlanRun PreparedAttention::run(const NamedBuffers& buffers, CallerStream caller, RankTrace* trace) {
+  bind(plan_, buffers, bindings_);
+  return prepared_.run(bindings_, caller, trace);
 }
 
 }  // namespace cp

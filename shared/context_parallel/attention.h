@@ -12,6 +12,13 @@
 // attention_plan.h says which buffers there are: their names, parts and formats. Plans are made for the
 // device's target, so that a GPU's library computes every mask that it supports. The caller's cache keeps the
 // plans of all lengths that come by.
+//
+// forward() and backward() return when the device is done. A program that has work of its own on the device
+// keeps a pass ready instead, and each run takes its place in a stream of that program (prepared_plan.h):
+//
+//   const NamedBuffers buffers = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}};
+//   PreparedAttention forward(attention, problem, AttentionPass::forward, buffers);
+//   forward.run(buffers, stream);
 #pragma once
 
 #include <cstdint>
@@ -23,6 +30,7 @@
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/plan/device.h"
 #include "shared/plan/plan_cache.h"
+#include "shared/plan/prepared_plan.h"
 #include "shared/plan/trace.h"
 
 namespace cp {
@@ -48,6 +56,7 @@ class ContextParallelAttention {
   void backward(const AttentionProblem& problem, const NamedBuffers& buffers, RankTrace* trace = nullptr);
 
  private:
+  friend class PreparedAttention;
   const Plan& plan(const AttentionProblem& problem, AttentionPass pass);
   void run(const AttentionProblem& problem, AttentionPass pass, const NamedBuffers& buffers,
            RankTrace* trace);
@@ -57,6 +66,28 @@ class ContextParallelAttention {
   const Strategy strategy_;
   PlanCache& plans_;
   const AttentionOptions options_;
+};
+
+// One pass of one problem that the device keeps ready. It has a plan of its own, and memory of its own for the
+// plan's temporaries.
+class PreparedAttention {
+ public:
+  // A collective call over the ranks, as PreparedPlan's constructor, with its errors and those of forward().
+  // `buffers` are those of the first run. The device of `attention` must outlive this object; `attention` need
+  // not.
+  PreparedAttention(ContextParallelAttention& attention, const AttentionProblem& problem, AttentionPass pass,
+                    const NamedBuffers& buffers, LaneId lane = 0);
+
+  // Enqueues the pass and returns, as PreparedPlan::run() does. Throws InvalidInput, and enqueues nothing, if a
+  // buffer is missing or has no use in the pass.
+  PlanRun run(const NamedBuffers& buffers, CallerStream caller = nullptr, RankTrace* trace = nullptr);
+
+  const Plan& plan() const { return plan_; }
+
+ private:
+  const Plan plan_;
+  Bindings bindings_;  // filled anew by each run
+  PreparedPlan prepared_;
 };
 
 }  // namespace cp
