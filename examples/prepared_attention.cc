@@ -1,10 +1,10 @@
-// Attention between computations of a program's own, step after step: both passes are kept ready, and each run
-// takes its place behind what the program has enqueued.
+// Attention between computations of a program's own, step after step: both passes are kept ready, and each
+// run takes its place behind what the program has enqueued.
 //
 //   cprun --nproc-per-node 4 -- prepared_attention
 //
-// Over Gloo the program computes on the host, so it waits for a run before it reads what the run wrote. On a GPU
-// it would give its CUDA stream to run() and wait for nothing.
+// Over Gloo the program computes on the host, so it waits for a run before it reads what the run wrote. On a
+// GPU it would give its CUDA stream to run() and wait for nothing.
 #include <algorithm>
 #include <cstdio>
 #include <map>

@@ -68,18 +68,18 @@ class ContextParallelAttention {
   const AttentionOptions options_;
 };
 
-// One pass of one problem that the device keeps ready. It has a plan of its own, and memory of its own for the
-// plan's temporaries.
+// One pass of one problem that the device keeps ready. It has a plan of its own, and memory of its own for
+// the plan's temporaries.
 class PreparedAttention {
  public:
   // A collective call over the ranks, as PreparedPlan's constructor, with its errors and those of forward().
-  // `buffers` are those of the first run. The device of `attention` must outlive this object; `attention` need
-  // not.
+  // `buffers` are those of the first run. The device of `attention` must outlive this object; `attention`
+  // need not.
   PreparedAttention(ContextParallelAttention& attention, const AttentionProblem& problem, AttentionPass pass,
                     const NamedBuffers& buffers, LaneId lane = 0);
 
-  // Enqueues the pass and returns, as PreparedPlan::run() does. Throws InvalidInput, and enqueues nothing, if a
-  // buffer is missing or has no use in the pass.
+  // Enqueues the pass and returns, as PreparedPlan::run() does. Throws InvalidInput, and enqueues nothing, if
+  // a buffer is missing or has no use in the pass.
   PlanRun run(const NamedBuffers& buffers, CallerStream caller = nullptr, RankTrace* trace = nullptr);
 
   const Plan& plan() const { return plan_; }

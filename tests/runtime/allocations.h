@@ -1,5 +1,5 @@
-// How often this thread has allocated, for tests of code that must not. A program that links this has operator
-// new and operator delete of its own, which count.
+// How often this thread has allocated, for tests of code that must not. A program that links this has
+// operator new and operator delete of its own, which count.
 #pragma once
 
 #include <cstdint>
