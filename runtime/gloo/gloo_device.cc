@@ -261,6 +261,7 @@ class GlooDevice::Impl {
     }
     for (const auto& [text, group] : missing) connect(text, *group);
     std::vector<Member*> members;
+    members.reserve(groups.size());
     for (const Group& group : groups) members.push_back(&communicators_.at(canonical_name(group)));
     return members;
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr int kKeepsOrderSince = NCCL_VERSION(2, 26, 2);
 
 // Before main(): NCCL reads it once, at its first launch, which may be before this device's.
-const bool g_asked = [] {
+const bool kAsked = [] {
   const char* value = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   return value != nullptr && std::string_view(value) == "1";
 }();
@@ -28,7 +28,7 @@ constexpr std::chrono::microseconds kNap{20};
 
 bool nccl_keeps_launch_order() {
   int version = 0;
-  return g_asked && ncclGetVersion(&version) == ncclSuccess && version >= kKeepsOrderSince;
+  return kAsked && ncclGetVersion(&version) == ncclSuccess && version >= kKeepsOrderSince;
 }
 
 bool NcclOrder::await_turn(const NcclCommunicator& member, cudaStream_t stream) {

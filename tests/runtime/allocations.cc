@@ -5,16 +5,16 @@
 
 namespace {
 
-thread_local std::int64_t t_allocations = 0;
+thread_local std::int64_t g_allocations = 0;
 
 void* counted(std::size_t size) {
-  ++t_allocations;
+  ++g_allocations;
   if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
   throw std::bad_alloc();
 }
 
 void* counted(std::size_t size, std::align_val_t alignment) {
-  ++t_allocations;
+  ++g_allocations;
   const auto align = static_cast<std::size_t>(alignment);
   if (void* memory = std::aligned_alloc(align, (size + align - 1) / align * align + (size == 0 ? align : 0)))
     return memory;
@@ -38,6 +38,6 @@ void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { s
 
 namespace cp::testing {
 
-std::int64_t allocations_of_this_thread() { return t_allocations; }
+std::int64_t allocations_of_this_thread() { return g_allocations; }
 
 }  // namespace cp::testing

@@ -1,5 +1,6 @@
 // What a run of a kept plan costs the program: no allocation, and no wait.
 #ifdef CP_HAVE_GLOO
+#include <numeric>
 #include <vector>
 
 #include "runtime/gloo/gloo_device.h"
@@ -28,8 +29,8 @@ constexpr std::int64_t kRingElements = 8, kRingBytes = 4 * kRingElements;
 // Blocks go around once, and are added up on another stream.
 Plan ring_of(Rank self, std::int32_t ranks) {
   PlanBuilder b(self, host_target());
-  std::vector<Rank> all;
-  for (Rank rank = 0; rank < ranks; ++rank) all.push_back(rank);
+  std::vector<Rank> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
   const auto whole = [](BufferId buffer) { return flat_view(buffer, 0, kRingElements); };
   const GroupId group = b.group("ring", all);
   const BufferId in = b.input("in", DType::f32, kRingElements),
@@ -37,6 +38,7 @@ Plan ring_of(Rank self, std::int32_t ranks) {
   const StreamId compute = b.stream("compute"), comm = b.stream("comm");
   b.add(compute, Copy{whole(in), whole(out)});
   std::vector<Count> counts;
+  counts.reserve(static_cast<std::size_t>(ranks));
   for (std::int32_t from = 0; from < ranks; ++from)
     counts.push_back({.from = from, .to = (from + 1) % ranks, .numel = kRingElements});
   BufferId held = in;
