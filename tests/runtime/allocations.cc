@@ -7,6 +7,11 @@ namespace {
 
 thread_local std::int64_t g_allocations = 0;
 
+}  // namespace
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+namespace {
+
 void* counted(std::size_t size) {
   ++g_allocations;
   if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
@@ -35,6 +40,7 @@ void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory
 void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+#endif
 
 namespace cp::testing {
 
