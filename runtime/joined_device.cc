@@ -62,7 +62,8 @@ JoinedDevice::~JoinedDevice() {
 }
 
 void JoinedDevice::prepare(const Plan& plan, const Bindings& bindings) {
-  device_->take_observed();  // of a program that wants no traces
+  naming_the_cause([&] { device_->synchronize(); });  // kept plans may be running
+  device_->take_observed();                           // of a program that wants no traces
   naming_the_cause([&] { device_->prepare(plan, bindings); });
 }
 

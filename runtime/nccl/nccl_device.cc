@@ -123,10 +123,20 @@ class NcclDevice::Impl {
     used_ = &next;
   }
 
-  // Events and times of the plan's steps point to them.
+  // Events and times of the plan's steps point to them. After an error what hangs may still use the plan's
+  // memory, so that stays until the device goes, and nothing is asked of a GPU that may not answer.
   void release(PreparedId id) {
     Prepared& released = prepared_.at(id);
-    if (options_.traces || handles_.is_ending()) {
+    if (used_ == &released) used_ = nullptr;
+    lanes_.release(*released.plan, released.lane);
+    if (handles_.is_ending()) {
+      watchdog_.drain();
+      events_.forget();
+      launched_.clear();
+      times_.settle();
+      return;
+    }
+    if (options_.traces) {
       await_streams();
       watchdog_.drain();
       read_times();
@@ -135,8 +145,6 @@ class NcclDevice::Impl {
     } else {
       watchdog_.drain(released.under_way);
     }
-    lanes_.release(*released.plan, released.lane);
-    if (used_ == &released) used_ = nullptr;
     prepared_.remove(id);
   }
 

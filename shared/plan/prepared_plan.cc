@@ -17,7 +17,11 @@ PreparedPlan::~PreparedPlan() {
   } catch (...) {
     // The device keeps its first error and throws it whenever somebody waits.
   }
-  device_.release(id_);
+  try {
+    device_.release(id_);
+  } catch (...) {
+    // What a lost device cannot give back it keeps until it goes itself.
+  }
 }
 
 // A run is a fork and a join on the plan's first stream. So all that the lane ran before has ended when a
