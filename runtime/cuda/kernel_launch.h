@@ -8,7 +8,9 @@
 // The body runs on every thread and consists of phases. In a phase each thread runs the same function, and
 // the next phase begins when all threads have ended it. What one phase leaves for the next lies in shared
 // memory or in a PerThread; all other values outside of phases must be equal on all threads. On the host a
-// phase is a loop over the threads.
+// phase is a loop over the threads. A phase may also run warp by warp (for_each_warp). Then it consists of
+// steps, each of which all 32 lanes run before the next one begins: functions of one lane (for_each_lane),
+// and operations of a whole warp (mma.h). What one step leaves for the next lies in a PerThread or a PerLane.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +27,6 @@
 #define CP_UNROLL _Pragma("unroll")
 #define CP_NO_UNROLL _Pragma("unroll 1")
 #else
-#include <functional>
 #include <memory>
 #include <vector>
 #define CP_DEVICE inline
@@ -36,7 +37,9 @@
 namespace cp::emulated {
 // Belongs to the emulated GPU, tests/emulated_gpu/emulated_stream.h.
 #if !defined(__CUDACC__)
-void enqueue(cudaStream_t stream, std::function<void()> work);
+// Copies `size_bytes` of the arguments, and enqueues run(the copy).
+void enqueue_kernel(cudaStream_t stream, const void* arguments, std::size_t size_bytes,
+                    void (*run)(const void*));
 #endif
 }  // namespace cp::emulated
 
@@ -54,7 +57,18 @@ struct Grid {
   int shared_bytes = 0;     // of each block; at most 48 KiB
 };
 
+inline constexpr int kWarpThreads = 32;
+
 #if defined(__CUDACC__)
+
+class Warp {
+ public:
+  // Runs a step: f(thread) on each lane, with the lane's number in the block.
+  template <class F>
+  CP_DEVICE void for_each_lane(F&& f) const {
+    f(static_cast<int>(threadIdx.x));
+  }
+};
 
 class Block {
  public:
@@ -65,6 +79,12 @@ class Block {
   template <class F>
   CP_DEVICE void for_each_thread(F&& f) const {
     f(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+  // The same: f(warp) on each warp.
+  template <class F>
+  CP_DEVICE void for_each_warp(F&& f) const {
+    f(Warp());
     __syncthreads();
   }
   // Runs the last phase of a block, behind which no barrier is needed.
@@ -92,6 +112,16 @@ class PerThread {
   T value_;
 };
 
+// A value of each lane that lives within a phase of warps.
+template <class T>
+class PerLane {
+ public:
+  CP_DEVICE T& operator[](int) { return value_; }
+
+ private:
+  T value_;
+};
+
 template <class Body>
 __global__ void __launch_bounds__(Body::kThreads) run_body(const __grid_constant__ Body body) {
   Block block;
@@ -102,6 +132,18 @@ template <class Body>
 inline const bool kIsRegistered = register_kernel(reinterpret_cast<const void*>(&run_body<Body>));
 
 #else
+
+class Warp {
+ public:
+  explicit Warp(int first_thread) : first_thread_(first_thread) {}
+  template <class F>
+  void for_each_lane(F&& f) const {
+    for (int lane = 0; lane < kWarpThreads; ++lane) f(first_thread_ + lane);
+  }
+
+ private:
+  int first_thread_;
+};
 
 class Block {
  public:
@@ -119,6 +161,12 @@ class Block {
   void for_each_thread(F&& f) {
     backwards_ = !backwards_;
     for (int i = 0; i < threads_; ++i) f(backwards_ ? threads_ - 1 - i : i);
+  }
+  template <class F>
+  void for_each_warp(F&& f) {
+    backwards_ = !backwards_;
+    const int warps = threads_ / kWarpThreads;
+    for (int i = 0; i < warps; ++i) f(Warp((backwards_ ? warps - 1 - i : i) * kWarpThreads));
   }
   template <class F>
   void last(F&& f) {
@@ -149,6 +197,15 @@ class PerThread {
   std::vector<T> values_;
 };
 
+template <class T>
+class PerLane {
+ public:
+  T& operator[](int thread) { return values_[thread % kWarpThreads]; }
+
+ private:
+  T values_[kWarpThreads];
+};
+
 #endif
 
 // Enqueues the kernel. Its values are copied, so `body` need not live on. Throws as check_cuda() if it cannot
@@ -172,10 +229,16 @@ void launch(cudaStream_t stream, const Grid& grid, const Body& body) {
                               static_cast<std::size_t>(grid.shared_bytes), stream),
              Body::kName);
 #else
-  emulated::enqueue(stream, [grid, body] {
-    for (std::int64_t index = 0; index < grid.blocks; ++index) {
-      Block block(index, Body::kThreads, grid.shared_bytes);
-      body(block);
+  struct Arguments {
+    Grid grid;
+    Body body;
+  };
+  const Arguments arguments{grid, body};
+  emulated::enqueue_kernel(stream, &arguments, sizeof(arguments), [](const void* copy) {
+    const auto& its = *static_cast<const Arguments*>(copy);
+    for (std::int64_t index = 0; index < its.grid.blocks; ++index) {
+      Block block(index, Body::kThreads, its.grid.shared_bytes);
+      its.body(block);
     }
   });
 #endif

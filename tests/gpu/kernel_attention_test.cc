@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iostream>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -203,6 +204,52 @@ TEST(GpuAttentionForward, IsTheDefinition) {
     assert_near(attention.run.gpu_values(out), expected.out, 2 * error, out_dtype, "out");
     assert_near(attention.run.gpu_values(lse), expected.lse, error + score_error(problem), DType::f32, "lse");
   }));
+}
+
+// f32 of all 24 bits, which tensor cores take in two parts. With one part alone, products would be off by
+// thousands of roundings.
+TEST(GpuAttentionForward, F32OfAllBitsKeepsThem) {
+  CP_SKIP_WITHOUT_GPU();
+  const Problem problem{{1, 70, 130, 2, 1, 72, 136}, {{0, 70, 0, 130, Kind::causal, 0, 0}}, 0.125};
+  AttentionInputs inputs = inputs_of(problem);
+  for (Values* values : {&inputs.q, &inputs.k, &inputs.v}) {
+    for (std::size_t i = 0; i < values->size(); ++i) {
+      const double fine = static_cast<double>(i * 2654435761U % 4093) / 4093;
+      (*values)[i] = static_cast<double>(static_cast<float>((*values)[i] * 0.96 + fine / 64));
+    }
+  }
+  const AttentionOutputs expected = testing::reference_forward(inputs);
+  KernelRun run;
+  const auto add = [&](const Values& values, std::int64_t seq, std::int64_t heads, std::int64_t dim) {
+    return dense_view(run.add(DType::f32, values), 0, {1, seq, heads, dim});
+  };
+  const View q = add(inputs.q, 70, 2, 72), k = add(inputs.k, 130, 1, 72), v = add(inputs.v, 130, 1, 136),
+             out = add(Values(std::size_t{70} * 2 * 136, kUnused), 70, 2, 136),
+             lse = dense_view(run.add(DType::f32, Values(140, kUnused)), 0, {1, 2, 70});
+  run.run_on_gpu(AttentionForward{q, k, v, out, lse, problem.scale, problem.slices});
+  // As above, with eight roundings more for each product of vectors, and of weights and values.
+  const double score = score_error(problem) + 8 * kRounding * problem.scale * 72,
+               weight = weight_error(problem) + 2 * (score - score_error(problem)) + 8 * kRounding;
+  const double terms = 132, rescalings = 132.0 / 64 + 2;
+  const double error = weight * (1 + rescalings) + (terms + 8) * kRounding + rescalings * 4 * kRounding;
+  const auto worst_of = [](const Values& actual, const Values& all, std::size_t count) {
+    double worst = 0;
+    for (std::size_t i = 0; i < count; ++i) worst = std::max(worst, std::abs(actual[i] - all[i]));
+    return worst;
+  };
+  const Values outs = run.gpu_values(out), sums = run.gpu_values(lse);
+  EXPECT_LE(worst_of(outs, expected.out, outs.size()), 2 * error);
+  EXPECT_LE(worst_of(sums, expected.lse, sums.size()), error + score);
+  // These bounds take every error to have the same sign, and so do not tell two parts from one. The first row
+  // sees one key: its output is a value times 1, and its lse a score. Errors of the 72 products of a score
+  // have either sign: they add up to some 8.5 times that of one, and to more than 36 times in a case of 10^4.
+  EXPECT_LE(worst_of(outs, expected.out, std::size_t{2} * 136), (8 + 2) * kRounding);
+  EXPECT_LE(worst_of(sums, expected.lse, sums.size()),
+            36 * (8 + 1) * kRounding * problem.scale + 4 * kRounding);
+  std::cout << "[ F32      ] out is off by at most " << worst_of(outs, expected.out, outs.size()) / kRounding
+            << " roundings, in the first row by "
+            << worst_of(outs, expected.out, std::size_t{2} * 136) / kRounding << "; lse by "
+            << worst_of(sums, expected.lse, sums.size()) / kRounding << "\n";
 }
 
 // ---- backward ----
