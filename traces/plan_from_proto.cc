@@ -60,6 +60,7 @@ Target read_target(const proto::Target& message, const FieldPath& path) {
              .max_head_dim_forward = asked.max_head_dim_forward(),
              .max_head_dim_backward = asked.max_head_dim_backward(),
              .window = asked.window(),
+             .window_tail = asked.window_tail(),
              .packed = asked.packed(),
              .sm_count = asked.sm_count()};
     FieldPath(at, "head_dim_multiple").require_range(fused->head_dim_multiple, 1, kMaxElements);

@@ -112,6 +112,16 @@ void add_strategy_flags(FlagSet app, Flags& flags) {
   add_field(app, flags, "--rotation", "HOW",
             "How the blocks of a ring travel: exchange or all_gather [exchange]",
             [](Job& job, Text text) { job.set_rotation(text); });
+  add_field(app, flags, "--slots", "N",
+            "The places into which the blocks of a ring arrive in turn: 2, or 3, so that a transfer is ready "
+            "before "
+            "attention takes the GPU [2]",
+            [degree](Job& job, Text text) { job.set_slots(degree("--slots", text)); });
+  add_field(app, flags, "--pieces", "N",
+            "In how many pieces of heads that which comes at once travels (Ulysses, all_gather, need_only), "
+            "each beside "
+            "attention on the one before [1]",
+            [degree](Job& job, Text text) { job.set_pieces(degree("--pieces", text)); });
   add_field(app, flags, "--dkv-dtype", "DTYPE",
             "The dtype in which partial gradients travel: f32, or input for that of the inputs [f32]",
             [](Job& job, Text text) { job.set_dkv_dtype(text); });

@@ -4,7 +4,6 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "shared/plan/execute.h"
 
 namespace cp {
 namespace {
@@ -50,7 +49,12 @@ Bindings bindings_of(const Plan& plan, const NamedBuffers& buffers) {
 
 ContextParallelAttention::ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy,
                                                    PlanCache& plans, AttentionOptions options)
-    : device_(device), ranks_(std::move(ranks)), strategy_(strategy), plans_(plans), options_(options) {}
+    : device_(device),
+      ranks_(std::move(ranks)),
+      strategy_(strategy),
+      plans_(plans),
+      options_(options),
+      prepared_(device) {}
 
 std::map<std::string, std::int64_t> ContextParallelAttention::buffer_bytes(const AttentionProblem& problem,
                                                                            AttentionPass pass) {
@@ -62,30 +66,36 @@ std::map<std::string, std::int64_t> ContextParallelAttention::buffer_bytes(const
 }
 
 void ContextParallelAttention::forward(const AttentionProblem& problem, const NamedBuffers& buffers,
-                                       RankTrace* trace) {
-  run(problem, AttentionPass::forward, buffers, trace);
+                                       RankTrace* trace, CallerStream caller) {
+  run(problem, AttentionPass::forward, buffers, trace, caller).wait();
 }
 
 void ContextParallelAttention::backward(const AttentionProblem& problem, const NamedBuffers& buffers,
-                                        RankTrace* trace) {
-  run(problem, AttentionPass::backward, buffers, trace);
+                                        RankTrace* trace, CallerStream caller) {
+  run(problem, AttentionPass::backward, buffers, trace, caller).wait();
 }
 
-const Plan& ContextParallelAttention::plan(const AttentionProblem& problem, AttentionPass pass) {
+Digest ContextParallelAttention::key(const AttentionProblem& problem, AttentionPass pass) const {
   Hasher hasher;
   hasher.add(std::string_view("attention")).add(static_cast<int>(pass)).add(device_.rank()).add_all(ranks_);
   hasher.add(to_string(options_.gradients)).add(name(options_.lse));
   hash(hash(hash(hasher, problem), strategy_), device_.target());
-  return plans_.get(hasher.digest(), [&] {
+  return hasher.digest();
+}
+
+const Plan& ContextParallelAttention::plan(const AttentionProblem& problem, AttentionPass pass) {
+  return plans_.get(key(problem, pass), [&] {
     return attention_plan({problem, ranks_, strategy_, true, options_}, pass, device_.rank(),
                           device_.target());
   });
 }
 
-void ContextParallelAttention::run(const AttentionProblem& problem, AttentionPass pass,
-                                   const NamedBuffers& buffers, RankTrace* trace) {
+PlanRun ContextParallelAttention::run(const AttentionProblem& problem, AttentionPass pass,
+                                      const NamedBuffers& buffers, RankTrace* trace, CallerStream caller) {
   const Plan& its_plan = plan(problem, pass);
-  execute(its_plan, device_, bindings_of(its_plan, buffers), trace);
+  const Bindings bindings = bindings_of(its_plan, buffers);
+  const auto given = [&]() -> const Plan& { return its_plan; };
+  return prepared_.get(key(problem, pass), given, bindings).run(bindings, caller, trace);
 }
 
 PreparedAttention::PreparedAttention(ContextParallelAttention& attention, const AttentionProblem& problem,

@@ -13,8 +13,12 @@
 // device's target, so that a GPU's library computes every mask that it supports. The caller's cache keeps the
 // plans of all lengths that come by.
 //
-// forward() and backward() return when the device is done. A program that has work of its own on the device
-// keeps a pass ready instead, and each run takes its place in a stream of that program (prepared_plan.h):
+// The device keeps the passes that were run last ready, so that a pass of a length that it has seen prepares
+// nothing. forward() and backward() return when the device is done; on a GPU, a pass begins behind everything
+// that is on the stream `caller`, CUDA's default stream unless the program names another.
+//
+// A program that has work of its own on the device keeps a pass ready itself, and goes on at once; each run
+// takes its place in a stream of that program (prepared_plan.h):
 //
 //   const NamedBuffers buffers = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}};
 //   PreparedAttention forward(attention, problem, AttentionPass::forward, buffers);
@@ -31,6 +35,7 @@
 #include "shared/plan/device.h"
 #include "shared/plan/plan_cache.h"
 #include "shared/plan/prepared_plan.h"
+#include "shared/plan/prepared_plans.h"
 #include "shared/plan/trace.h"
 
 namespace cp {
@@ -40,8 +45,9 @@ using NamedBuffers = std::map<std::string, void*, std::less<>>;
 
 class ContextParallelAttention {
  public:
-  // The device and the cache must outlive this object. `ranks` are the cp ranks in order, and the device's
-  // rank is one of them. `options` says what the passes compute; it must be the same on all ranks.
+  // The device and the cache must outlive this object, whose last passes the device keeps. `ranks` are the cp
+  // ranks in order, and the device's rank is one of them. `options` says what the passes compute; it must be
+  // the same on all ranks.
   ContextParallelAttention(Device& device, std::vector<Rank> ranks, Strategy strategy, PlanCache& plans,
                            AttentionOptions options = {});
 
@@ -52,20 +58,24 @@ class ContextParallelAttention {
   // the strategy cannot compute the problem, and if a buffer is missing or has no use in the pass; the
   // message lists the buffers that are wanted, with their sizes. If `trace` is given, what the executor
   // launches is recorded in it.
-  void forward(const AttentionProblem& problem, const NamedBuffers& buffers, RankTrace* trace = nullptr);
-  void backward(const AttentionProblem& problem, const NamedBuffers& buffers, RankTrace* trace = nullptr);
+  void forward(const AttentionProblem& problem, const NamedBuffers& buffers, RankTrace* trace = nullptr,
+               CallerStream caller = nullptr);
+  void backward(const AttentionProblem& problem, const NamedBuffers& buffers, RankTrace* trace = nullptr,
+                CallerStream caller = nullptr);
 
  private:
   friend class PreparedAttention;
+  Digest key(const AttentionProblem& problem, AttentionPass pass) const;
   const Plan& plan(const AttentionProblem& problem, AttentionPass pass);
-  void run(const AttentionProblem& problem, AttentionPass pass, const NamedBuffers& buffers,
-           RankTrace* trace);
+  PlanRun run(const AttentionProblem& problem, AttentionPass pass, const NamedBuffers& buffers,
+              RankTrace* trace, CallerStream caller);
 
   Device& device_;
   const std::vector<Rank> ranks_;
   const Strategy strategy_;
   PlanCache& plans_;
   const AttentionOptions options_;
+  PreparedPlans prepared_;
 };
 
 // One pass of one problem that the device keeps ready. It has a plan of its own, and memory of its own for

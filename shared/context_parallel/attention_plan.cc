@@ -1,6 +1,7 @@
 #include "shared/context_parallel/attention_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/context_parallel/attention_writer.h"
 #include "shared/context_parallel/core.h"
+#include "shared/context_parallel/gathered.h"
 #include "shared/context_parallel/routing.h"
 #include "shared/plan/fused_attention.h"
 
@@ -17,12 +19,19 @@ namespace {
 
 // ---- between home and where a rank computes ----
 
+Range range(const HeadPiece& piece, bool is_query) {
+  return is_query ? Range{piece.q_begin, piece.q_end - piece.q_begin}
+                  : Range{piece.kv_begin, piece.kv_end - piece.kv_begin};
+}
+
 // The two moves that may lie between them, in this order: the Ulysses all-to-all, which trades rows for
 // heads, and the exchange of query rows (head_tail_exchange).
 class Stages {
  public:
   explicit Stages(AttentionWriter& writer) : writer_(writer) {
     const AttentionSharding& sharding = writer.sharding();
+    for (int u = 0; u < sharding.ulysses_degree(); ++u)
+      pieces_.push_back(sharding.pieces(sharding.index_at(writer.ring_index(), u)));
     if (sharding.ulysses_degree() > 1) {
       for (const bool is_query : {true, false}) {
         std::vector<Routing::Member> members;
@@ -49,12 +58,12 @@ class Stages {
   bool moves_kv() const { return ulysses_kv_.has_value(); }
 
   // q or dout from home to where the rank computes: `there` where a move ends, else home itself.
-  Tensor bring_q(const Tensor& home, const Tensor& there, const std::string& name) {
+  Tensor bring_q(const Tensor& home, const Tensor& there, std::size_t piece, const std::string& name) {
     if (!moves_q()) return home;
-    Tensor here = home;
+    Tensor here = ulysses_q_ ? home : of_piece(home, piece);
     if (ulysses_q_) {
       here = exchange_ ? between(name, there) : there;
-      ulysses_q_->gather({{home, here, heads(true)}}, str(name, " to heads"));
+      ulysses_q_->gather({{home, here, heads(true, piece)}}, str(name, " to heads"));
     }
     if (exchange_)
       exchange_->gather({{here, there, exchange_->all_heads(there.heads)}}, str(name, " to its balance"));
@@ -62,35 +71,51 @@ class Stages {
   }
 
   // k and v likewise.
-  void bring_kv(const std::vector<std::pair<Tensor, Tensor>>& home_and_there) {
+  void bring_kv(const std::vector<std::pair<Tensor, Tensor>>& home_and_there, std::size_t piece) {
     std::vector<Routing::Transport> transports;
-    for (const auto& [home, there] : home_and_there) transports.push_back({home, there, heads(false)});
+    transports.reserve(home_and_there.size());
+    for (const auto& [home, there] : home_and_there) transports.push_back({home, there, heads(false, piece)});
     ulysses_kv_->gather(transports, "k, v to heads");
   }
 
-  // out or dq back home.
-  void return_q(const Tensor& there, const Tensor& home, const std::string& name) {
-    Tensor here = there;
-    if (exchange_) {
-      if (ulysses_q_) here = between(name, there);
-      const Tensor& to = ulysses_q_ ? here : home;
-      exchange_->give_back({{to, there, exchange_->all_heads(there.heads)}}, false,
-                           str(name, " from its balance"));
-    }
-    if (ulysses_q_) ulysses_q_->give_back({{home, here, heads(true)}}, false, str(name, " to rows"));
+  // A piece of out or dq back home. What it returns writes what has arrived.
+  Routing::Arrival return_q(const Tensor& there, const Tensor& home, std::size_t piece,
+                            const std::string& name) {
+    const Routing::Heads of_users = ulysses_q_ ? heads(true, piece) : Routing::Heads{};
+    const std::string to_rows = str(name, " to rows");
+    if (!exchange_) return ulysses_q_->send_back({{home, there, of_users}}, false, to_rows);
+    const Tensor here = ulysses_q_ ? between(name, there) : of_piece(home, piece);
+    Routing::Arrival arrival = exchange_->send_back({{here, there, exchange_->all_heads(there.heads)}}, false,
+                                                    str(name, " from its balance"));
+    if (!ulysses_q_) return arrival;
+    return [this, arrival, home, here, of_users, to_rows] {
+      arrival();
+      ulysses_q_->give_back({{home, here, of_users}}, false, to_rows);
+    };
   }
 
   // Whether several ranks hold, and so have gradients of, one kv head.
   bool shares_kv_heads() const {
     std::int64_t held = 0;
-    for (const Range& range : heads(false).of_user) held += range.len;
+    for (std::size_t piece = 0; piece < pieces_.front().size(); ++piece) {
+      for (const Range& range : heads(false, piece).of_user) held += range.len;
+    }
     return moves_kv() && held > writer_.problem().kv_heads;
   }
-  // dk and dv back home; added up there in f32 where ranks share heads.
-  void return_kv(const std::vector<std::pair<Tensor, Tensor>>& there_and_home) {
+  // A piece of dk and dv back home; added up there in f32 where ranks share heads, and the first piece begins
+  // the sums.
+  Routing::Arrival return_kv(const std::vector<std::pair<Tensor, Tensor>>& there_and_home,
+                             std::size_t piece) {
     std::vector<Routing::Transport> transports;
-    for (const auto& [there, home] : there_and_home) transports.push_back({home, there, heads(false)});
-    ulysses_kv_->give_back(transports, shares_kv_heads(), "dk, dv to rows");
+    transports.reserve(there_and_home.size());
+    for (const auto& [there, home] : there_and_home)
+      transports.push_back({home, there, heads(false, piece), piece > 0});
+    return ulysses_kv_->send_back(transports, shares_kv_heads(), "dk, dv to rows");
+  }
+
+  // The heads of this rank's pieces.
+  const std::vector<HeadPiece>& pieces() const {
+    return pieces_[static_cast<std::size_t>(writer_.sharding().ulysses_index(writer_.index()))];
   }
 
  private:
@@ -108,18 +133,25 @@ class Stages {
     return writer_.temporary(str(name, " on its way"), there.dtype, Order::rows_outermost,
                              size(arrived_rows(writer_.ring_index())), there.heads, there.dim);
   }
-  Routing::Heads heads(bool is_query) const {
+  // What each user has of a piece, among all heads.
+  Routing::Heads heads(bool is_query, std::size_t piece) const {
     const AttentionSharding& sharding = writer_.sharding();
     Routing::Heads heads{{}, is_query ? writer_.problem().q_heads : writer_.problem().kv_heads};
     for (int u = 0; u < sharding.ulysses_degree(); ++u) {
       const int index = sharding.index_at(writer_.ring_index(), u);
       const TensorPart part = is_query ? sharding.compute_q(index) : sharding.compute_kv(index);
-      heads.of_user.push_back({part.head_begin, part.num_heads()});
+      const Range of_piece = range(pieces_[static_cast<std::size_t>(u)][piece], is_query);
+      heads.of_user.push_back({part.head_begin + of_piece.begin, of_piece.len});
     }
     return heads;
   }
+  // Without Ulysses a rank computes on all heads, and a tensor at home has the piece's among them.
+  Tensor of_piece(const Tensor& home, std::size_t piece) const {
+    return home.with_heads(range(pieces()[piece], true));
+  }
 
   AttentionWriter& writer_;
+  std::vector<std::vector<HeadPiece>> pieces_;  // by Ulysses index
   std::optional<Routing> ulysses_q_, ulysses_kv_, exchange_;
 };
 
@@ -148,23 +180,52 @@ class PassWriter {
     // If nothing moves, the core works on the caller's buffers themselves. Otherwise it works on tensors
     // between two moves, which are outputs ("saved_...") if the backward pass wants them, and temporaries if
     // not.
-    ForwardTensors t{q, k, v, out, lse};
+    RowStatistic there = lse;
     if (lse_moves) {
       const bool keeps = writer_.context().request.keep_for_backward;
-      t.lse = writer_.statistic(keeps ? BufferKind::output : BufferKind::temporary, "saved_lse",
+      there = writer_.statistic(keeps ? BufferKind::output : BufferKind::temporary, "saved_lse",
                                 q_.num_rows(), q_.num_heads());
     }
-    if (stages_.moves_q()) {
-      t.q = stages_.bring_q(q, kept("saved_q", q_, p.head_dim), "q");
-      t.out = kept("saved_out", q_, p.v_head_dim);
+    std::vector<ForwardTensors> pieces;
+    std::vector<std::optional<Gathered>> gathered;
+    const auto bring = [&](std::size_t i) {
+      const Range of_q = q_heads(i), of_kv = kv_heads(i);
+      ForwardTensors t{q.with_heads(of_q), k.with_heads(of_kv), v.with_heads(of_kv), out.with_heads(of_q),
+                       there.with_heads(of_q)};
+      if (stages_.moves_q()) {
+        t.q = stages_.bring_q(q, kept("saved_q", q_, of_q, p.head_dim), i, "q");
+        t.out = kept("saved_out", q_, of_q, p.v_head_dim);
+      }
+      if (stages_.moves_kv()) {
+        t.k = kept("saved_k", kv_, of_kv, p.head_dim), t.v = kept("saved_v", kv_, of_kv, p.v_head_dim);
+        stages_.bring_kv({{k, t.k}, {v, t.v}}, i);
+      }
+      gathered.emplace_back();
+      if (comes_gathered(writer_)) gathered.back().emplace(gather_kv(writer_, t.k, t.v));
+      pieces.push_back(t);
+    };
+    const std::size_t n = stages_.pieces().size();
+    Routing::Arrival before = [] {};
+    bring(0);
+    for (std::size_t i = 0; i < n; ++i) {
+      // What the next piece needs is packed and sent before this one is computed, and what came home of the
+      // piece before is unpacked only behind this one: so attention waits for neither.
+      if (i + 1 < n) bring(i + 1);
+      writer_.choose_heads(stages_.pieces()[i]);
+      const ForwardTensors& t = pieces[i];
+      gathered[i] ? write_gathered(writer_, t, *gathered[i])
+                  : facts(writer_.strategy().core).forward(writer_, t);
+      std::exchange(before, [] {})();
+      if (!stages_.moves_q()) continue;
+      const Routing::Arrival of_out = stages_.return_q(t.out, out, i, "out");
+      if (i + 1 == n) {
+        of_out();
+        if (lse_moves) return_lse(t.lse, lse, i)();
+        continue;
+      }
+      const Routing::Arrival of_lse = lse_moves ? return_lse(t.lse, lse, i) : [] {};
+      before = [of_out, of_lse] { of_out(), of_lse(); };
     }
-    if (stages_.moves_kv()) {
-      t.k = kept("saved_k", kv_, p.head_dim), t.v = kept("saved_v", kv_, p.v_head_dim);
-      stages_.bring_kv({{k, t.k}, {v, t.v}});
-    }
-    facts(writer_.strategy().core).forward(writer_, t);
-    if (stages_.moves_q()) stages_.return_q(t.out, out, "out");
-    if (lse_moves) return_lse(t.lse, lse);
     return std::move(writer_).build("forward");
   }
 
@@ -172,28 +233,74 @@ class PassWriter {
     const AttentionProblem& p = writer_.problem();
     const Gradients& wanted = writer_.gradients();
     const Tensor dout = home_input("dout", home_q_, p.v_head_dim);
-    BackwardTensors t;
     const bool moves_q = stages_.moves_q(), moves_kv = stages_.moves_kv();
     // What the forward pass moved is not moved again: its outputs are inputs here. Only dout travels.
-    t.q = moves_q ? saved("saved_q", q_, p.head_dim) : home_input("q", home_q_, p.head_dim);
-    t.out = moves_q ? saved("saved_out", q_, p.v_head_dim) : home_input("out", home_q_, p.v_head_dim);
-    t.k = moves_kv ? saved("saved_k", kv_, p.head_dim) : home_input("k", home_kv_, p.head_dim);
-    t.v = moves_kv ? saved("saved_v", kv_, p.v_head_dim) : home_input("v", home_kv_, p.v_head_dim);
-    t.lse = writer_.statistic(BufferKind::input, moves_lse() ? "saved_lse" : "lse", q_.num_rows(),
-                              q_.num_heads());
+    const Tensor q = moves_q ? saved("saved_q", q_, p.head_dim) : home_input("q", home_q_, p.head_dim);
+    const Tensor out =
+        moves_q ? saved("saved_out", q_, p.v_head_dim) : home_input("out", home_q_, p.v_head_dim);
+    const Tensor k = moves_kv ? saved("saved_k", kv_, p.head_dim) : home_input("k", home_kv_, p.head_dim);
+    const Tensor v = moves_kv ? saved("saved_v", kv_, p.v_head_dim) : home_input("v", home_kv_, p.v_head_dim);
+    const RowStatistic lse = writer_.statistic(BufferKind::input, moves_lse() ? "saved_lse" : "lse",
+                                               q_.num_rows(), q_.num_heads());
     const Tensor dq = wanted.dq ? home_output("dq", home_q_, p.head_dim) : Tensor{},
                  dk = wanted.dk ? home_output("dk", home_kv_, p.head_dim) : Tensor{},
                  dv = wanted.dv ? home_output("dv", home_kv_, p.v_head_dim) : Tensor{};
-    t.dout = moves_q ? stages_.bring_q(dout, moved("dout there", p.dtype, q_, p.v_head_dim), "dout") : dout;
-    t.dq = moves_q && wanted.dq ? moved("dq there", p.dtype, q_, p.head_dim) : dq;
     // If several ranks compute with copies of one kv head, their gradients are parts of a sum, and keep the
     // wider dtype until they have been added up.
     const DType kv_dtype = stages_.shares_kv_heads() ? writer_.gradient_dtype() : p.dtype;
-    t.dk = moves_kv && wanted.dk ? moved("dk there", kv_dtype, kv_, p.head_dim) : dk;
-    t.dv = moves_kv && wanted.dv ? moved("dv there", kv_dtype, kv_, p.v_head_dim) : dv;
-    facts(writer_.strategy().core).backward(writer_, t);
-    if (moves_q && wanted.dq) stages_.return_q(t.dq, dq, "dq");
-    if (moves_kv) return_kv({{"dk", t.dk, dk}, {"dv", t.dv, dv}});
+    const auto piece_of = [](const Tensor& tensor, Range heads, bool moved) {
+      return moved ? tensor.piece(heads) : tensor.with_heads(heads);
+    };
+    std::vector<BackwardTensors> pieces;
+    const auto bring = [&](std::size_t i) {
+      const Range of_q = q_heads(i), of_kv = kv_heads(i);
+      BackwardTensors t{
+          piece_of(q, of_q, moves_q),   piece_of(k, of_kv, moves_kv), piece_of(v, of_kv, moves_kv),
+          piece_of(out, of_q, moves_q), piece_of(dout, of_q, false),  lse.with_heads(of_q),
+          piece_of(dq, of_q, false),    piece_of(dk, of_kv, false),   piece_of(dv, of_kv, false)};
+      if (moves_q)
+        t.dout = stages_.bring_q(dout, moved("dout there", p.dtype, q_, of_q, p.v_head_dim), i, "dout");
+      if (moves_q && wanted.dq) t.dq = moved("dq there", p.dtype, q_, of_q, p.head_dim);
+      if (moves_kv && wanted.dk) t.dk = moved("dk there", kv_dtype, kv_, of_kv, p.head_dim);
+      if (moves_kv && wanted.dv) t.dv = moved("dv there", kv_dtype, kv_, of_kv, p.v_head_dim);
+      pieces.push_back(t);
+    };
+    const std::size_t n = stages_.pieces().size();
+    std::vector<std::optional<Gathered>> gathered(n);
+    Routing::Arrival before = [] {};
+    bring(0);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (i + 1 < n) bring(i + 1);
+      writer_.choose_heads(stages_.pieces()[i]);
+      BackwardTensors& t = pieces[i];
+      Routing::Arrival of_gathered;
+      if (comes_gathered(writer_)) {
+        of_gathered = write_gathered(writer_, t, [&] {
+          if (!gathered[i]) gathered[i].emplace(gather_kv(writer_, t.k, t.v));
+          if (i + 1 < n) gathered[i + 1].emplace(gather_kv(writer_, pieces[i + 1].k, pieces[i + 1].v));
+          return *gathered[i];
+        });
+      } else {
+        t.lse = travels_whole(t.lse);
+        facts(writer_.strategy().core).backward(writer_, t);
+      }
+      std::exchange(before, [] {})();
+      const bool is_last = i + 1 == n;
+      // The last piece has nothing to hide behind.
+      if (is_last && of_gathered) std::exchange(of_gathered, {})();
+      Routing::Arrival of_dq = moves_q && wanted.dq ? stages_.return_q(t.dq, dq, i, "dq") : [] {};
+      if (is_last) std::exchange(of_dq, [] {})();
+      const std::vector<KeyGradient> of_keys = {{"dk", t.dk, dk}, {"dv", t.dv, dv}};
+      // What is gathered has to be added up at the rank that gathered it before it can go on from there.
+      const Routing::Arrival of_kv = of_gathered || !moves_kv ? [] {} : return_kv(of_keys, i);
+      before = [this, of_gathered, of_dq, of_kv, of_keys, i, moves_kv] {
+        if (of_gathered) of_gathered();
+        of_dq(), of_kv();
+        if (of_gathered && moves_kv) return_kv(of_keys, i)();
+      };
+    }
+    before();
+    for (const auto& [name, there, home] : sums_) writer_.finish(there, home, name);
     return std::move(writer_).build("backward");
   }
 
@@ -203,7 +310,7 @@ class PassWriter {
     return stages_.moves_q() && writer_.context().request.options.lse == LsePlace::home;
   }
   // Whatever travels has its rows outermost, but lse is [batch, heads, rows]: it is packed before.
-  void return_lse(const RowStatistic& there, const RowStatistic& home) {
+  Routing::Arrival return_lse(const RowStatistic& there, const RowStatistic& home, std::size_t piece) {
     const Tensor rows =
         writer_.temporary("lse there", DType::f32, Order::rows_outermost, there.rows, there.heads, 1);
     const View by_head{rows.buffer,
@@ -212,25 +319,40 @@ class PassWriter {
                        {rows.batch_stride(), rows.head_stride(), rows.row_stride()},
                        {}};
     writer_.convert(there.view(), by_head, "pack lse");
-    stages_.return_q(rows, {home.buffer, DType::f32, home.batch, home.rows, home.heads, 1, Order::bnsd},
-                     "lse");
+    return stages_.return_q(
+        rows, {home.buffer, DType::f32, home.batch, home.rows, home.heads, 1, Order::bnsd}, piece, "lse");
   }
 
   struct KeyGradient {
     std::string name;
     Tensor there, home;
   };
-  void return_kv(std::vector<KeyGradient> gradients) {
+  // dK and dV of a piece. The pieces come together in sums that are made with the first one.
+  Routing::Arrival return_kv(std::vector<KeyGradient> gradients, std::size_t piece) {
     std::erase_if(gradients, [](const KeyGradient& gradient) { return gradient.home.is_absent(); });
-    if (gradients.empty()) return;
+    if (gradients.empty()) return [] {};
+    if (piece == 0) {
+      for (const auto& [name, there, home] : gradients) {
+        const bool adds = stages_.shares_kv_heads();
+        sums_.push_back({name, adds ? writer_.accumulator(name + " of all", DType::f32, home) : home, home});
+      }
+    }
     std::vector<std::pair<Tensor, Tensor>> ways;
-    for (const auto& [name, there, home] : gradients)
-      ways.emplace_back(
-          there, stages_.shares_kv_heads() ? writer_.accumulator(name + " of all", DType::f32, home) : home);
-    stages_.return_kv(ways);
-    for (std::size_t i = 0; i < ways.size(); ++i)
-      writer_.finish(ways[i].second, gradients[i].home, gradients[i].name);
+    for (std::size_t i = 0; i < gradients.size(); ++i) ways.emplace_back(gradients[i].there, sums_[i].there);
+    return stages_.return_kv(ways, piece);
   }
+
+  // Queries that rotate take lse along, which has to lie dense.
+  RowStatistic travels_whole(const RowStatistic& lse) {
+    if (lse.is_dense() || facts(writer_.strategy().core).rotates != Rotates::queries) return lse;
+    const RowStatistic dense =
+        writer_.statistic(BufferKind::temporary, "lse of the piece", lse.rows, lse.heads);
+    writer_.convert(lse.view(), dense.view(), "lse of the piece");
+    return dense;
+  }
+
+  Range q_heads(std::size_t piece) const { return range(stages_.pieces()[piece], true); }
+  Range kv_heads(std::size_t piece) const { return range(stages_.pieces()[piece], false); }
 
   Tensor home_input(const char* name, const TensorPart& part, std::int64_t dim) {
     return writer_.input(name, home_, part.num_rows(), part.num_heads(), dim);
@@ -241,18 +363,25 @@ class PassWriter {
   Tensor saved(const char* name, const TensorPart& part, std::int64_t dim) {
     return writer_.input(name, Order::rows_outermost, part.num_rows(), part.num_heads(), dim);
   }
-  Tensor kept(const char* name, const TensorPart& part, std::int64_t dim) {
-    if (!writer_.context().request.keep_for_backward) return moved(name, writer_.problem().dtype, part, dim);
-    return writer_.output(name, Order::rows_outermost, part.num_rows(), part.num_heads(), dim);
+  // A piece of what is kept: the pieces lie one after the other in one buffer.
+  Tensor kept(const char* name, const TensorPart& part, Range heads, std::int64_t dim) {
+    if (!writer_.context().request.keep_for_backward)
+      return moved(name, writer_.problem().dtype, part, heads, dim);
+    const auto [at, is_new] = kept_.try_emplace(name);
+    if (is_new)
+      at->second = writer_.output(name, Order::rows_outermost, part.num_rows(), part.num_heads(), dim);
+    return at->second.piece(heads);
   }
-  Tensor moved(const char* name, DType dtype, const TensorPart& part, std::int64_t dim) {
-    return writer_.temporary(name, dtype, Order::rows_outermost, part.num_rows(), part.num_heads(), dim);
+  Tensor moved(const char* name, DType dtype, const TensorPart& part, Range heads, std::int64_t dim) {
+    return writer_.temporary(name, dtype, Order::rows_outermost, part.num_rows(), heads.len, dim);
   }
 
   AttentionWriter writer_;
   Stages stages_;
   Order home_;
   TensorPart home_q_, home_kv_, q_, kv_;
+  std::map<std::string_view, Tensor> kept_;
+  std::vector<KeyGradient> sums_;  // `there` is the sum, or home itself
 };
 
 void validate(const AttentionRequest& request, const Target& target) {

@@ -14,6 +14,9 @@
 //                  else q, out, lse, k, v
 //             out  dq (home_q), dk, dv (home_kv): those that are asked for
 //
+// With Strategy::pieces, saved_q, saved_out, saved_k and saved_v hold the pieces of the heads one after the
+// other, each of them dense as above.
+//
 // With LsePlace::computed nobody wants lse at home, so it stays where it was computed: `lse` is compute_q in
 // both passes, and there is no saved_lse.
 #pragma once

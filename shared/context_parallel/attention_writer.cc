@@ -76,6 +76,20 @@ AttentionWriter::AttentionWriter(const AttentionContext& context, AttentionPass 
     head_groups_.push_back({{head - q.head_begin, end - head}, {kv - first_kv, kv_len}});
     head = end;
   }
+  all_head_groups_ = head_groups_;
+}
+
+void AttentionWriter::choose_heads(const HeadPiece& piece) {
+  head_groups_.clear();
+  for (const HeadGroup& group : all_head_groups_) {
+    const std::int64_t begin = std::max(group.kv.begin, piece.kv_begin),
+                       end = std::min(group.kv.begin + group.kv.len, piece.kv_end);
+    if (begin >= end) continue;
+    const std::int64_t per_kv = group.q.len / group.kv.len;
+    head_groups_.push_back(
+        {{group.q.begin + (begin - group.kv.begin) * per_kv - piece.q_begin, (end - begin) * per_kv},
+         {begin - piece.kv_begin, end - begin}});
+  }
 }
 
 // ---- communicators ----
@@ -191,7 +205,7 @@ void AttentionWriter::finish(const Tensor& accumulator, const Tensor& target, st
 }
 
 void AttentionWriter::fill(const Tensor& tensor, double value, std::string label) {
-  fill(tensor.flat(), value, std::move(label));
+  fill(tensor.is_dense() ? tensor.flat() : tensor.view(), value, std::move(label));
 }
 
 void AttentionWriter::fill(const View& view, double value, std::string label) {
@@ -213,7 +227,7 @@ void AttentionWriter::attend(const ForwardOperands& operands, const Masks& masks
   if (out.rows == 0) return;
   if (!has_pairs(masks)) {
     fill(out, 0, label);
-    fill(lse.flat(), kLseOfNothing, label);
+    fill(lse.is_dense() ? lse.flat() : lse.view(), kLseOfNothing, label);
     return;
   }
   if (is_fused_) return FusedWriter(*this).attend(operands, masks, label);

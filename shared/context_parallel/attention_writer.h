@@ -110,6 +110,8 @@ class AttentionWriter {
   StreamId comm() const { return comm_; }
   bool is_fused() const { return is_fused_; }  // uses_fused_attention()
   const std::vector<HeadGroup>& head_groups() const { return head_groups_; }
+  // From here on, the tensors of attention have the heads of this piece alone.
+  void choose_heads(const HeadPiece& piece);
 
   // The communicators of the ranks that differ from this one only in the ring index, or only in the Ulysses
   // index.
@@ -187,7 +189,7 @@ class AttentionWriter {
   const bool is_fused_;
   BufferId workspace_ = -1;
   std::array<BufferId, 3> discarded_ = {-1, -1, -1};
-  std::vector<HeadGroup> head_groups_;
+  std::vector<HeadGroup> head_groups_, all_head_groups_;
 };
 
 // The output of a rank's queries, put together from partial results of disjoint sets of keys. Exact targets

@@ -1,11 +1,13 @@
 // K and V come at once, straight from their homes; dK and dV go straight back.
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "shared/base/text.h"
 #include "shared/context_parallel/core.h"
+#include "shared/context_parallel/gathered.h"
 #include "shared/context_parallel/mask_slices.h"
-#include "shared/context_parallel/routing.h"
 #include "shared/placement/runs.h"
 
 namespace cp::detail {
@@ -21,25 +23,6 @@ Routing kv_routing(AttentionWriter& writer) {
     members.push_back(std::move(member));
   }
   return {writer, writer.ring_group(), writer.ring_index(), std::move(members)};
-}
-
-// K and V, or dK and dV, of the rows that a rank computes on, and the routing that brings them.
-struct Gathered {
-  Routing routing;
-  Routing::Transport k, v;
-};
-
-Gathered gather_kv(AttentionWriter& writer, const Tensor& k, const Tensor& v) {
-  Routing routing = kv_routing(writer);
-  const std::int64_t rows = size(routing.arriving());
-  const auto transport = [&](const Tensor& home, const char* name) {
-    return Routing::Transport{
-        home, writer.temporary(name, home.dtype, Order::rows_outermost, rows, home.heads, home.dim),
-        routing.all_heads(home.heads)};
-  };
-  Gathered gathered{routing, transport(k, "all k"), transport(v, "all v")};
-  gathered.routing.gather({gathered.k, gathered.v}, "gather k, v");
-  return gathered;
 }
 
 // dK or dV, where it is asked for: an operand of each step, and the way home.
@@ -82,14 +65,36 @@ Tensor part(const Tensor& tensor, Range rows) {
 
 }  // namespace
 
+bool comes_gathered(const AttentionWriter& writer) {
+  const Strategy& strategy = writer.strategy();
+  const CoreFacts& core = facts(strategy.core);
+  return writer.sharding().ring_size() > 1 &&
+         (core.rotates == Rotates::nothing ||
+          (core.has_rotation && strategy.rotation == Strategy::Rotation::all_gather));
+}
+
+Gathered gather_kv(AttentionWriter& writer, const Tensor& k, const Tensor& v) {
+  Routing routing = kv_routing(writer);
+  const std::int64_t rows = size(routing.arriving());
+  const auto transport = [&](const Tensor& home, const char* name) {
+    return Routing::Transport{
+        home, writer.temporary(name, home.dtype, Order::rows_outermost, rows, home.heads, home.dim),
+        routing.all_heads(home.heads)};
+  };
+  Gathered gathered{routing, transport(k, "all k"), transport(v, "all v")};
+  gathered.routing.gather({gathered.k, gathered.v}, "gather k, v");
+  return gathered;
+}
+
 void write_gathered(AttentionWriter& writer, const ForwardTensors& t) {
+  if (writer.sharding().ring_size() > 1) return write_gathered(writer, t, gather_kv(writer, t.k, t.v));
+  writer.attend({t.q, t.k, t.v, t.out, t.lse},
+                writer.masks(writer.context().q_rows(writer.ring_index()), writer.context().kv_rows(0)),
+                "attention");
+}
+
+void write_gathered(AttentionWriter& writer, const ForwardTensors& t, const Gathered& all) {
   const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
-  if (writer.sharding().ring_size() == 1) {
-    writer.attend({t.q, t.k, t.v, t.out, t.lse}, writer.masks(q_rows, writer.context().kv_rows(0)),
-                  "attention");
-    return;
-  }
-  const Gathered all = gather_kv(writer, t.k, t.v);
   std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
   // Blocks that no query of this rank sees are gathered, since AllGather has equal counts, but not computed.
   std::erase_if(blocks, [&](const Block& block) { return !writer.context().any_pair(q_rows, block.rows); });
@@ -102,15 +107,23 @@ void write_gathered(AttentionWriter& writer, const ForwardTensors& t) {
 }
 
 void write_gathered(AttentionWriter& writer, const BackwardTensors& t) {
+  if (writer.sharding().ring_size() > 1)
+    return write_gathered(writer, t, [&] { return gather_kv(writer, t.k, t.v); })();
+  RowDelta delta = writer.delta_of(t.out, t.dout);
+  writer.begin(delta);
+  writer.attend_backward(
+      {t.q, t.k, t.v, t.dout, t.lse, &delta, {t.dq}, {t.dk}, {t.dv}},
+      writer.masks(writer.context().q_rows(writer.ring_index()), writer.context().kv_rows(0)),
+      "attention backward");
+}
+
+Routing::Arrival write_gathered(AttentionWriter& writer, const BackwardTensors& t,
+                                const std::function<Gathered()>& gather) {
   const IndexSet& q_rows = writer.context().q_rows(writer.ring_index());
   RowDelta delta = writer.delta_of(t.out, t.dout);
   writer.begin(delta);
   BackwardOperands operands{t.q, t.k, t.v, t.dout, t.lse, &delta, {t.dq}, {t.dk}, {t.dv}};
-  if (writer.sharding().ring_size() == 1) {
-    writer.attend_backward(operands, writer.masks(q_rows, writer.context().kv_rows(0)), "attention backward");
-    return;
-  }
-  Gathered all = gather_kv(writer, t.k, t.v);
+  const auto all = std::make_shared<Gathered>(gather());
   std::vector<KeyGradient> of_keys;
   const auto add = [&](const Routing::Transport& value, const Tensor& target, Gradient& operand,
                        const char* name) {
@@ -121,14 +134,14 @@ void write_gathered(AttentionWriter& writer, const BackwardTensors& t) {
                             writer.temporary_like(str("all ", name), writer.gradient_dtype(), value.user),
                             value.heads}});
   };
-  add(all.k, t.dk, operands.dk, "dk"), add(all.v, t.dv, operands.dv, "dv");
-  const std::vector<Block> blocks = blocks_of(writer, all.routing.arriving());
+  add(all->k, t.dk, operands.dk, "dk"), add(all->v, t.dv, operands.dv, "dv");
+  const std::vector<Block> blocks = blocks_of(writer, all->routing.arriving());
   std::optional<PartialGradient> dq;
   // A single block writes the whole dq at once; the results of several are added up in f32.
   if (blocks.size() != 1)
     dq.emplace(writer, "dq", t.dq, PartialGradient::Of::queries, static_cast<int>(blocks.size()));
   for (const Block& block : blocks) {
-    operands.k = part(all.k.user, block.range), operands.v = part(all.v.user, block.range);
+    operands.k = part(all->k.user, block.range), operands.v = part(all->v.user, block.range);
     for (const KeyGradient& gradient : of_keys) *gradient.operand = {part(gradient.way.user, block.range)};
     // dk and dv are written for each gathered row once, by its own block, so only dq is a sum over blocks.
     // The sums over ranks are made at home, behind give_back().
@@ -136,12 +149,15 @@ void write_gathered(AttentionWriter& writer, const BackwardTensors& t) {
     writer.attend_backward(operands, writer.masks(q_rows, block.rows), "attention backward");
   }
   if (dq) dq->finish("dq");
-  if (of_keys.empty()) return;
+  if (of_keys.empty()) return [] {};
   std::vector<Routing::Transport> ways;
   for (const KeyGradient& gradient : of_keys) ways.push_back(gradient.way);
-  all.routing.give_back(ways, true, "dk, dv");
-  for (const KeyGradient& gradient : of_keys)
-    writer.finish(gradient.way.home, gradient.target, gradient.name);
+  const Routing::Arrival arrival = all->routing.send_back(ways, true, "dk, dv");
+  return [&writer, all, of_keys, arrival] {
+    arrival();
+    for (const KeyGradient& gradient : of_keys)
+      writer.finish(gradient.way.home, gradient.target, gradient.name);
+  };
 }
 
 // ---- what others know of them ----

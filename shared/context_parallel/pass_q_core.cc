@@ -43,7 +43,7 @@ class QueryRing {
 
   Tensor tensor(std::size_t traveller, const Tensor& model, int step) const {
     Tensor result = model.with_rows(context_.num_q_rows(ring_.block(step)));
-    result.buffer = rotation_->buffer(traveller, step);
+    if (step > 0) result.buffer = rotation_->buffer(traveller, step), result.offset = 0;
     return result;
   }
   RowStatistic statistic(std::size_t traveller, const RowStatistic& model, int step) const {
@@ -219,12 +219,12 @@ void write_pass_q(AttentionWriter& writer, const BackwardTensors& t) {
 
 namespace {
 
-// Two slots for queries; f32 results for each of the ranks; backward dout travels, too, and gradients of k
+// The slots for queries; f32 results for each of the ranks; backward dout travels, too, and gradients of k
 // and v stay.
-std::int64_t pass_q_workspace(const Strategy&, const CoreSizes& of) {
+std::int64_t pass_q_workspace(const Strategy& strategy, const CoreSizes& of) {
   const std::int64_t f32 = size_bytes(DType::f32);
-  return 2 * of.q * of.size_bytes + of.ring * of.q * f32 +
-         (of.backward ? 2 * of.q * of.size_bytes + of.kv * f32 : 0);
+  return strategy.slots * of.q * of.size_bytes + of.ring * of.q * f32 +
+         (of.backward ? strategy.slots * of.q * of.size_bytes + of.kv * f32 : 0);
 }
 
 // Nothing is claimed: queries go the way that takes fewer bytes, and no further than somebody needs them.

@@ -30,10 +30,10 @@ void write_ring(AttentionWriter& writer, const ForwardTensors& t) {
 
 namespace {
 
-// Two slots, or all blocks; a part of out, and its sum in f32; backward gradients travel in two slots, and
+// The slots, or all blocks; a part of out, and its sum in f32; backward gradients travel in two slots, and
 // are summed at home.
 std::int64_t ring_workspace(const Strategy& strategy, const CoreSizes& of) {
-  const std::int64_t blocks = strategy.rotation == Strategy::Rotation::all_gather ? of.ring : 2,
+  const std::int64_t blocks = strategy.rotation == Strategy::Rotation::all_gather ? of.ring : strategy.slots,
                      f32 = size_bytes(DType::f32);
   return blocks * of.kv * of.size_bytes + of.q * (of.size_bytes + f32) + (of.backward ? 3 * of.kv * f32 : 0);
 }

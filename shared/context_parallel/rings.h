@@ -155,7 +155,8 @@ class KeyRings {
       last.push_back(rings_.inner_trip(rings_.node(), block, rings_.inner().direction).last);
     }
     Traveller base_k = traveller(k_), base_v = traveller(v_);
-    base_k.buffer = k, base_v.buffer = v;
+    if (k != base_k.buffer) base_k.buffer = k, base_k.offset = 0;
+    if (v != base_v.buffer) base_v.buffer = v, base_v.offset = 0;
     return {writer_, rings_.inner(), rows, last, {base_k, base_v}, inner_slots_, "k, v"};
   }
 
@@ -166,7 +167,7 @@ class KeyRings {
  private:
   Tensor in(const Tensor& model, BufferId buffer, int block) const {
     Tensor tensor = model.with_rows(writer_.context().num_kv_rows(block));
-    tensor.buffer = buffer;
+    if (buffer != model.buffer) tensor.buffer = buffer, tensor.offset = 0;
     return tensor;
   }
 

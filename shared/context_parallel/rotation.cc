@@ -7,7 +7,7 @@
 namespace cp::detail {
 
 Traveller traveller(const Tensor& tensor) {
-  return {tensor.buffer, tensor.dtype, tensor.batch * tensor.heads * tensor.dim};
+  return {tensor.buffer, tensor.dtype, tensor.batch * tensor.heads * tensor.dim, tensor.offset};
 }
 Traveller traveller(const RowStatistic& statistic) {
   return {statistic.buffer, DType::f32, statistic.batch * statistic.heads};
@@ -17,11 +17,11 @@ Slots make_slots(AttentionWriter& writer, const std::vector<Traveller>& travelle
                  const std::string& label) {
   Slots slots;
   for (const Traveller& t : travellers) {
-    std::array<BufferId, 2> pair{};
-    for (BufferId& slot : pair) {
+    std::vector<BufferId> places(static_cast<std::size_t>(writer.strategy().slots));
+    for (BufferId& slot : places) {
       slot = writer.builder().temporary(str(label, " slot"), t.dtype, most_rows * t.per_row);
     }
-    slots.of_traveller.push_back(pair);
+    slots.of_traveller.push_back(std::move(places));
   }
   return slots;
 }
@@ -59,7 +59,8 @@ void Rotation::bring(int step) {
   for (std::size_t i = 0; i < travellers_.size(); ++i) {
     if (travels(leaving)) {
       exchange.send(ring_.member(1, ring_.self),
-                    flat_view(buffer(i, step - 1), 0, numel(leaving, travellers_[i])));
+                    flat_view(buffer(i, step - 1), step == 1 ? travellers_[i].offset : 0,
+                              numel(leaving, travellers_[i])));
     }
     if (travels(arriving)) {
       exchange.receive(ring_.member(-1, ring_.self),

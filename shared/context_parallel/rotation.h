@@ -1,8 +1,7 @@
-// A Rotation moves blocks round a ring of ranks, double buffered: while one step computes on its block, the
-// next one arrives. Internal to shared/context_parallel.
+// A Rotation moves blocks round a ring of ranks: while one step computes on its block, the next one arrives
+// in another place, or with three places the one after it may. Internal to shared/context_parallel.
 #pragma once
 
-#include <array>
 #include <string>
 #include <vector>
 
@@ -38,20 +37,21 @@ Trip trip_of(int size, const Needs& needs) {
   return trip;
 }
 
-// One of the dense tensors that a block consists of, from the beginning of its buffer; `per_row` elements for
-// each row.
+// One of the dense tensors that a block consists of; `per_row` elements for each row. At home it begins at
+// `offset`, and in a slot at the beginning.
 struct Traveller {
   BufferId buffer = -1;
   DType dtype = DType::f32;
   std::int64_t per_row = 0;
+  std::int64_t offset = 0;
 };
 Traveller traveller(const Tensor& tensor);
 Traveller traveller(const RowStatistic& statistic);
 
-// Two places for what arrives of each traveller, each large enough for any block. Rotations that follow one
-// another can share them.
+// The places for what arrives of each traveller (Strategy::slots), each large enough for any block. Rotations
+// that follow one another can share them.
 struct Slots {
-  std::vector<std::array<BufferId, 2>> of_traveller;
+  std::vector<std::vector<BufferId>> of_traveller;
 };
 Slots make_slots(AttentionWriter& writer, const std::vector<Traveller>& travellers, std::int64_t most_rows,
                  const std::string& label);
@@ -67,8 +67,9 @@ class Rotation {
 
   // The buffer with the block of a step; in step 0 the rank's own.
   BufferId buffer(std::size_t traveller, int step) const {
-    return step == 0 ? travellers_[traveller].buffer
-                     : slots_.of_traveller[traveller][static_cast<std::size_t>(step % 2)];
+    if (step == 0) return travellers_[traveller].buffer;
+    const std::vector<BufferId>& slots = slots_.of_traveller[traveller];
+    return slots[static_cast<std::size_t>(step) % slots.size()];
   }
 
  private:

@@ -233,41 +233,57 @@ std::vector<std::pair<int, View>> Routing::sends_of(const Transport& transport, 
 // ---- user to home ----
 
 void Routing::give_back(const std::vector<Transport>& transports, bool sum, const std::string& label) {
-  if (!all_equal(transports)) return give_back_by_exchange(transports, sum, label);
+  send_back(transports, sum, label, [](const Arrival& arrival) { arrival(); });
+}
+
+Routing::Arrival Routing::send_back(const std::vector<Transport>& transports, bool sum,
+                                    const std::string& label) {
+  std::vector<Arrival> arrivals;
+  send_back(transports, sum, label, [&](Arrival arrival) { arrivals.push_back(std::move(arrival)); });
+  return [arrivals] {
+    for (const Arrival& arrival : arrivals) arrival();
+  };
+}
+
+void Routing::send_back(const std::vector<Transport>& transports, bool sum, const std::string& label,
+                        const Arrive& arrive) {
+  if (!all_equal(transports)) return arrive(give_back_by_exchange(transports, sum, label));
   for (const Transport& transport : transports) {
     const bool same_for_all = transport.heads.of_user.front().len == transport.heads.all;
     if (sum && same_for_all) {
-      reduce_scatter(transport, label);
+      arrive(reduce_scatter(transport, label));
     } else if (sum) {
-      give_back_by_exchange({transport}, sum, label);
+      arrive(give_back_by_exchange({transport}, sum, label));
     } else {
-      give_back_equal(transport, label);
+      arrive(give_back_equal(transport, label));
     }
   }
 }
 
-void Routing::reduce_scatter(const Transport& transport, const std::string& label) {
+Routing::Arrival Routing::reduce_scatter(const Transport& transport, const std::string& label) {
   const Tensor& home = transport.home;
   const Tensor block = writer_.temporary(str(label, " reduced"), transport.user.dtype, Order::rows_outermost,
                                          home.rows, home.heads, home.dim);
   writer_.builder().add(writer_.comm(),
                         ReduceScatter{group_, ReduceOp::sum, transport.user.flat(), block.flat()}, label);
-  unpack(transport, self_, block.flat(), false, label);
+  return [=, this] { unpack(transport, self_, block.flat(), false, label); };
 }
 
-void Routing::give_back_equal(const Transport& transport, const std::string& label) {
+Routing::Arrival Routing::give_back_equal(const Transport& transport, const std::string& label) {
   const auto n = static_cast<std::int64_t>(size());
   const std::int64_t block = transport.user.numel() / n;
   const BufferId staging =
       writer_.builder().temporary(str(label, " arrived"), transport.user.dtype, block * n);
   writer_.builder().add(writer_.comm(),
                         AllToAll{group_, transport.user.flat(), flat_view(staging, 0, block * n)}, label);
-  for (int user = 0; user < n; ++user)
-    unpack(transport, user, flat_view(staging, user * block, block), false, label);
+  return [=, this] {
+    for (int user = 0; user < n; ++user)
+      unpack(transport, user, flat_view(staging, user * block, block), false, label);
+  };
 }
 
-void Routing::give_back_by_exchange(const std::vector<Transport>& transports, bool sum,
-                                    const std::string& label) {
+Routing::Arrival Routing::give_back_by_exchange(const std::vector<Transport>& transports, bool sum,
+                                                const std::string& label) {
   Exchange exchange{group_, {}, {}, {}};
   std::vector<BufferId> stagings;
   for (const Transport& t : transports) {
@@ -291,10 +307,14 @@ void Routing::give_back_by_exchange(const std::vector<Transport>& transports, bo
     }
   }
   issue(std::move(exchange), counts(transports, true), label);
+  return [=, this] { unpack_all(transports, stagings, sum, label); };
+}
 
+void Routing::unpack_all(const std::vector<Transport>& transports, const std::vector<BufferId>& stagings,
+                         bool sum, const std::string& label) {
   for (std::size_t i = 0; i < transports.size(); ++i) {
     const Transport& t = transports[i];
-    if (sum) writer_.fill(t.home, 0, str("no ", label, " yet"));
+    if (sum && !t.begun) writer_.fill(t.home, 0, str("no ", label, " yet"));
     std::int64_t offset = 0;
     for (int user = 0; user < static_cast<int>(size()); ++user) {
       const std::int64_t numel = block_numel(t, user);

@@ -7,6 +7,7 @@
 // ReduceScatter, unequal ones by an Exchange of exactly the rows.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,6 +42,7 @@ class Routing {
   struct Transport {
     Tensor home, user;
     Heads heads;
+    bool begun = false;  // for sums at home: it holds those of other heads already
   };
   // Moves home → user; all tensors together if one Exchange can carry them.
   void gather(const std::vector<Transport>& transports, const std::string& label);
@@ -48,6 +50,10 @@ class Routing {
   // Moves user → home. With `sum`, several users may have contributions to one element; they are added in f32
   // in the order of the members, and home must be f32. Otherwise each element must have one user.
   void give_back(const std::vector<Transport>& transports, bool sum, const std::string& label);
+  // The same in two parts: this one sends, and what it returns, called later, writes what has arrived. What
+  // the compute stream gets in between does not wait for the transfer. The Routing must live until then.
+  using Arrival = std::function<void()>;
+  Arrival send_back(const std::vector<Transport>& transports, bool sum, const std::string& label);
 
  private:
   // The rows that one member holds and another wants, as regular stretches of the home's local rows.
@@ -81,9 +87,15 @@ class Routing {
   void gather_by_exchange(const std::vector<Transport>& transports, const std::string& label);
   // What each other user is sent of a tensor. It is packed if it is not in the order that travels.
   std::vector<std::pair<int, View>> sends_of(const Transport& transport, const std::string& label);
-  void give_back_equal(const Transport& transport, const std::string& label);
-  void give_back_by_exchange(const std::vector<Transport>& transports, bool sum, const std::string& label);
-  void reduce_scatter(const Transport& transport, const std::string& label);
+  // The ways to send back; `arrive` is called for each part with what is left to do there.
+  using Arrive = std::function<void(Arrival)>;
+  void send_back(const std::vector<Transport>& transports, bool sum, const std::string& label,
+                 const Arrive& arrive);
+  Arrival give_back_equal(const Transport& transport, const std::string& label);
+  Arrival give_back_by_exchange(const std::vector<Transport>& transports, bool sum, const std::string& label);
+  Arrival reduce_scatter(const Transport& transport, const std::string& label);
+  void unpack_all(const std::vector<Transport>& transports, const std::vector<BufferId>& stagings, bool sum,
+                  const std::string& label);
   // Moves what came from a user, or the rank's own part, to its place at home.
   void unpack(const Transport& transport, int user, const View& from, bool add, const std::string& label);
 

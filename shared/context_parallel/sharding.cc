@@ -119,6 +119,7 @@ IndexSet concatenated(const IndexSet& a, const IndexSet& b) {
 AttentionSharding::AttentionSharding(const AttentionProblem& problem, int cp, const Strategy& strategy)
     : ring_size_(cp / strategy.ulysses_degree),
       ulysses_degree_(strategy.ulysses_degree),
+      pieces_(strategy.pieces),
       ulysses_inner_(strategy.ulysses_inner),
       q_heads_(problem.q_heads),
       kv_heads_(problem.kv_heads) {
@@ -171,6 +172,19 @@ TensorPart AttentionSharding::compute_kv(int index) const {
   const std::int64_t heads_per_kv = q_heads_ / kv_heads_;
   return {compute_kv_[idx(ring_index(index))], q.head_begin / heads_per_kv,
           ceil_div(q.head_end, heads_per_kv)};
+}
+
+std::vector<HeadPiece> AttentionSharding::pieces(int index) const {
+  const TensorPart q = compute_q(index), kv = compute_kv(index);
+  const std::int64_t per_kv = q_heads_ / kv_heads_;
+  std::vector<HeadPiece> pieces;
+  for (int i = 0; i < pieces_; ++i) {
+    const IndexRange heads = *split_range(Balanced{}, {kv.head_begin, kv.head_end}, pieces_, i);
+    pieces.push_back({std::max(q.head_begin, heads.begin * per_kv) - q.head_begin,
+                      std::min(q.head_end, heads.end * per_kv) - q.head_begin, heads.begin - kv.head_begin,
+                      heads.end - kv.head_begin});
+  }
+  return pieces;
 }
 
 Layout home_layout(const AttentionProblem& problem, const std::vector<Rank>& ranks, const Strategy& strategy,

@@ -25,6 +25,11 @@ struct TensorPart {
   bool operator==(const TensorPart&) const = default;
 };
 
+// A piece of the heads that a rank computes on, counted from its first query and kv head: [begin, end).
+struct HeadPiece {
+  std::int64_t q_begin = 0, q_end = 0, kv_begin = 0, kv_end = 0;
+};
+
 class AttentionSharding {
  public:
   // The strategy must be legal for the problem on `cp` ranks (refuse()).
@@ -47,10 +52,13 @@ class AttentionSharding {
   // use, so that several ranks may hold one kv head.
   TensorPart compute_q(int index) const;
   TensorPart compute_kv(int index) const;
+  // The same heads in as many pieces as the strategy has: whole kv heads, as evenly as they go, each with its
+  // query heads.
+  std::vector<HeadPiece> pieces(int index) const;
 
  private:
   // Which rows a ring index computes or keeps, by ring index: the concatenation of its Ulysses group's rows.
-  int ring_size_, ulysses_degree_;
+  int ring_size_, ulysses_degree_, pieces_;
   bool ulysses_inner_;
   std::int64_t q_heads_, kv_heads_;
   std::vector<IndexSet> home_q_, home_kv_;        // by index

@@ -4,8 +4,10 @@
 #include <array>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/nearest.h"
 #include "shared/context_parallel/cores.h"
+#include "shared/placement/split.h"
 
 namespace cp {
 
@@ -112,13 +114,19 @@ std::string to_string(const Strategy& strategy, int cp) {
   }
   return str(core, " ", to_string(strategy.balance),
              strategy.input_dtype_gradients ? ", gradients travel narrow" : "",
-             strategy.input_dtype_merge ? ", merged narrow" : "", strategy.send_empty ? ", sends empty" : "");
+             strategy.input_dtype_merge ? ", merged narrow" : "", strategy.send_empty ? ", sends empty" : "",
+             strategy.slots > kLeastSlots ? str(", ", strategy.slots, " slots") : "",
+             strategy.pieces > 1 ? str(", ", strategy.pieces, " pieces") : "");
 }
 
 Hasher& hash(Hasher& hasher, const Strategy& strategy) {
   hasher.add(std::string_view(name(strategy.core))).add(strategy.ulysses_degree).add(strategy.ulysses_inner);
   hasher.add(strategy.inner_ring).add(static_cast<int>(strategy.rotation)).add(to_string(strategy.balance));
-  return hasher.add(strategy.input_dtype_gradients).add(strategy.input_dtype_merge).add(strategy.send_empty);
+  hasher.add(strategy.input_dtype_gradients).add(strategy.input_dtype_merge).add(strategy.send_empty);
+  // Later than the others, so that plans without them keep their digests.
+  if (strategy.slots > kLeastSlots) hasher.add(std::string_view("slots")).add(strategy.slots);
+  if (strategy.pieces > 1) hasher.add(std::string_view("pieces")).add(strategy.pieces);
+  return hasher;
 }
 
 Strategy whole_ulysses(int cp) {
@@ -234,6 +242,28 @@ std::vector<Strategy> standard_strategies(const AttentionProblem& problem, int c
 
 // ---- legality ----
 
+namespace {
+
+// Whether anything is moved whole before attention on it begins.
+bool comes_at_once(const Strategy& strategy, int cp) {
+  if (strategy.ulysses_degree > 1) return true;
+  const CoreFacts& core = facts(strategy.core);
+  return cp > 1 && (core.rotates == Rotates::nothing ||
+                    (core.has_rotation && strategy.rotation == Strategy::Rotation::all_gather));
+}
+
+}  // namespace
+
+int most_pieces(const AttentionProblem& problem, int cp, const Strategy& strategy) {
+  if (!comes_at_once(strategy, cp)) return 1;
+  std::int64_t most = problem.kv_heads;
+  for (int u = 0; u < strategy.ulysses_degree; ++u) {
+    const IndexRange q = *split_range(Balanced{}, {0, problem.q_heads}, strategy.ulysses_degree, u);
+    most = std::min(most, ceil_div(q.end, problem.heads_per_kv()) - q.begin / problem.heads_per_kv());
+  }
+  return static_cast<int>(std::max<std::int64_t>(1, most));
+}
+
 std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Strategy& strategy,
                               const Target& target) {
   validate_problem(problem);
@@ -270,6 +300,25 @@ std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Str
     because("inner_ring=", strategy.inner_ring, " does not divide the ring of ", ring, " ranks; use ", legal,
             ", of {", divisors(ring, ring), "}");
     refusal.strategy.inner_ring = legal;
+  }
+  if (strategy.slots < kLeastSlots || strategy.slots > kMostSlots) {
+    const int legal = std::clamp(strategy.slots, kLeastSlots, kMostSlots);
+    because("slots=", strategy.slots, ": blocks arrive in turn in ", kLeastSlots, " or ", kMostSlots,
+            " places; use ", legal);
+    refusal.strategy.slots = legal;
+  }
+  if (strategy.pieces != 1) {
+    const int most = most_pieces(problem, cp, refusal.strategy), legal = std::clamp(strategy.pieces, 1, most);
+    if (strategy.pieces < 1) {
+      because("pieces=", strategy.pieces, "; use 1 or more");
+    } else if (strategy.pieces > most && most == 1 && !comes_at_once(refusal.strategy, cp)) {
+      because("pieces=", strategy.pieces,
+              " cuts what comes at once, and here nothing does; use 1, or Ulysses or a core that gathers");
+    } else if (strategy.pieces > most) {
+      because("pieces=", strategy.pieces, " needs a kv head for each, and some rank computes on ", most,
+              "; use ", legal);
+    }
+    refusal.strategy.pieces = legal;
   }
   if (refusal.reason.empty()) return std::nullopt;
   return refusal;

@@ -68,6 +68,10 @@ struct Balance {
 std::string to_string(const Balance& balance);
 Balance parse_balance(std::string_view text);
 
+// Places for blocks that arrive: one is computed on while the next one fills, so no fewer than two; a fourth
+// could only hold what nobody waits for.
+inline constexpr int kLeastSlots = 2, kMostSlots = 3;
+
 struct Strategy {
   Core core = Core::ring;
   int ulysses_degree = 1;
@@ -83,6 +87,15 @@ struct Strategy {
   bool input_dtype_gradients = false;  // partial dQ, dK and dV travel in the problem's dtype instead of f32
   bool input_dtype_merge = false;      // partial outputs are kept and merged in the problem's dtype, not f32
   bool send_empty = false;             // ring, pass_q: also send blocks that nobody further on needs
+  // ring, pass_q: the places into which blocks arrive in turn. With 2, the next block may come only when the
+  // attention of the step before has ended, and so becomes ready together with that of this step: on a GPU,
+  // attention may then take all multiprocessors first, and the transfer waits for it. With 3, the transfer is
+  // ready a whole step earlier. It costs one more block of memory.
+  int slots = kLeastSlots;
+  // What comes at once, by Ulysses or to the cores that gather, may come in this many pieces of whole kv
+  // heads with the query heads that they serve: while attention runs on one piece, the next one travels, and
+  // what the one before made is on its way home. With 1, everything is there before attention begins.
+  int pieces = 1;
   bool operator==(const Strategy&) const = default;
 };
 
@@ -130,10 +143,16 @@ struct Refusal {
 //   - features that kernels of other systems have and none here does (kernel_options.h),
 //   - a dtype that no kernel of the target has,
 //   - fewer query heads than ulysses_degree,
-//   - degrees (ulysses_degree, inner_ring) that do not divide the ranks.
+//   - degrees (ulysses_degree, inner_ring) that do not divide the ranks,
+//   - slots other than 2 or 3, and more pieces than most_pieces().
 // It never refuses a length, documents, a window, kv_heads or a balance. Throws InvalidInput if the problem
 // itself makes no sense (validate_problem, cp < 1, a block < 1).
 std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Strategy& strategy,
                               const Target& target = host_target());
+
+// The most pieces in which the strategy can move what it moves: the fewest kv heads that any rank computes
+// on; 1 where nothing comes at once (a ring or pass_q without Ulysses, a single rank). The degrees must be
+// legal.
+int most_pieces(const AttentionProblem& problem, int cp, const Strategy& strategy);
 
 }  // namespace cp

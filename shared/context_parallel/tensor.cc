@@ -15,16 +15,16 @@ Order home_order(TensorFormat format) {
 }
 
 std::int64_t Tensor::batch_stride() const {
-  return order == Order::rows_outermost ? heads * dim : rows * heads * dim;
+  return order == Order::rows_outermost ? pitch() * dim : rows * pitch() * dim;
 }
 std::int64_t Tensor::row_stride() const {
   switch (order) {
     case Order::bshd:
-      return heads * dim;
+      return pitch() * dim;
     case Order::bnsd:
       return dim;
     case Order::rows_outermost:
-      return batch * heads * dim;
+      return batch * pitch() * dim;
   }
   return 0;
 }
@@ -40,7 +40,8 @@ View Tensor::view(Range row_range, Range head_range, Range batches) const {
 }
 
 bool Tensor::has_rows_outermost() const {
-  return order == Order::rows_outermost || (batch == 1 && (order == Order::bshd || heads == 1));
+  return is_dense() &&
+         (order == Order::rows_outermost || (batch == 1 && (order == Order::bshd || heads == 1)));
 }
 
 View Tensor::row_block(Range row_range) const {
@@ -54,11 +55,25 @@ Tensor Tensor::with_rows(std::int64_t fewer) const {
   return tensor;
 }
 
+Tensor Tensor::with_heads(Range which) const {
+  Tensor tensor = *this;
+  tensor.offset += which.begin * head_stride();
+  tensor.heads = which.len, tensor.heads_in_memory = pitch();
+  return tensor;
+}
+
+Tensor Tensor::piece(Range which) const {
+  Tensor tensor = *this;
+  tensor.offset += which.begin * batch * rows * dim;
+  tensor.heads = which.len;
+  return tensor;
+}
+
 View RowStatistic::view(Range row_range, Range head_range, Range batches) const {
   return {buffer,
-          (batches.begin * heads + head_range.begin) * rows + row_range.begin,
+          (batches.begin * pitch() + first_head + head_range.begin) * rows + row_range.begin,
           {batches.len, head_range.len, row_range.len},
-          {heads * rows, rows, 1},
+          {pitch() * rows, rows, 1},
           {}};
 }
 

@@ -24,6 +24,8 @@ struct Tensor {
   std::int64_t batch = 0, rows = 0, heads = 0, dim = 0;
   Order order = Order::rows_outermost;
   std::int64_t offset = 0;
+  // If the tensor is some heads of a larger one: the heads of that one.
+  std::int64_t heads_in_memory = 0;
 
   bool is_absent() const { return buffer < 0; }  // nobody asked for it
   std::int64_t numel() const { return batch * rows * heads * dim; }
@@ -47,6 +49,14 @@ struct Tensor {
   View row_block(Range rows) const;
   // The same memory with fewer rows: they take its first numel() elements.
   Tensor with_rows(std::int64_t fewer) const;
+  // Some of the heads, where they are.
+  Tensor with_heads(Range which) const;
+  // Some of the heads, if the memory has the pieces of the heads one after the other, each of them dense.
+  Tensor piece(Range which) const;
+  bool is_dense() const { return heads_in_memory == 0 || heads_in_memory == heads; }
+
+ private:
+  std::int64_t pitch() const { return heads_in_memory > 0 ? heads_in_memory : heads; }
 };
 
 Order home_order(TensorFormat format);
@@ -55,6 +65,7 @@ Order home_order(TensorFormat format);
 struct RowStatistic {
   BufferId buffer = -1;
   std::int64_t batch = 0, heads = 0, rows = 0;
+  std::int64_t first_head = 0, heads_in_memory = 0;  // as in a Tensor
 
   std::int64_t numel() const { return batch * heads * rows; }
   View view(Range of_rows, Range of_heads, Range of_batches) const;
@@ -62,7 +73,14 @@ struct RowStatistic {
   View view(Range of_heads) const { return view({0, rows}, of_heads); }
   View view() const { return view({0, heads}); }
   View flat() const { return flat_view(buffer, 0, numel()); }
+  bool is_dense() const { return heads_in_memory == 0 || heads_in_memory == heads; }
   RowStatistic with_rows(std::int64_t fewer) const { return {buffer, batch, heads, fewer}; }
+  RowStatistic with_heads(Range which) const {
+    return {buffer, batch, which.len, rows, first_head + which.begin, pitch()};
+  }
+
+ private:
+  std::int64_t pitch() const { return heads_in_memory > 0 ? heads_in_memory : heads; }
 };
 
 }  // namespace cp::detail

@@ -10,12 +10,6 @@ namespace checker {
 
 std::string text(const Group& group) { return canonical_name(group); }
 
-std::string step_text(const Plan& plan, StepId step) {
-  const StepRef ref = steps_of(plan)[static_cast<std::size_t>(step)];
-  const std::string label = ref.step->label.empty() ? "" : str(" \"", ref.step->label, "\"");
-  return str("step ", step, " ", operation_name(ref.step->work), label);
-}
-
 std::string collective_text(const RankPlan& rank, const CollectiveRef& ref, std::int64_t iteration) {
   const Group& group = rank.plan->groups[static_cast<std::size_t>(ref.group)];
   return str(operation_name(*ref.work), " #", ref.sequence + iteration * ref.per_iteration, " on ",

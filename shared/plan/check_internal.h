@@ -12,6 +12,7 @@
 #include "shared/base/index.h"
 #include "shared/plan/check.h"
 #include "shared/plan/plan.h"
+#include "shared/plan/step_text.h"
 
 namespace cp::checker {
 
@@ -69,8 +70,7 @@ void check_order_and_contents(const World& world);                   // check_or
 
 // ---- words for messages ----
 
-std::string text(const Group& group);                  // tp[0,1,2,3]
-std::string step_text(const Plan& plan, StepId step);  // step 4 copy "unpack"
+std::string text(const Group& group);  // tp[0,1,2,3]
 std::string collective_text(const RankPlan& rank, const CollectiveRef& ref,
                             std::int64_t iteration = 0);  // all_gather #2 on tp[0,1]
 

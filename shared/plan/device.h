@@ -85,8 +85,9 @@ class Device {
   // ---- Plans that are kept. PreparedPlan makes these calls; a device that keeps no plans inherits refusals.
 
   // Makes ready everything that the plan needs, as prepare() does and with the same errors, and keeps it
-  // beside all others, which may run meanwhile. This is a collective call over the plan's ranks. A group
-  // belongs to one lane: throws InvalidInput if another lane's plan has a group of the same name and ranks.
+  // beside all others, which may run meanwhile; those of the same lane it may wait for. This is a collective
+  // call over the plan's ranks. A group belongs to one lane: throws InvalidInput if another lane's plan has a
+  // group of the same name and ranks.
   virtual PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane);
   // Chooses the plan that the calls from here on are about: launch, record, wait, upload and download. Each
   // buffer in `changed` is bound anew, for what is launched from here on; the others stay as they were bound

@@ -28,22 +28,43 @@ std::string_view name(Mask mask) {
       return "top-left causal";
     case Mask::window:
       return "window";
+    case Mask::window_tail:
+      return "window tail";
   }
   return "";
 }
 
-// Whether the slice allows the pairs that the bottom-right mask allows in a block of its size. Bounds on keys
-// move by one a row, so the first row tells the upper ones apart and the last row the lower ones.
+// The last key that the last row of the slice does not see because it lies below the window; -1 if there is
+// none.
+std::int64_t below_window(const MaskSlice& slice) {
+  if (slice.kind != MaskSlice::Kind::window) return -1;
+  return std::max<std::int64_t>(-1, slice.q_len - 1 + slice.diagonal - slice.window);
+}
+
+// Whether the slice allows the pairs that the mask allows in a block of its size. Bounds on keys move by one
+// a row, so the first row tells the upper ones apart and the last row the lower ones.
 bool has_mask(const MaskSlice& slice, Mask mask, std::int64_t window) {
   const std::int64_t q = slice.q_len, k = slice.k_len;
   const bool is_full = slice.kind == MaskSlice::Kind::full;
-  const std::int64_t upper = is_full ? k - 1 : std::min(k - 1, slice.diagonal);
-  const std::int64_t lower = slice.kind == MaskSlice::Kind::window
-                                 ? std::max<std::int64_t>(-1, q - 1 + slice.diagonal - slice.window)
-                                 : -1;
-  const std::int64_t wanted_upper = mask == Mask::full ? k - 1 : mask == Mask::causal_top_left ? 0 : k - q;
-  const std::int64_t wanted_lower = mask == Mask::window ? std::max<std::int64_t>(-1, k - 1 - window) : -1;
+  const std::int64_t upper = is_full ? k - 1 : std::min(k - 1, slice.diagonal), lower = below_window(slice);
+  const bool sees_the_last_key = mask == Mask::full || mask == Mask::window_tail;
+  const std::int64_t wanted_upper = sees_the_last_key ? k - 1 : mask == Mask::causal_top_left ? 0 : k - q;
+  const std::int64_t wanted_lower = mask == Mask::window        ? std::max<std::int64_t>(-1, k - 1 - window)
+                                    : mask == Mask::window_tail ? std::max<std::int64_t>(-1, q - 1 - window)
+                                                                : -1;
   return wanted_upper >= 0 && upper == wanted_upper && lower == wanted_lower;
+}
+
+// The window that a mask must have so that the slices may have it; 0 if it has none.
+std::int64_t window_of(const std::vector<MaskSlice>& slices, Mask mask) {
+  std::int64_t window = 0;
+  for (const MaskSlice& slice : slices) {
+    if (mask == Mask::window && slice.kind == MaskSlice::Kind::window)
+      window = std::max(window, slice.window);
+    if (mask == Mask::window_tail && below_window(slice) >= 0)
+      window = std::max(window, slice.q_len - 1 - below_window(slice));
+  }
+  return window;
 }
 
 // The kernels for sm80, which sm120 runs too and sm100 takes for short calls, add dq up in a copy of their
@@ -59,7 +80,7 @@ std::string to_text(const FusedShape& shape) {
                          shape.batch, ", q_len ", shape.q_len, ", k_len ", shape.k_len, ", q_heads ",
                          shape.q_heads, ", kv_heads ", shape.kv_heads, ", head_dim ", shape.head_dim,
                          ", v_head_dim ", shape.v_head_dim, ", ", name(shape.mask));
-  if (shape.mask == Mask::window) text += str(" ", shape.window);
+  if (shape.mask == Mask::window || shape.mask == Mask::window_tail) text += str(" ", shape.window);
   if (!shape.documents.empty()) text += str(", ", shape.documents.size(), " documents");
   return text;
 }
@@ -68,23 +89,24 @@ std::optional<FusedShape> fused_form(const std::vector<MaskSlice>& slices, std::
                                      std::int64_t k_len) {
   std::vector<MaskSlice> parts = slices;
   std::ranges::sort(parts, {}, &MaskSlice::q_begin);
-  std::int64_t q_end = 0, k_end = 0, window = 0;
+  std::int64_t q_end = 0, k_end = 0;
   for (const MaskSlice& part : parts) {
     if (part.q_begin != q_end || part.k_begin != k_end || part.q_len < 1 || part.k_len < 1) return {};
     q_end += part.q_len;
     k_end += part.k_len;
-    if (part.kind == MaskSlice::Kind::window) window = std::max(window, part.window);
   }
   if (parts.empty() || q_end != q_len || k_end != k_len) return {};
-  for (const Mask mask : {Mask::full, Mask::causal, Mask::causal_top_left, Mask::window}) {
+  for (const Mask mask : {Mask::full, Mask::causal, Mask::causal_top_left, Mask::window, Mask::window_tail}) {
+    const std::int64_t window = window_of(parts, mask);
+    const bool is_window = mask == Mask::window || mask == Mask::window_tail;
     const auto fits = [&](const MaskSlice& part) { return has_mask(part, mask, window); };
-    if (mask == Mask::window && window < 1) continue;
+    if (is_window && window < 1) continue;
     if (!std::ranges::all_of(parts, fits)) continue;
     FusedShape shape;
     shape.q_len = q_len;
     shape.k_len = k_len;
     shape.mask = mask;
-    shape.window = mask == Mask::window ? window : 0;
+    shape.window = window;
     if (parts.size() > 1)
       for (const MaskSlice& part : parts) shape.documents.push_back({part.q_len, part.k_len});
     return shape;
@@ -116,7 +138,10 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
   }
   // A call without documents is treated as one document below, so that the rules of lengths are written once.
   if (shape.mask == Mask::window && !library.window) return str("no kernel supports a window");
-  if (shape.mask == Mask::window && shape.window < 1) return str("window ", shape.window, " sees no key");
+  if (shape.mask == Mask::window_tail && !library.window_tail)
+    return str("no kernel supports a window whose last keys are in another call");
+  if ((shape.mask == Mask::window || shape.mask == Mask::window_tail) && shape.window < 1)
+    return str("window ", shape.window, " sees no key");
   std::vector<Document> parts = shape.documents;
   if (parts.empty()) {
     parts = {{shape.q_len, shape.k_len}};
@@ -140,9 +165,13 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
     return str("no backward kernel supports one query and one key");
   for (const Document& part : parts)
     if (part.q_len < 1 || part.k_len < 1 ||
-        ((shape.mask == Mask::causal || shape.mask == Mask::window) && part.q_len > part.k_len))
+        ((shape.mask == Mask::causal || shape.mask == Mask::window) && part.q_len > part.k_len) ||
+        (shape.mask == Mask::window_tail && part.q_len - shape.window >= part.k_len))
       return str("with ", part.q_len, " queries and ", part.k_len, " keys under a ", name(shape.mask),
                  " mask, some rows see no key");
+  if (shape.mask == Mask::window_tail && shape.documents.empty() && shape.q_len > shape.k_len)
+    return str("under a window tail, ", shape.q_len, " queries are more than ", shape.k_len,
+               " keys; give those that see every key a call of their own");
   return {};
 }
 
@@ -222,6 +251,7 @@ const FusedAttention& cudnn_attention(std::string_view generation) {
                            .max_head_dim_forward = 256,
                            .max_head_dim_backward = 128,
                            .window = true,
+                           .window_tail = true,
                            .packed = false,
                            .sm_count = 108};
     std::map<std::string_view, FusedAttention> made = {{"sm80", figures}};

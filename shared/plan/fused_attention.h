@@ -24,10 +24,12 @@ namespace cp {
 //   causal           j <= i + (k_len - q_len): bottom-right; the same as top-left if q_len == k_len
 //   causal_top_left  j <= i: top-left; no query sees the keys behind the first q_len
 //   window           i + (k_len - q_len) - window < j <= i + (k_len - q_len)
+//   window_tail      i - window < j: top-left; what queries see of a window whose last keys are not here. The
+//                    first `window` rows see all keys, and each further row one key less
 // With `documents` the call is packed: the rows of q and of k are cut into this many parts, one after the
 // other without gaps, and the mask holds inside each part, with the lengths of that part; batch is 1.
 struct FusedShape {
-  enum class Mask : std::uint8_t { full, causal, causal_top_left, window };
+  enum class Mask : std::uint8_t { full, causal, causal_top_left, window, window_tail };
   struct Document {
     std::int64_t q_len = 0, k_len = 0;
     bool operator==(const Document&) const = default;
@@ -36,7 +38,7 @@ struct FusedShape {
   DType dtype = DType::bf16;
   std::int64_t batch = 1, q_len = 0, k_len = 0, q_heads = 0, kv_heads = 0, head_dim = 0, v_head_dim = 0;
   Mask mask = Mask::full;
-  std::int64_t window = 0;          // of Mask::window
+  std::int64_t window = 0;          // of Mask::window and Mask::window_tail
   std::vector<Document> documents;  // empty: not packed
   bool operator==(const FusedShape&) const = default;
 };
@@ -46,9 +48,10 @@ std::string to_text(const FusedShape& shape);
 
 // The form of a list of mask slices, if it has one: a single slice over all queries and keys, or one slice
 // for each document, in order and without gaps. A slice is full, or causal with diagonal == k_len - q_len >=
-// 0 or diagonal 0, or a window with the first of these diagonals. What counts is which pairs are allowed, not
-// how the slice is written: a causal slice of one query that sees all keys is full. The result has lengths
-// and mask; dtype, heads, dims and batch are for the caller to set.
+// 0 or diagonal 0, or a window with the first of these diagonals, or one whose upper diagonal lies behind all
+// keys (window_tail). What counts is which pairs are allowed, not how the slice is written: a causal slice of
+// one query that sees all keys is full. The result has lengths and mask; dtype, heads, dims and batch are for
+// the caller to set.
 std::optional<FusedShape> fused_form(const std::vector<MaskSlice>& slices, std::int64_t q_len,
                                      std::int64_t k_len);
 

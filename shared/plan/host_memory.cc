@@ -16,27 +16,32 @@ std::unique_ptr<std::byte[]> allocate(std::int64_t size_bytes) {
 
 }  // namespace
 
-HostMemory::HostMemory(const Plan& plan, const Bindings& bindings, std::optional<HostMemory> before) {
+HostMemory::HostMemory(const Plan& plan, const Bindings& bindings, std::optional<HostMemory> before)
+    : HostMemory(plan, bindings, before ? std::move(before->arena_) : nullptr,
+                 before ? std::move(before->owned_) : std::vector<Owned>{}) {}
+
+HostMemory::HostMemory(const Plan& plan, const Bindings& bindings, std::shared_ptr<HostArena> shared)
+    : HostMemory(plan, bindings, std::move(shared), {}) {}
+
+HostMemory::HostMemory(const Plan& plan, const Bindings& bindings, std::shared_ptr<HostArena> arena,
+                       std::vector<Owned> before) {
   const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
   std::vector<std::int64_t> missing;
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     if (plan.buffers[i].kind != BufferKind::temporary && bound[i] == nullptr)
       missing.push_back(plan.buffers[i].bytes());
   }
-  std::vector<Owned> owned_before;
-  if (before) {
-    if (before->arena_.size_bytes >= plan.arena_bytes) arena_ = std::move(before->arena_);
-    owned_before = std::move(before->owned_);
-    before.reset();
-  }
-  take_owned(missing, std::move(owned_before));
-  if (arena_.bytes == nullptr) arena_ = {allocate(plan.arena_bytes), plan.arena_bytes};
+  if (arena != nullptr && arena->size_bytes < plan.arena_bytes) arena.reset();
+  take_owned(missing, std::move(before));
+  arena_ = arena != nullptr
+               ? std::move(arena)
+               : std::make_shared<HostArena>(HostArena{allocate(plan.arena_bytes), plan.arena_bytes});
   std::size_t next_owned = 0;
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     Place& place = places_.emplace_back(Place{bound[i], buffer.bytes(), buffer.dtype});
     if (buffer.kind == BufferKind::temporary) {
-      place.data = arena_.bytes.get() + buffer.offset_bytes;
+      place.data = arena_->bytes.get() + buffer.offset_bytes;
     } else if (place.data == nullptr) {
       place.data = owned_[next_owned++].bytes.get();
     }
@@ -72,6 +77,14 @@ HostMemory HostMemory::with_same_addresses() const {
   HostMemory same;
   same.places_ = places_;
   return same;
+}
+
+void HostMemory::move_to(const Plan& plan, std::shared_ptr<HostArena> arena) {
+  arena_ = std::move(arena);
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& buffer = plan.buffers[i];
+    if (buffer.kind == BufferKind::temporary) places_[i].data = arena_->bytes.get() + buffer.offset_bytes;
+  }
 }
 
 void HostMemory::set_address(BufferId buffer, std::byte* data) {

@@ -13,6 +13,12 @@
 
 namespace cp {
 
+// Where the temporaries of one plan are, or of several plans whose runs follow one another.
+struct HostArena {
+  std::unique_ptr<std::byte[]> bytes;
+  std::int64_t size_bytes = 0;
+};
+
 class HostMemory {
  public:
   // Allocates the arena, and those of the caller's buffers that have no binding. Fresh memory is filled with
@@ -24,6 +30,13 @@ class HostMemory {
   // equal size are used again, with what they hold. So a plan that is prepared again with its own memory
   // allocates nothing. What cannot be used is released before anything is allocated.
   HostMemory(const Plan& plan, const Bindings& bindings, std::optional<HostMemory> before = {});
+  // The same with the arena `shared`, which other plans use too whose runs and this one's follow one another.
+  // If it is null or too small, the arena is a new one.
+  HostMemory(const Plan& plan, const Bindings& bindings, std::shared_ptr<HostArena> shared);
+
+  const std::shared_ptr<HostArena>& arena() const { return arena_; }
+  // Puts the plan's temporaries into `arena`, which is not smaller than theirs; what they hold is lost.
+  void move_to(const Plan& plan, std::shared_ptr<HostArena> arena);
 
   // The first byte of the view in the given iteration.
   std::byte* at(const View& view, std::int64_t iteration) const;
@@ -47,10 +60,12 @@ class HostMemory {
     std::unique_ptr<std::byte[]> bytes;
     std::int64_t size_bytes = 0;
   };
+  HostMemory(const Plan& plan, const Bindings& bindings, std::shared_ptr<HostArena> arena,
+             std::vector<Owned> before);
   void take_owned(const std::vector<std::int64_t>& sizes, std::vector<Owned> before);
 
-  Owned arena_;               // as large as the plan's, or larger
-  std::vector<Owned> owned_;  // buffers of the caller without a binding, in the plan's order
+  std::shared_ptr<HostArena> arena_;  // as large as the plan's, or larger
+  std::vector<Owned> owned_;          // buffers of the caller without a binding, in the plan's order
   std::vector<Place> places_;
 };
 

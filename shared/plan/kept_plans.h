@@ -57,6 +57,13 @@ class KeptPlans {
       if (place != nullptr) f(*place);
     }
   }
+  // Of those in the lane that add() put there.
+  template <class F>
+  void for_each_in(LaneId lane, const F& f) {
+    for (std::size_t i = 1; i < places_.size(); ++i) {
+      if (places_[i] != nullptr && places_[i]->lane == lane) f(*places_[i]);
+    }
+  }
 
  private:
   std::vector<std::unique_ptr<Prepared>> places_ = one_empty();

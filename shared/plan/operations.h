@@ -133,6 +133,7 @@ void visit_fields(Op& op, Visit&& visit) {
     visit("max_head_dim_forward", op.max_head_dim_forward);
     visit("max_head_dim_backward", op.max_head_dim_backward);
     visit("window", op.window), visit("packed", op.packed), visit("sm_count", op.sm_count);
+    visit("window_tail", op.window_tail);
   } else if constexpr (std::is_same_v<T, RowKernel>) {
     visit("operation", op.operation), visit("reads", op.reads), visit("writes", op.writes);
     visit("updates", op.updates);

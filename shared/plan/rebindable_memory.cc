@@ -7,10 +7,8 @@
 
 namespace cp {
 
-RebindableMemory::RebindableMemory(const Plan& plan, const Bindings& bindings,
-                                   std::optional<HostMemory> before)
-    : plan_(&plan) {
-  versions_.push_back(std::make_unique<Version>(HostMemory(plan, bindings, std::move(before))));
+RebindableMemory::RebindableMemory(const Plan& plan, HostMemory memory) : plan_(&plan) {
+  versions_.push_back(std::make_unique<Version>(std::move(memory)));
 }
 
 void RebindableMemory::bind(const Bindings& changed) {
@@ -35,6 +33,10 @@ void RebindableMemory::bind(const Bindings& changed) {
   current_ = next;
   for (const Binding& binding : changed)
     versions_[current_]->memory.set_address(binding.buffer, static_cast<std::byte*>(binding.data));
+}
+
+void RebindableMemory::move_to(const std::shared_ptr<HostArena>& arena) {
+  for (const auto& version : versions_) version->memory.move_to(*plan_, arena);
 }
 
 HostMemory RebindableMemory::take() { return std::move(versions_.front()->memory); }

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "shared/plan/device.h"
@@ -25,8 +24,8 @@ class RebindableMemory {
     explicit Version(HostMemory made) : memory(std::move(made)) {}
   };
 
-  // As HostMemory. The plan must outlive this.
-  RebindableMemory(const Plan& plan, const Bindings& bindings, std::optional<HostMemory> before = {});
+  // `memory` is that of the plan, which must outlive this.
+  RebindableMemory(const Plan& plan, HostMemory memory);
 
   // Binds buffers anew for the launches from here on. Allocates only where more runs with different addresses
   // are under way than ever before. Throws InvalidInput as HostMemory does, and changes nothing then.
@@ -35,6 +34,9 @@ class RebindableMemory {
   // What launches from here on use; it stays where it is for as long as this lives.
   Version& current() { return *versions_[current_]; }
   const HostMemory& memory() const { return versions_[current_]->memory; }
+
+  // Puts the plan's temporaries into `arena`, as HostMemory does. Nothing may be under way.
+  void move_to(const std::shared_ptr<HostArena>& arena);
 
   // The memory itself, for the plan that is next; this is of no use behind it, and nothing may be under way.
   HostMemory take();

@@ -109,7 +109,7 @@ Hasher& hash(Hasher& hasher, const Target& target) {
   hasher.add(std::string_view("fused_attention")).add(fused.dtypes.size());
   for (const DType dtype : fused.dtypes) hasher.add(name(dtype));
   hasher.add(fused.head_dim_multiple).add(fused.max_head_dim_forward).add(fused.max_head_dim_backward);
-  return hasher.add(fused.window).add(fused.packed).add(fused.sm_count);
+  return hasher.add(fused.window).add(fused.window_tail).add(fused.packed).add(fused.sm_count);
 }
 
 }  // namespace cp

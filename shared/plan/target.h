@@ -22,8 +22,9 @@ struct FusedAttention {
   std::int64_t head_dim_multiple = 8;
   // Limits of the head sizes of q, k and v.
   std::int64_t max_head_dim_forward = 0, max_head_dim_backward = 0;
-  // Whether it has windows beside full and causal masks, and takes several documents in one call.
-  bool window = false, packed = false;
+  // Whether it has windows beside full and causal masks; windows whose last keys are in another call, as they
+  // are on other ranks; and takes several documents in one call.
+  bool window = false, window_tail = false, packed = false;
   std::int64_t sm_count = 0;  // multiprocessors; the workspace of some calls depends on them
   bool operator==(const FusedAttention&) const = default;
 };

@@ -15,24 +15,32 @@ namespace cp::sim {
 
 void FabricDevice::prepare(const Plan& plan, const Bindings& bindings) {
   require_idle("prepare");
+  refuse_foreign_plan(plan, *this, "fabric");
   used_ = nullptr;
   prepared_.first().reset();
-  prepared_.first() = make_ready(plan, bindings, 0);
+  prepared_.first() = make_ready(plan, 0, HostMemory(plan, bindings));
   use(0, {});
 }
 
 PreparedId FabricDevice::keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
-  std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane);
+  refuse_foreign_plan(plan, *this, "fabric");
+  std::unique_ptr<Prepared> made = make_ready(plan, lane, HostMemory(plan, bindings, arenas_.of(lane)));
+  share(lane, made->memory.memory().arena());
   lanes_.keep(plan, lane);
   return prepared_.add(std::move(made));
 }
 
-std::unique_ptr<FabricDevice::Prepared> FabricDevice::make_ready(const Plan& plan, const Bindings& bindings,
-                                                                 LaneId lane) {
-  refuse_foreign_plan(plan, *this, "fabric");
+void FabricDevice::share(LaneId lane, const std::shared_ptr<HostArena>& arena) {
+  if (!arenas_.offer(lane, arena)) return;
+  if (const EventId last = lanes_.last_end(lane); last >= 0) await(last);
+  prepared_.for_each_in(lane, [&](Prepared& kept) { kept.memory.move_to(arena); });
+}
+
+std::unique_ptr<FabricDevice::Prepared> FabricDevice::make_ready(const Plan& plan, LaneId lane,
+                                                                 HostMemory memory) {
   std::vector<StreamId> streams = lanes_.streams_for(plan, lane);
   auto prepared = std::make_unique<Prepared>(
-      Prepared{&plan, lane, RebindableMemory(plan, bindings), {}, {}, std::move(streams)});
+      Prepared{&plan, lane, RebindableMemory(plan, std::move(memory)), {}, {}, std::move(streams)});
   for (const Group& group : plan.groups) prepared->memberships.push_back(membership_of(group));
   for (const StepRef& ref : steps_of(plan)) check_step(*prepared, *ref.step, ref.count);
   prepared->program = program_of(*prepared);

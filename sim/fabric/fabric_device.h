@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "shared/plan/device.h"
+#include "shared/plan/host_memory.h"
 #include "shared/plan/kept_plans.h"
+#include "shared/plan/lane_arenas.h"
 #include "shared/plan/lanes.h"
 #include "shared/plan/rebindable_memory.h"
 #include "sim/fabric/call.h"
@@ -132,7 +134,9 @@ class FabricDevice final : public Device {
   void require_idle(const char* what) const;
   void require_recorded(EventId event) const;
 
-  std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane);
+  std::unique_ptr<Prepared> make_ready(const Plan& plan, LaneId lane, HostMemory memory);
+  // Makes the arena that of the lane's plans, if it is greater than theirs.
+  void share(LaneId lane, const std::shared_ptr<HostArena>& arena);
   Membership membership_of(const Group& group);
   static std::shared_ptr<const RankProgram> program_of(const Prepared& prepared);
   static void check_step(Prepared& prepared, const Step& step, std::int64_t repeat_count);
@@ -168,6 +172,7 @@ class FabricDevice final : public Device {
   KeptPlans<Prepared> prepared_;
   std::unordered_map<Group, Membership, GroupHash> known_groups_;
   Lanes lanes_;
+  LaneArenas<HostArena> arenas_;  // of plans that are kept
   // Those of lanes_; never shrinks, so that events of earlier plans stay valid.
   std::deque<Stream> streams_;
   std::int64_t queued_ = 0;       // items on all streams

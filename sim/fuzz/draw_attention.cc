@@ -193,6 +193,14 @@ class AttentionDraw {
     if (swarm_.take(numbers_, "dkv.input")) job_.set_dkv_dtype("input");
     if (swarm_.take(numbers_, "merge.input")) job_.set_merge_dtype("input");
     if (swarm_.take(numbers_, "send_empty")) job_.set_send_empty(true);
+    if (swarm_.take(numbers_, "slots.3")) job_.set_slots(kMostSlots);
+    // Legal where each rank has two kv heads at least, and something comes at once.
+    const bool rotates = strategy == "ring" || strategy == "double_ring" || strategy == "pass_q";
+    const int degree = strategy == "ulysses" ? ranks_ : job_.has_ulysses_degree() ? job_.ulysses_degree() : 1;
+    if (swarm_.take(numbers_, "pieces.2") && ranks_ > 1 && job_.kv_heads() >= std::int64_t{2} * degree &&
+        (degree > 1 || !(rotates || is_hybrid(strategy)))) {
+      job_.set_pieces(2);
+    }
   }
 
   void choose_options() {

@@ -59,6 +59,8 @@ const Groups kAttention = {
     {"rotation", {"exchange", "all_gather"}},
     {"travels as", {"f32", "input"}},
     {"empty blocks", {"stay", "travel"}},
+    {"pieces", {"1", "2"}},
+    {"slots", {"2", "3"}},
     {"numbering", {"from 0", "any"}},
     {"dims of v", {"as of q", "others"}},
     kDTypes,
@@ -223,6 +225,8 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Attenti
   answers.add("rotation", job.rotation().empty() ? "exchange" : job.rotation());
   answers.add("travels as", job.dkv_dtype().empty() && job.merge_dtype().empty() ? "f32" : "input");
   answers.add("empty blocks", job.send_empty() ? "travel" : "stay");
+  answers.add("pieces", job.has_pieces() ? "2" : "1");
+  answers.add("slots", job.has_slots() ? "3" : "2");
   answers.add("numbering", job.mesh().find('@') == std::string::npos ? "from 0" : "any");
   answers.add("dims of v", job.has_v_head_dim() ? "others" : "as of q");
   add_common(fuzz_case, job.dtype(), job.target(), answers);

@@ -44,6 +44,12 @@ void require_legal(const AttentionJob& job, const Strategy& strategy) {
     throw InvalidInput(str("inner_ring ", strategy.inner_ring, " must divide the ",
                            cp / strategy.ulysses_degree, " ranks of the ring"));
   }
+  if (strategy.slots != 2 && strategy.slots != 3)
+    throw InvalidInput(str("slots ", strategy.slots, " must be 2 or 3"));
+  if (strategy.pieces < 1 || strategy.pieces > most_pieces(job.problem, cp, strategy)) {
+    throw InvalidInput(str("pieces ", strategy.pieces, " must be 1 to ",
+                           most_pieces(job.problem, cp, strategy), " for this strategy"));
+  }
   if (!job.problem.options.empty()) throw InvalidInput("the case asks for what no kernel has; leave it out");
 }
 

@@ -75,6 +75,8 @@ Strategy with_options(Strategy strategy, const proto::Attention& job) {
   strategy.input_dtype_gradients = parse_choice("--dkv-dtype", job.dkv_dtype(), "f32", "input", false);
   strategy.input_dtype_merge = parse_choice("--merge-dtype", job.merge_dtype(), "f32", "input", false);
   strategy.send_empty = job.send_empty();
+  if (job.has_slots()) strategy.slots = job.slots();
+  if (job.has_pieces()) strategy.pieces = job.pieces();
   return strategy;
 }
 

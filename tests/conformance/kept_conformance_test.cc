@@ -1,5 +1,7 @@
 // Plans that a device keeps, and runs of them (PreparedPlan).
+#include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -7,7 +9,9 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/execute.h"
+#include "shared/plan/forwarding_device.h"
 #include "shared/plan/prepared_plan.h"
+#include "shared/plan/prepared_plans.h"
 #include "tests/conformance/device_suite.h"
 
 namespace cp::conformance {
@@ -26,14 +30,15 @@ struct ScaledSum {
   BufferId in = 0, out = 1;
   Plan plan;
 
-  ScaledSum(Rank rank, const Target& target, const std::string& group, double factor) {
+  ScaledSum(Rank rank, const Target& target, const std::string& group, double factor,
+            std::int64_t elements = kElements) {
     PlanBuilder b(rank, target);
-    in = b.input("in", DType::f32, kElements);
-    out = b.output("out", DType::f32, kElements);
-    const BufferId sum = b.temporary("sum", DType::f32, kElements);
+    in = b.input("in", DType::f32, elements);
+    out = b.output("out", DType::f32, elements);
+    const BufferId sum = b.temporary("sum", DType::f32, elements);
     const StreamId compute = b.stream("compute"), comm = b.stream("comm");
     const GroupId all = b.group(group, every_rank());
-    const auto all_of = [](BufferId buffer) { return flat_view(buffer, 0, kElements); };
+    const auto all_of = [&](BufferId buffer) { return flat_view(buffer, 0, elements); };
     b.add(comm, AllReduce{.group = all, .op = ReduceOp::sum, .in = all_of(in), .out = all_of(sum)});
     b.add(compute, Copy{all_of(sum), all_of(out)});
     b.add(compute, Scale{all_of(out), factor});
@@ -41,15 +46,19 @@ struct ScaledSum {
   }
 };
 
-std::vector<std::byte> floats(double value) { return to_bytes(DType::f32, Values(kElements, value)); }
+std::vector<std::byte> floats(double value, std::int64_t elements = kElements) {
+  return to_bytes(DType::f32, Values(static_cast<std::size_t>(elements), value));
+}
 
-Values contents(PreparedPlan& plan, BufferId buffer) {
-  std::vector<std::byte> bytes(kBytes);
+Values contents(PreparedPlan& plan, BufferId buffer, std::int64_t elements = kElements) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(4 * elements));
   plan.download(buffer, bytes);
   return to_values(DType::f32, bytes);
 }
 
-Values all(double value) { return Values(kElements, value); }
+Values all(double value, std::int64_t elements = kElements) {
+  return Values(static_cast<std::size_t>(elements), value);
+}
 
 TEST_P(DeviceConformance, KeptPlansRunInTurnAndAgain) {
   if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
@@ -66,6 +75,25 @@ TEST_P(DeviceConformance, KeptPlansRunInTurnAndAgain) {
       EXPECT_EQ(contents(first, twice.out), all(8 * round));
       EXPECT_EQ(contents(second, half.out), all(20 * round));
     }
+  });
+}
+
+// A plan that needs a greater arena than the lane has moves those that were kept before, while they run.
+TEST_P(DeviceConformance, KeptPlansMoveIntoAGreaterArena) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  world().run([&](Rank rank, Device& device) {
+    const ScaledSum small(rank, GetParam().target, "all", 2),
+        great(rank, GetParam().target, "all", 0.5, 1000 * kElements);
+    PreparedPlan first(device, small.plan);
+    first.upload(small.in, floats(1));
+    for (int run = 0; run < 5; ++run) first.run();
+    PreparedPlan second(device, great.plan);
+    second.upload(great.in, floats(3, 1000 * kElements));
+    second.run();
+    first.run();
+    second.run();
+    EXPECT_EQ(contents(first, small.out), all(8));
+    EXPECT_EQ(contents(second, great.out, 1000 * kElements), all(6, 1000 * kElements));
   });
 }
 
@@ -127,6 +155,48 @@ TEST_P(DeviceConformance, EachRunHasTheBuffersThatItWasGiven) {
     std::vector<std::byte> small(8);
     EXPECT_THROW(prepared.run({{plan.out, small.data(), 8}}), InvalidInput);
     EXPECT_EQ(contents(prepared, plan.out), all(4 * kRuns));
+  });
+}
+
+// Says which plans a device was asked to keep and to give back, by the number of elements of their first
+// buffer.
+class KeepingLog : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) override {
+    const PreparedId id = ForwardingDevice::keep(plan, bindings, lane);
+    log.push_back(plan.buffers.front().numel);
+    kept[id] = log.back();
+    return id;
+  }
+  void release(PreparedId id) override {
+    log.push_back(-kept.at(id));
+    ForwardingDevice::release(id);
+  }
+
+  std::vector<std::int64_t> log;
+  std::map<PreparedId, std::int64_t> kept;
+};
+
+// Plans of different sizes by turns share one arena, which only the first and greatest of them fills.
+TEST_P(DeviceConformance, PlansByKeyAreKeptUntilOthersTakeTheirPlaces) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  world().run([&](Rank rank, Device& device) {
+    KeepingLog log(device);
+    {
+      PreparedPlans plans(log, 0, 2);
+      for (const std::int64_t elements : {64, 4, 64, 12, 64, 4, 4}) {
+        const auto plan = [&] { return ScaledSum(rank, GetParam().target, "all", 2, elements); };
+        std::optional<ScaledSum> made;
+        PreparedPlan& kept = plans.get(Hasher().add(elements).digest(),
+                                       [&]() -> const Plan& { return made.emplace(plan()).plan; }, {});
+        kept.upload(0, floats(rank + 1, elements));
+        kept.run().wait();
+        EXPECT_EQ(contents(kept, 1, elements), all(20, elements)) << elements;
+      }
+      EXPECT_EQ(plans.size(), 2U);
+    }
+    EXPECT_THAT(log.log, ::testing::ElementsAre(64, 4, -4, 12, -12, 4, -4, -64));
   });
 }
 

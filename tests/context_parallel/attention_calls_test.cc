@@ -28,6 +28,7 @@ FusedAttention library() {
           .max_head_dim_forward = 128,
           .max_head_dim_backward = 128,
           .window = true,
+          .window_tail = true,
           .packed = true,
           .sm_count = 100};
 }
@@ -98,15 +99,24 @@ TEST(AttentionCalls, StripedShardsAreCausalWithThemselves) {
             "fused 0+4/0+4, fused 4+4/0+8, fused 8+4/0+12, fused 12+4/0+16");
 }
 
-TEST(AttentionCalls, WindowsWhereTheBottomRightOneSuffices) {
+TEST(AttentionCalls, WindowsAndWhatOfThemOtherKeysHave) {
   AttentionProblem problem = causal(32, 32);
   problem.window = 5;
   EXPECT_EQ(cut(problem, index_range(0, 32), index_range(0, 32)), "fused 0+32/0+32 window 5+0");
   EXPECT_EQ(cut(problem, index_range(16, 24), index_range(8, 24)), "fused 0+8/4+12 window 5+4");
   // The block before: its last keys, seen by fewer and fewer rows.
-  EXPECT_EQ(cut(problem, index_range(16, 24), index_range(8, 16)), "exact 0+4/4+4 window 5+4");
+  EXPECT_EQ(cut(problem, index_range(16, 24), index_range(8, 16)), "fused 0+4/4+4 window 4+3");
   problem.window = 12;
-  EXPECT_EQ(cut(problem, index_range(16, 24), index_range(8, 16)), "fused 0+4/0+8, exact 4+4/1+7 window 7+6");
+  EXPECT_EQ(cut(problem, index_range(16, 24), index_range(8, 16)), "fused 0+8/0+8 window 11+7");
+  // Queries that are more than the keys: those that see all are a call of their own.
+  EXPECT_EQ(cut(problem, index_range(16, 24), index_range(12, 16)), "fused 0+8/0+4");
+  problem.window = 9;
+  EXPECT_EQ(cut(problem, index_range(16, 24), index_range(12, 16)),
+            "fused 0+5/0+4, fused 5+3/1+3 window 3+2");
+  // In both directions: the end of the keys cuts the window off.
+  problem.causal = false, problem.window = 3;
+  EXPECT_EQ(cut(problem, index_range(0, 32), index_range(0, 32)),
+            "fused 0+30/0+32 window 5+2, fused 30+2/28+4 window 4+3");
 }
 
 TEST(AttentionCalls, DocumentsWithoutGapsArePacked) {
@@ -133,6 +143,12 @@ TEST(AttentionCalls, WhatTheLibraryLacksIsExact) {
         detail::cut_into_calls(mask_slices(p, index_range(0, 32), index_range(0, 32)), plain, shape()));
   };
   EXPECT_EQ(calls(problem), "fused 0+5/0+5 causal+0, exact 5+27/1+31 window 5+4");
+  // A library that has windows, but none whose last keys are elsewhere.
+  FusedAttention old = library();
+  old.window_tail = false;
+  EXPECT_EQ(text(detail::cut_into_calls(mask_slices(problem, index_range(16, 24), index_range(8, 16)), old,
+                                        shape())),
+            "exact 0+4/4+4 window 5+4");
   problem.window.reset(), problem.cu_seqlens = {0, 8, 32};
   EXPECT_EQ(calls(problem), "fused 8+24/8+24 causal+0, fused 0+8/0+8 causal+0");
 }
@@ -185,6 +201,7 @@ RC_GTEST_PROP(AttentionCalls, TakeEveryPairOnce, ()) {
   RC_PRE(!slices.empty());
   FusedAttention with = library();
   with.window = pick("with.window", rc::gen::arbitrary<bool>()),
+  with.window_tail = pick("with.window_tail", rc::gen::arbitrary<bool>()),
   with.packed = pick("with.packed", rc::gen::arbitrary<bool>());
   FusedShape of = shape(pick("batch", rc::gen::element(1, 2)));
   of.backward = pick("of.backward", rc::gen::arbitrary<bool>());

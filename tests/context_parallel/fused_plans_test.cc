@@ -1,6 +1,10 @@
 // Plans for a target with fused attention, on the fabric with data and every ledger.
 #include <algorithm>
+#include <iostream>
+#include <map>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +13,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/text.h"
+#include "shared/context_parallel/attention_calls.h"
 #include "shared/plan/operations.h"
 #include "sim/proof/ledger/attention_ledger.h"
 #include "sim/proof/run/attention_run.h"
@@ -101,6 +106,152 @@ TEST(FusedPlans, AHeadTailRingCallsOnceAStep) {
     const std::vector<Plan> plans = attention_plans(head_tail_ring(), pass, gpu_target("sm90"));
     EXPECT_EQ(count_calls(plans, AttentionEngine::fused), 16);
     EXPECT_EQ(count_calls(plans, AttentionEngine::exact), 0);
+  }
+}
+
+// ---- what the exact kernels still compute: the list of docs/attention.md ----
+
+struct Mask {
+  const char* name;
+  bool causal;
+  std::optional<std::int64_t> window;
+};
+constexpr std::int64_t kTokens = 2051;
+
+// Of what the library takes, in the words of docs/attention.md.
+struct ExactCalls {
+  int all = 0, single_pair = 0, small = 0;
+  std::string others;
+
+  // The heads are those of a rank.
+  void count(const Plan& plan, const AttentionProblem& problem, std::int64_t q_heads) {
+    std::map<std::string, std::vector<const Step*>> calls;  // by label
+    for (const StepRef& ref : steps_of(plan)) calls[ref.step->label].push_back(ref.step);
+    for (const auto& call : calls) {
+      const std::string& label = call.first;
+      const std::vector<const Step*>& steps = call.second;
+      int fused = 0;
+      for (const Step* step : steps) {
+        visit_operation(step->work, [&](const auto& op) {
+          if constexpr (requires { op.engine; }) fused += op.engine == AttentionEngine::fused ? 1 : 0;
+        });
+      }
+      for (const Step* step : steps) {
+        visit_operation(step->work, [&](const auto& op) {
+          if constexpr (requires { op.engine; }) {
+            if (op.engine == AttentionEngine::exact)
+              explain(
+                  op.slices, fused, plan.target, problem, q_heads, requires { op.dout; }, label);
+          }
+        });
+      }
+    }
+  }
+
+ private:
+  static bool is_pair(const MaskSlice& slice) { return slice.q_len == 1 && slice.k_len == 1; }
+
+  void explain(const std::vector<MaskSlice>& slices, int fused, const Target& target,
+               const AttentionProblem& problem, std::int64_t q_heads, bool backward,
+               const std::string& label) {
+    ++all;
+    if (backward && std::ranges::all_of(slices, is_pair)) {
+      ++single_pair;
+      return;
+    }
+    FusedShape of;
+    of.backward = backward, of.dtype = problem.dtype;
+    of.q_heads = of.kv_heads = q_heads;
+    of.head_dim = problem.head_dim, of.v_head_dim = problem.v_head_dim;
+    std::size_t pieces = 0;
+    bool are_small = true;
+    for (const MaskSlice& slice : slices) {
+      for (const detail::AttentionCall& call : detail::cut_into_calls({slice}, *target.fused_attention, of)) {
+        ++pieces;
+        const double flops = 2.0 * static_cast<double>(of.q_heads * (of.head_dim + of.v_head_dim)) *
+                             static_cast<double>(call.q.len * call.k.len) / 2;
+        are_small = are_small && flops < detail::kLeastCallFlops;
+      }
+    }
+    if (are_small && static_cast<std::size_t>(fused) + pieces > detail::kFewCalls)
+      ++small;
+    else
+      others += str(label, " has an exact call of ", pieces, " pieces beside ", fused, " fused ones\n");
+  }
+};
+
+TEST(FusedPlans, OnlyWhatIsListedTakesTheExactKernels) {
+  const std::vector<Mask> masks = {{"full", false, {}},
+                                   {"causal", true, {}},
+                                   {"causal, window 2", true, 2},
+                                   {"causal, window 200", true, 200},
+                                   {"causal, window 1000", true, 1000},
+                                   {"window 200 both ways", false, 200},
+                                   {"window 1000 both ways", false, 1000}};
+  std::vector<std::int64_t> many = {0};
+  while (many.back() + 25 < kTokens) many.push_back(many.back() + 25);
+  many.push_back(kTokens);
+  const std::vector<std::vector<std::int64_t>> documents = {{}, {0, 300, 301, 1450, kTokens}, many};
+  std::map<std::string, ExactCalls> by_balance;
+  int plans_made = 0;
+  // The problems are shared out among the generations that pack documents.
+  const std::vector<std::string> others = {"sm90", "sm100", "sm120"};
+  std::size_t problems = 0;
+  for (const Mask& mask : masks) {
+    for (const auto& ends : documents) {
+      for (const std::string& gpu : {std::string("sm80"), others[problems++ % others.size()]}) {
+        AttentionProblem problem;
+        problem.q_len = problem.kv_len = kTokens, problem.q_heads = 8, problem.kv_heads = 2;
+        problem.head_dim = problem.v_head_dim = 128;
+        problem.dtype = plans_made % 2 == 0 ? DType::bf16 : DType::f16;
+        problem.causal = mask.causal, problem.window = mask.window, problem.cu_seqlens = ends;
+        std::set<std::string> seen;
+        for (const Strategy& standard : standard_strategies(problem, 4)) {
+          for (const char* balance : {"contiguous", "head_tail", "striped", "striped:3", "cost:16",
+                                      "head_tail_exchange", "per_document:head_tail"}) {
+            Strategy strategy = standard;
+            strategy.balance = parse_balance(balance);
+            if (!seen.insert(to_string(strategy, 4)).second) continue;
+            if (refuse(problem, 4, strategy, gpu_target(gpu))) continue;
+            const AttentionRequest request{problem, {0, 1, 2, 3}, strategy, true};
+            for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+              ExactCalls& exact = by_balance[str(balance, ends.size() > 2 ? ", documents" : "")];
+              for (const Plan& plan : attention_plans(request, pass, gpu_target(gpu))) {
+                ++plans_made;
+                exact.count(plan, problem, problem.q_heads / strategy.ulysses_degree);
+              }
+              ASSERT_EQ(exact.others, "") << gpu << ' ' << to_string(strategy, 4) << ' ' << mask.name << ' '
+                                          << ends.size() << " ends";
+            }
+          }
+        }
+      }
+    }
+  }
+  for (const auto& [balance, exact] : by_balance) {
+    std::cout << "[ exact    ] " << balance << ": " << exact.all << " calls, of them " << exact.single_pair
+              << " of single pairs, " << exact.small << " of many small pieces\n";
+  }
+  std::cout << "[ exact    ] in " << plans_made << " plans\n";
+  // Without documents and stripes, single pairs are all that is left.
+  for (const char* balance : {"contiguous", "head_tail", "head_tail_exchange"}) {
+    EXPECT_GT(by_balance[balance].all, 0);
+    EXPECT_EQ(by_balance[balance].all, by_balance[balance].single_pair);
+  }
+}
+
+// A window over ranks that follow one another: a call for the own keys, and one for the window's tail.
+TEST(FusedPlans, AWindowOverRanksIsFused) {
+  AttentionRequest request = head_tail_ring();
+  request.problem.window = 10;
+  request.strategy.balance = parse_balance("contiguous");
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    const std::vector<Plan> plans = attention_plans(request, pass, gpu_target("sm90"));
+    EXPECT_EQ(count_calls(plans, AttentionEngine::fused), 4 + 3);
+    EXPECT_EQ(count_calls(plans, AttentionEngine::exact), 0);
+    Target old = gpu_target("sm90");
+    old.fused_attention->window_tail = false;
+    EXPECT_EQ(count_calls(attention_plans(request, pass, old), AttentionEngine::exact), 3);
   }
 }
 

@@ -129,6 +129,9 @@ inline rc::Gen<Strategy> any_strategy(const AttentionProblem& problem, int cp) {
     strategy.input_dtype_gradients = *rc::gen::inRange(0, 4) == 0;
     strategy.input_dtype_merge = *rc::gen::inRange(0, 4) == 0;
     strategy.send_empty = *rc::gen::inRange(0, 4) == 0;
+    strategy.slots = *rc::gen::inRange(kLeastSlots, kMostSlots + 1);
+    if (*rc::gen::inRange(0, 2) == 0)
+      strategy.pieces = *rc::gen::inRange(1, std::min(4, most_pieces(problem, cp, strategy)) + 1);
     return strategy;
   });
 }

@@ -1,7 +1,9 @@
 // The rules and figures of shared/plan/fused_attention.h against the library itself, about GPUs that are not
 // there: what refuse() takes, cuDNN builds, with no more workspace than workspace_bytes(). A graph takes
-// about a second.
+// about a second. With an older cuDNN, what cudnn_abilities.h says that it lacks is refused, and nothing
+// else.
 #include <algorithm>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 
 #include "runtime/cuda/cudnn_attention.h"
 #include "runtime/cuda/cudnn_library.h"
+#include "shared/plan/cudnn_abilities.h"
 #include "shared/plan/fused_attention.h"
 #include "shared/plan/target.h"
 #include "tests/cudnn/described_gpus.h"
@@ -28,17 +31,45 @@ class CudnnSupport : public ::testing::TestWithParam<std::string> {
     static void* const driver = ::dlopen(CP_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL);
     ASSERT_TRUE(driver) << ::dlerror();
     const auto version = cudnn_version();
-    if (!version) GTEST_SKIP() << "no libcudnn.so.9 of 9.15.1 or newer where the loader looks";
+    if (!version) GTEST_SKIP() << "no libcudnn.so.9 of 9.8.0 or later where the loader looks";
   }
   static const FusedAttention& library() { return *gpu_target(GetParam()).fused_attention; }
   static const DescribedGpu& gpu() { return described_gpus().at(GetParam()); }
+
+  // Of this process.
+  struct Asked {
+    int taken = 0, refused = 0;  // by the version
+  };
+  static Asked& asked() {
+    static Asked all;
+    return all;
+  }
+  static void TearDownTestSuite() {
+    std::cout << "cuDNN " << cudnn_version().value_or("missing") << ": " << asked().taken
+              << " calls taken, and " << asked().refused << " refused that need a later version" << std::endl;
+  }
+
+  // Whether this cuDNN is too old for the call; then there is no graph, and the refusal says why.
+  static bool is_refused_as_the_table_says(const CudnnAttention& call, const CudnnGraph& built) {
+    const CudnnVersion version = loaded_cudnn_version();
+    const auto lacks = cudnn_lacks(version, cudnn_needs(call.shape, gpu().sm_version, call.deterministic));
+    if (lacks.empty()) return false;
+    ++asked().refused;
+    EXPECT_FALSE(built.graph) << "cuDNN " << version << " takes what it lacks: " << lacks.front()->what;
+    EXPECT_TRUE(std::ranges::any_of(lacks, [&](const CudnnFact* fact) {
+      return built.refusal.starts_with(to_text(*fact, version));
+    })) << built.refusal;
+    return true;
+  }
 
   static void expect_taken(const CudnnAttention& call) {
     const FusedShape& shape = call.shape;
     SCOPED_TRACE(GetParam() + " " + to_text(shape));
     ASSERT_EQ(refuse(library(), shape), std::nullopt);
     const CudnnGraph built = build_cudnn_graph(call, gpu());
+    if (is_refused_as_the_table_says(call, built)) return;
     ASSERT_TRUE(built.graph) << built.refusal;
+    ++asked().taken;
     const std::int64_t bytes = packed_lse_bytes(shape) + built.workspace_bytes,
                        bound = workspace_bytes(library(), shape);
     EXPECT_LE(bytes, bound) << built.engine;
@@ -66,7 +97,7 @@ FusedShape call(bool backward, std::int64_t q_len, std::int64_t k_len, Mask mask
   shape.head_dim = head_dim;
   shape.v_head_dim = v_head_dim;
   shape.mask = mask;
-  shape.window = mask == Mask::window ? 100 : 0;
+  shape.window = mask == Mask::window || mask == Mask::window_tail ? 100 : 0;
   return shape;
 }
 
@@ -86,11 +117,32 @@ TEST_P(CudnnSupport, MasksAndOddLengths) {
     shape.window = 100;
     expect_taken(dense_bnsd(shape, 0.1));
     expect_taken(call(backward, 2003, 1001, Mask::causal_top_left));
+    expect_taken(call(backward, 1001, 1001, Mask::window_tail));
+    shape.mask = Mask::window_tail;
+    shape.window = 1;
+    expect_taken(dense_bnsd(shape, 0.1));
+    expect_refused_by_both(call(backward, 1051, 1001, Mask::window_tail));
     FusedShape heads = call(backward, 1000, 777, Mask::full);
     heads.kv_heads = heads.q_heads;
     heads.dtype = DType::f16;
     expect_taken(heads);
   }
+}
+
+// The lengths that cuDNN 9.15.0 and older take, too.
+TEST_P(CudnnSupport, BackwardOverWholeTilesOfKeys) {
+  expect_taken(call(true, 1001, 2048, Mask::causal));
+  expect_taken(call(true, 1024, 1024, Mask::window));
+  expect_taken(call(true, 2003, 1024, Mask::causal_top_left));
+  expect_taken(call(true, 1000, 640, Mask::full, 64, 64));
+}
+
+// What cudnn_abilities.h says of versions, where the tests above do not ask.
+TEST_P(CudnnSupport, WhatVersionsDifferIn) {
+  for (const FusedShape& shape :
+       {call(false, 1, 1000, Mask::window), call(false, 1, 1000, Mask::full, 256, 256),
+        call(true, 256, 1024, Mask::causal, 160, 96), call(true, 256, 1024, Mask::causal, 192, 128)})
+    if (!refuse(library(), shape)) expect_taken(shape);
 }
 
 TEST_P(CudnnSupport, OneQuery) {
@@ -123,6 +175,7 @@ TEST_P(CudnnSupport, Documents) {
   for (const bool backward : {false, true}) {
     expect_taken(packed(call(backward, 0, 0, Mask::causal), same));
     expect_taken(packed(call(backward, 0, 0, Mask::window, 64, 128), other));
+    expect_taken(packed(call(backward, 0, 0, Mask::window_tail, 64, 128), {{100, 200}, {80, 50}, {1, 64}}));
     expect_taken(packed(call(backward, 0, 0, Mask::causal), {2000, {16, 16}}));
   }
 }
@@ -134,12 +187,12 @@ TEST_P(CudnnSupport, Generated) {
   };
   for (int taken = 0; taken < 4;) {
     FusedShape shape = call(between(0, 2) > 0, between(1, 3000), between(1, 3000),
-                            static_cast<Mask>(between(0, 3)), 8 * between(1, 32), 8 * between(1, 32));
+                            static_cast<Mask>(between(0, 4)), 8 * between(1, 32), 8 * between(1, 32));
     shape.dtype = between(0, 1) ? DType::f16 : DType::bf16;
     shape.kv_heads = between(1, 4);
     shape.q_heads = shape.kv_heads * between(1, 5);
     shape.batch = between(1, 3);
-    if (shape.mask == Mask::window) shape.window = between(1, 4000);
+    if (shape.mask == Mask::window || shape.mask == Mask::window_tail) shape.window = between(1, 4000);
     if (refuse(library(), shape)) continue;
     ++taken;
     expect_taken(between(0, 1) ? dense_bshd(shape, 0.1) : dense_bnsd(shape, 0.1));
@@ -152,6 +205,7 @@ TEST_P(CudnnSupport, DeterministicBackward) {
   CudnnAttention attention = dense_bshd(call(true, 2048, 2048, Mask::causal), 0.1);
   attention.deterministic = true;
   const CudnnGraph built = build_cudnn_graph(attention, gpu());
+  if (is_refused_as_the_table_says(attention, built)) return;
   ASSERT_TRUE(built.graph) << built.refusal;
   const std::int64_t pairs_bytes = attention.shape.q_heads * 2048 * 2048 * 2;
   if (GetParam().starts_with("sm10")) {

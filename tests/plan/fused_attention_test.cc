@@ -41,6 +41,27 @@ TEST(FusedForm, OneSlice) {
   EXPECT_TRUE(window->documents.empty());
 }
 
+TEST(FusedForm, TailsOfWindows) {
+  // Four rows see keys from 0, 1, 2 and 3 on, up to the last.
+  const auto tail = fused_form({slice(0, 4, 0, 6, Kind::window, 5, 6)}, 4, 6);
+  ASSERT_TRUE(tail);
+  EXPECT_EQ(tail->mask, Mask::window_tail);
+  EXPECT_EQ(tail->window, 1);
+  // The first three see all. That the upper diagonal lies farther away changes nothing.
+  EXPECT_EQ(fused_form({slice(0, 4, 0, 6, Kind::window, 5, 8)}, 4, 6)->window, 3);
+  EXPECT_EQ(fused_form({slice(0, 4, 0, 6, Kind::window, 50, 53)}, 4, 6)->window, 3);
+  EXPECT_EQ(fused_form({slice(0, 4, 0, 6, Kind::window, 50, 60)}, 4, 6)->mask, Mask::full);
+  EXPECT_FALSE(fused_form({slice(0, 4, 0, 6, Kind::window, 4, 5)}, 4, 6));  // the first row misses a key
+  EXPECT_FALSE(fused_form({slice(0, 4, 0, 6, Kind::window, 5, 5)}, 4, 6));  // the first row begins at 1
+  // Documents share the window; one that sees everything is in any that is long enough.
+  const std::vector<MaskSlice> documents = {slice(0, 4, 0, 6, Kind::window, 5, 7),
+                                            slice(4, 2, 6, 3, Kind::full),
+                                            slice(6, 5, 9, 4, Kind::window, 3, 5)};
+  EXPECT_EQ(fused_form(documents, 11, 13)->mask, Mask::window_tail);
+  EXPECT_EQ(fused_form(documents, 11, 13)->window, 2);
+  EXPECT_FALSE(fused_form({documents[0], slice(4, 3, 6, 3, Kind::full)}, 7, 9));
+}
+
 TEST(FusedForm, NoneForOtherDiagonalsGapsAndParts) {
   EXPECT_FALSE(fused_form({}, 4, 6));
   EXPECT_FALSE(fused_form({slice(0, 4, 0, 6, Kind::causal, 1)}, 4, 6));
@@ -76,7 +97,7 @@ RC_GTEST_PROP(FusedForm, AllowsTheSlicesPairs, ()) {
     const auto q = pick("q", rc::gen::inRange<std::int64_t>(1, 6)),
                k = pick("k", rc::gen::inRange<std::int64_t>(1, 8));
     const auto kind = pick("kind", rc::gen::element(Kind::full, Kind::causal, Kind::window));
-    const auto diagonal = pick("diagonal", rc::gen::element<std::int64_t>(0, k - q, k - 1));
+    const auto diagonal = pick("diagonal", rc::gen::element<std::int64_t>(0, k - q, k - 1, k + 1));
     slices.push_back(slice(q_len, q, k_len, k, kind, diagonal, kind == Kind::window ? window : 0));
     q_len += q;
     k_len += k;
@@ -92,8 +113,11 @@ RC_GTEST_PROP(FusedForm, AllowsTheSlicesPairs, ()) {
       const std::int64_t diagonal =
           i + (shape->mask == Mask::causal_top_left ? 0 : parts[p].k_len - parts[p].q_len);
       for (std::int64_t j = 0; j < parts[p].k_len; ++j) {
-        const bool by_form = shape->mask == Mask::full ||
-                             (j <= diagonal && (shape->mask != Mask::window || j > diagonal - shape->window));
+        const bool by_form =
+            shape->mask == Mask::window_tail
+                ? j > i - shape->window
+                : shape->mask == Mask::full ||
+                      (j <= diagonal && (shape->mask != Mask::window || j > diagonal - shape->window));
         RC_ASSERT(by_form == allows(slices[p], slices[p].q_begin + i, slices[p].k_begin + j));
       }
     }
@@ -116,6 +140,22 @@ TEST(FusedAttention, RefusesWithTheValue) {
   EXPECT_EQ(reason([](FusedShape& s) { s.q_len = 2048; }),
             "with 2048 queries and 1024 keys under a causal mask, some rows see no key");
   EXPECT_EQ(reason([](FusedShape& s) { s.q_len = 2048, s.mask = Mask::causal_top_left; }), "taken");
+  const auto tail = [&](std::int64_t q_len, std::int64_t window) {
+    return reason([&](FusedShape& s) { s.q_len = q_len, s.mask = Mask::window_tail, s.window = window; });
+  };
+  EXPECT_EQ(tail(1024, 1), "taken");
+  EXPECT_EQ(tail(1024, 0), "window 0 sees no key");
+  EXPECT_EQ(tail(1500, 476),
+            "with 1500 queries and 1024 keys under a window tail mask, some rows see no key");
+  EXPECT_EQ(
+      tail(1500, 477),
+      "under a window tail, 1500 queries are more than 1024 keys; give those that see every key a call of "
+      "their own");
+  FusedAttention old = h100;
+  old.window_tail = false;
+  FusedShape of_old = call();
+  of_old.mask = Mask::window_tail, of_old.window = 1;
+  EXPECT_EQ(refuse(old, of_old), "no kernel supports a window whose last keys are in another call");
   EXPECT_EQ(reason([](FusedShape& s) {
               s.batch = 2, s.documents = {{1024, 1024}};
             }),

@@ -107,6 +107,8 @@ TEST(AttentionKey, HasEveryFieldOfAStrategy) {
   EXPECT_TRUE(differs([](Strategy& s) { s.input_dtype_gradients = true; }));
   EXPECT_TRUE(differs([](Strategy& s) { s.input_dtype_merge = true; }));
   EXPECT_TRUE(differs([](Strategy& s) { s.send_empty = true; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.slots = 3; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.pieces = 2; }));
 }
 
 }  // namespace

@@ -15,4 +15,7 @@ inline constexpr bool kCountsAllocations = true;
 
 std::int64_t allocations_of_this_thread();  // 0 where they are not counted
 
+// What is allocated while leave_out() returns true is not counted. It is asked on the thread that allocates.
+void leave_out_allocations(bool (*leave_out)());
+
 }  // namespace cp::testing

@@ -77,7 +77,8 @@ class PlanDraw {
       if (*rc::gen::arbitrary<bool>()) fused.dtypes.insert(dtype());
       fused.head_dim_multiple = number<std::int64_t>(1, 16);
       fused.max_head_dim_forward = large(), fused.max_head_dim_backward = large();
-      fused.window = *rc::gen::arbitrary<bool>(), fused.packed = *rc::gen::arbitrary<bool>();
+      fused.window = *rc::gen::arbitrary<bool>(), fused.window_tail = *rc::gen::arbitrary<bool>(),
+      fused.packed = *rc::gen::arbitrary<bool>();
       fused.sm_count = large();
     }
     return target;

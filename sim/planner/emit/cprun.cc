@@ -39,6 +39,8 @@ void set_strategy(const Strategy& strategy, int cp, proto::Attention& run) {
   if (strategy.input_dtype_gradients) run.set_dkv_dtype("input");
   if (strategy.input_dtype_merge) run.set_merge_dtype("input");
   run.set_send_empty(strategy.send_empty);
+  if (strategy.slots > kLeastSlots) run.set_slots(strategy.slots);
+  if (strategy.pieces > 1) run.set_pieces(strategy.pieces);
   // As in the plans of a step: if attention is computed elsewhere than at the rank that owns a row, nobody
   // needs the log-sum-exp there.
   if (strategy.ulysses_degree > 1 || strategy.balance.kind == Balance::Kind::head_tail_exchange)

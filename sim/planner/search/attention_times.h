@@ -33,6 +33,7 @@ struct AttentionKey {
   std::int64_t block;
   Strategy::Rotation rotation;
   bool ulysses_inner, send_empty, per_document, input_dtype_gradients, input_dtype_merge;
+  int slots, pieces;
   auto operator<=>(const AttentionKey&) const = default;
 };
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);

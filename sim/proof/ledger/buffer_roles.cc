@@ -1,6 +1,9 @@
 #include "sim/proof/ledger/buffer_roles.h"
 
+#include <algorithm>
 #include <array>
+
+#include "shared/base/index.h"
 
 namespace cp::sim {
 namespace {
@@ -30,6 +33,20 @@ constexpr std::array<Known, 14> kKnown = {{
     {"dv", Tensor::dv, Place::home, false, true},
 }};
 
+// The kv heads of the part that begin a piece are those with the numbers floor(i * heads / pieces), or if the
+// heads do not divide, as the longer pieces come first; and each takes along its queries.
+std::vector<std::int64_t> piece_begins(const AttentionProblem& problem, const TensorPart& part, bool query,
+                                       const AttentionRequest& request) {
+  const std::int64_t per_kv = query ? problem.heads_per_kv() : 1, pieces = request.strategy.pieces;
+  const std::int64_t first = part.head_begin / per_kv, heads = ceil_div(part.head_end, per_kv) - first;
+  std::vector<std::int64_t> begins;
+  for (std::int64_t i = 0; i <= pieces; ++i) {
+    const std::int64_t kv = first + i * (heads / pieces) + std::min(i, heads % pieces);
+    begins.push_back(std::clamp(kv * per_kv, part.head_begin, part.head_end) - part.head_begin);
+  }
+  return begins;
+}
+
 }  // namespace
 
 std::optional<BufferRole> buffer_role(const AttentionRequest& request, const AttentionSharding& sharding,
@@ -57,6 +74,8 @@ std::optional<BufferRole> buffer_role(const AttentionRequest& request, const Att
       role.strides = {rows * heads * role.dim, heads * role.dim, role.dim, 1};
     } else {  // sbhd at home; any where a rank computes
       role.strides = {heads * role.dim, batch * heads * role.dim, role.dim, 1};
+      if (!home && request.strategy.pieces > 1)
+        role.pieces = piece_begins(problem, role.part, query, request);
     }
     return role;
   }

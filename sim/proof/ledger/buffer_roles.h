@@ -18,6 +18,9 @@ struct BufferRole {
   TensorPart part;
   Shape strides;  // in elements, from one batch, row, head and dim to the next
   std::int64_t dim = 1;
+  // Where the heads lie in pieces, one after the other and each dense [row, batch, head, dim]: the first head
+  // of each piece, counted from that of the part, and their number at the end. Empty: `strides` say all.
+  std::vector<std::int64_t> pieces;
 
   std::int64_t numel(std::int64_t batch) const { return batch * part.num_rows() * part.num_heads() * dim; }
   // Calls visit(batch, head, row, offset) for each row. Head and row are global; the offset, in elements, is
@@ -31,12 +34,22 @@ struct BufferRole {
           for (std::int64_t b = 0; b < batches; ++b) {
             for (std::int64_t h = 0; h < part.num_heads(); ++h) {
               visit(b, part.head_begin + h, run.begin + block * run.stride + i,
-                    b * strides[0] + local * strides[1] + h * strides[2]);
+                    pieces.empty() ? b * strides[0] + local * strides[1] + h * strides[2]
+                                   : in_pieces(batches, b, local, h));
             }
           }
         }
       }
     }
+  }
+
+ private:
+  std::int64_t in_pieces(std::int64_t batches, std::int64_t batch, std::int64_t row,
+                         std::int64_t head) const {
+    std::size_t piece = 0;
+    while (head >= pieces[piece + 1]) ++piece;
+    const std::int64_t first = pieces[piece], heads = pieces[piece + 1] - first;
+    return (first * part.num_rows() * batches + (row * batches + batch) * heads + head - first) * dim;
   }
 };
 

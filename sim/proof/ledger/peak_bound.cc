@@ -151,14 +151,16 @@ class Bound {
   std::int64_t ring(bool backward) const {
     const std::int64_t levels =
         strategy_.inner_ring > 1 && strategy_.inner_ring < sharding_.ring_size() ? 2 : 1;
-    return levels * 2 * kv_values_ * bytes_ + (backward ? (levels * 8 * dkv_values_ + dq_values_) * kF32 : 0);
+    return levels * strategy_.slots * kv_values_ * bytes_ +
+           (backward ? (levels * 8 * dkv_values_ + dq_values_) * kF32 : 0);
   }
   std::int64_t pass_q(bool backward) const {
     const std::int64_t n = sharding_.ring_size();
     const std::int64_t travels =
         q_values_ * bytes_ + (backward ? out_values_ * bytes_ + 2 * statistics_ * kF32 : 0);
     const std::int64_t partial = (backward ? dq_values_ : out_values_ + statistics_) * kF32;
-    return 2 * travels + 2 * n * partial + (backward ? (dkv_values_ + 2 * dq_values_) * kF32 : 0);
+    return strategy_.slots * travels + 2 * n * partial +
+           (backward ? (dkv_values_ + 2 * dq_values_) * kF32 : 0);
   }
 
   std::int64_t merging(bool backward) const {
