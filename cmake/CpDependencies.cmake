@@ -101,7 +101,7 @@ if(NOT CP_WITH_CUDA STREQUAL "OFF")
   endif()
   if(CP_WITH_CUDA STREQUAL "ON" AND NOT CP_HAVE_NCCL)
     message(FATAL_ERROR "CP_WITH_CUDA=ON, but not all of it was found "
-      "(CUDA toolkit: ${CUDAToolkit_VERSION}, NCCL: ${NCCL_VERSION}, nvcc: ${CMAKE_CUDA_COMPILER}); "
+      "(CUDA toolkit: ${CUDAToolkit_VERSION}, NCCL ${NCCL_MINIMUM} or later: ${NCCL_VERSION}, nvcc: ${CMAKE_CUDA_COMPILER}); "
       "set CUDAToolkit_ROOT or NCCL_ROOT, or use CP_WITH_CUDA=AUTO")
   endif()
 endif()

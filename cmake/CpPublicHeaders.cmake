@@ -23,6 +23,7 @@ set(CP_PUBLIC_HEADERS_core
   shared/plan/plan.h
   shared/plan/plan_cache.h
   shared/plan/prepared_plan.h
+  shared/plan/prepared_plans.h
   shared/plan/session.h
   shared/plan/target.h
   shared/plan/trace.h

@@ -1,8 +1,12 @@
 # Finds the headers of cudnn-frontend and of cuDNN: CudnnFrontend_FOUND, CudnnFrontend_VERSION, Cudnn_VERSION and the target
 # CudnnFrontend::headers. The library, Cudnn_LIBRARY, is loaded when it is first needed, and building needs none.
+# Headers of a cuDNN that is older than CUDNN_MINIMUM are not taken, and a warning says so.
 #   CP_CUDNN_FRONTEND_DIR   the folder that has cudnn_frontend.h; else that of an installed Python package nvidia-cudnn-frontend, of
 #                           the one that scripts/setup --cuda puts into .deps/, or a system folder
 #   CUDNN_ROOT              where cudnn.h and libcudnn.so are; else the CUDA toolkit's folders, and system folders
+
+# The oldest that scripts/versions builds and tests with (CudnnAbility::attention in shared/plan/cudnn_abilities.cc).
+set(CUDNN_MINIMUM 9.8)
 
 set(CP_CUDNN_FRONTEND_DIR "" CACHE PATH "Folder with cudnn_frontend.h (empty: look for it)")
 
@@ -43,9 +47,17 @@ if(Cudnn_INCLUDE_DIR)
   string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCHLEVEL ([0-9]+).*" "\\1.\\2.\\3" Cudnn_VERSION "${lines}")
 endif()
 
+set(Cudnn_IS_NEW_ENOUGH TRUE)
+if(Cudnn_VERSION VERSION_LESS CUDNN_MINIMUM AND Cudnn_INCLUDE_DIR)
+  set(Cudnn_IS_NEW_ENOUGH FALSE)
+  message(WARNING "cuDNN ${Cudnn_VERSION} in ${Cudnn_INCLUDE_DIR} is older than ${CUDNN_MINIMUM}, the oldest that this builds with, so "
+    "attention on GPUs is left to slower kernels; install a newer one (python3 -m pip install nvidia-cudnn-cu12 puts one under "
+    "nvidia/cudnn) and name it by CUDNN_ROOT")
+endif()
+
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(CudnnFrontend
-  REQUIRED_VARS CudnnFrontend_INCLUDE_DIR Cudnn_INCLUDE_DIR VERSION_VAR CudnnFrontend_VERSION)
+  REQUIRED_VARS CudnnFrontend_INCLUDE_DIR Cudnn_INCLUDE_DIR Cudnn_IS_NEW_ENOUGH VERSION_VAR CudnnFrontend_VERSION)
 
 if(CudnnFrontend_FOUND AND NOT TARGET CudnnFrontend::headers)
   add_library(CudnnFrontend::headers INTERFACE IMPORTED)

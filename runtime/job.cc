@@ -13,7 +13,7 @@
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
-#include "shared/plan/execute.h"
+#include "shared/plan/prepared_plans.h"
 #include "shared/redistribute/lower.h"
 
 namespace cp::runtime {
@@ -35,6 +35,7 @@ class Job::Impl {
         comparison_(*client_),
         plans_(most_plans, [this](const Plan& plan) { compare(plan); }) {
     device_.emplace(environment_, client_, JoinedDeviceOptions{.traces = false});  // nobody can ask for them
+    prepared_.emplace(*device_);
   }
 
   ~Impl() {
@@ -44,24 +45,31 @@ class Job::Impl {
       return;
     }
     if (!last_error_) last_error_ = device_->last_error();
-    device_.reset();
+    leave_device();
     if (client_->failure()) return;  // this is a consequence of that one
     const Error error =
         last_error_.value_or(Error(ErrorKind::check_failed, "the program ended with an exception"));
     client_->report_failure(error.kind(), error.what());
   }
 
-  // The device stays until all are done: a rank that is may still have to send what others wait for, by the
-  // library's threads.
+  // A run that was waited for has ended, but the device may still have to tell the server of its collectives;
+  // whoever says goodbye before that has left without them. The device stays until all are done: a rank that
+  // is may still have to send what others wait for, by the library's threads.
   void finish() {
     if (std::exchange(finished_, true)) return;
     try {
+      device_->synchronize();
       client_->goodbye();
     } catch (const Error& error) {
-      device_.reset();
+      leave_device();
       if (!client_->failure()) client_->report_failure(error.kind(), error.what());
       throw;
     }
+    leave_device();
+  }
+
+  void leave_device() {
+    prepared_.reset();
     device_.reset();
   }
 
@@ -88,25 +96,26 @@ class Job::Impl {
   }
 
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
-                    RankTrace* trace) {
+                    RankTrace* trace, CallerStream caller) {
     if (!has_part(in, out)) return;
     Hasher hasher;
     hasher.add(std::string_view("redistribute")).add(environment_.rank);
     hash(hash(hasher, in.layout), out.layout);
-    run(hash(hasher, options), in, out, trace, [&] {
+    run(hash(hasher, options), in, out, trace, caller, [&] {
       return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank, device_->target());
     });
   }
 
   void redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
-                             const DTensor& grad_in, const GradientOptions& options, RankTrace* trace) {
+                             const DTensor& grad_in, const GradientOptions& options, RankTrace* trace,
+                             CallerStream caller) {
     if (!has_part(grad_out, grad_in)) return;
     Hasher hasher;
     hasher.add(std::string_view("redistribute_backward")).add(environment_.rank);
     // What backward_plan() compares the tensors with follows from these layouts, but not the tensors' own.
     for (const Layout* layout : {&in, &out, &grad_out.layout, &grad_in.layout}) hash(hasher, *layout);
     hasher.add(grad_out.size_bytes).add(grad_in.size_bytes);
-    run(hash(hasher, options), grad_out, grad_in, trace, [&] {
+    run(hash(hasher, options), grad_out, grad_in, trace, caller, [&] {
       return backward_plan(environment_.rank, in, out, grad_out, grad_in, options, device_->target());
     });
   }
@@ -116,12 +125,16 @@ class Job::Impl {
   }
 
   template <class Make>
-  void run(const Hasher& key, const DTensor& in, const DTensor& out, RankTrace* trace, const Make& make) {
-    const Plan& plan = plans_.get(key.digest(), make);
+  void run(const Hasher& key, const DTensor& in, const DTensor& out, RankTrace* trace, CallerStream caller,
+           const Make& make) {
+    const auto plan = [&]() -> const Plan& { return plans_.get(key.digest(), make); };
     const Bindings bindings = {{kRedistributeInput, in.data, in.size_bytes},
                                {kRedistributeOutput, out.data, out.size_bytes}};
-    execute(plan, *device_, bindings, trace);
+    prepared_->get(key.digest(), plan, bindings).run(bindings, caller, trace).wait();
   }
+
+ private:
+  friend class Job;
 
   const JobEnvironment environment_;
   std::shared_ptr<RendezvousClient> client_;
@@ -130,6 +143,7 @@ class Job::Impl {
   std::optional<Error> last_error_;
   PlanCache plans_;
   std::optional<JoinedDevice> device_;
+  std::optional<PreparedPlans> prepared_;  // redistributions
   const int exceptions_ = std::uncaught_exceptions();
   bool finished_ = false;
 };
@@ -148,13 +162,14 @@ PlanCache& Job::plans() { return impl_->plans_; }
 RendezvousClient& Job::rendezvous() { return *impl_->client_; }
 void Job::barrier(const std::string& name) { impl_->client_->barrier(name); }
 void Job::redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
-                       RankTrace* trace) {
-  impl_->redistribute(in, out, options, trace);
+                       RankTrace* trace, CallerStream caller) {
+  impl_->redistribute(in, out, options, trace, caller);
 }
 
 void Job::redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
-                                const DTensor& grad_in, const GradientOptions& options, RankTrace* trace) {
-  impl_->redistribute_backward(in, out, grad_out, grad_in, options, trace);
+                                const DTensor& grad_in, const GradientOptions& options, RankTrace* trace,
+                                CallerStream caller) {
+  impl_->redistribute_backward(in, out, grad_out, grad_in, options, trace, caller);
 }
 
 }  // namespace cp::runtime

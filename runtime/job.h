@@ -71,16 +71,18 @@ class Job {
   // another rank has, or if the job failed.
   void finish();
 
-  // Moves `in` to the layout of `out`, into out's memory, as redistribute() of dtensor.h does, and keeps the
-  // plan. Both memories are the device's and belong to the caller. A rank that is in neither mesh has nothing
-  // to do.
+  // Moves `in` to the layout of `out`, into out's memory, as redistribute() of dtensor.h does. The device
+  // keeps the latest plans ready, so that moving the same layouts again prepares nothing. Both memories are
+  // the device's and belong to the caller. A rank that is in neither mesh has nothing to do. It returns when
+  // `out` has been written; on a GPU it begins behind everything that is on the stream `caller`, CUDA's
+  // default stream unless the program names another.
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
-                    RankTrace* trace = nullptr);
+                    RankTrace* trace = nullptr, CallerStream caller = nullptr);
   // Computes the gradient of redistribute(in -> out), from grad_out to grad_in, times options.scale, as
-  // redistribute_backward() of dtensor.h does, and keeps the plan.
+  // redistribute_backward() of dtensor.h does, and returns and keeps the plan as redistribute() above.
   void redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
                              const DTensor& grad_in, const GradientOptions& options = {},
-                             RankTrace* trace = nullptr);
+                             RankTrace* trace = nullptr, CallerStream caller = nullptr);
 
  private:
   class Impl;

@@ -18,13 +18,16 @@ using runtime::NcclDevice;
 
 namespace {
 bool failed = false;
+std::vector<Measured> all_measured;
 }  // namespace
 
 benchmark::internal::Benchmark* add_benchmark(const std::string& name, int iterations,
                                               std::function<void(benchmark::State&)> body) {
-  const auto guarded = [body = std::move(body)](benchmark::State& state) {
+  const auto guarded = [name, body = std::move(body)](benchmark::State& state) {
     try {
       body(state);
+      Measured& made = all_measured.emplace_back(Measured{name, {}});
+      for (const auto& [counter, value] : state.counters) made.counters[counter] = value.value;
     } catch (const std::exception& error) {
       failed = true;
       state.SkipWithError(error.what());
@@ -34,6 +37,7 @@ benchmark::internal::Benchmark* add_benchmark(const std::string& name, int itera
 }
 
 bool any_failed() { return failed; }
+const std::vector<Measured>& measured() { return all_measured; }
 
 std::unique_ptr<NcclDevice> make_device(Rank rank) {
   runtime::NcclOptions options;

@@ -6,10 +6,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <benchmark/benchmark.h>
 #include <cuda_runtime_api.h>
 
+#include "benchmarks/gpu/targets.h"
 #include "runtime/nccl/nccl_device.h"
 #include "shared/plan/session.h"
 
@@ -24,6 +26,7 @@ benchmark::internal::Benchmark* add_benchmark(const std::string& name, int itera
                                               std::function<void(benchmark::State&)> body);
 // Of those that have run.
 bool any_failed();
+const std::vector<Measured>& measured();  // those that have not failed
 
 // Seconds of one run of the device's session, from the begin of its first step to the end of its last; of
 // `runs` in a row.

@@ -64,14 +64,13 @@ struct CudaMemory::Impl {
     std::int64_t size_bytes = 0;
     DType dtype = DType::f32;
   };
-  DeviceBytes arena;
-  std::int64_t arena_bytes = 0;
+  std::shared_ptr<CudaArena> arena;
   std::vector<DeviceBytes> owned;
   std::vector<Place> places;
 };
 
 CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAllocator& allocator,
-                       std::unique_ptr<CudaMemory> before)
+                       std::shared_ptr<CudaArena> shared)
     : impl_(std::make_unique<Impl>()) {
   const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
   const auto is_missing = [&](std::size_t i) {
@@ -81,25 +80,24 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     if (is_missing(i)) need.asked += plan.buffers[i].bytes();
   }
-  // An arena that is too large is not kept if there are buffers to allocate, too: they may lack what the
-  // arena has too much of. The factor of two is chosen.
-  const std::int64_t most = need.asked > plan.arena_bytes ? 2 * plan.arena_bytes : INT64_MAX;
-  if (before != nullptr && before->impl_->arena_bytes >= plan.arena_bytes &&
-      before->impl_->arena_bytes <= most) {
-    impl_->arena = std::move(before->impl_->arena);
-    impl_->arena_bytes = before->impl_->arena_bytes;
-  }
-  before.reset();
+  // An arena that is too large, and that nobody else has, is not kept if there are buffers to allocate, too:
+  // they may lack what the arena has too much of. The factor of two is chosen.
+  const bool wastes = need.asked > plan.arena_bytes && shared.use_count() == 1;
+  if (shared != nullptr && shared->size_bytes >= plan.arena_bytes &&
+      (!wastes || shared->size_bytes <= 2 * plan.arena_bytes))
+    impl_->arena = std::move(shared);
+  shared.reset();
   const CudaStream filling(CudaStream::Priority::normal);
   if (impl_->arena == nullptr) {
-    impl_->arena = allocate(plan.arena_bytes, "the arena", need, allocator, filling.get());
-    impl_->arena_bytes = plan.arena_bytes;
+    DeviceBytes made = allocate(plan.arena_bytes, "the arena", need, allocator, filling.get());
+    impl_->arena = std::make_shared<CudaArena>(made.get(), plan.arena_bytes, allocator.release);
+    static_cast<void>(made.release());
   }
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     Impl::Place& place = impl_->places.emplace_back(Impl::Place{bound[i], buffer.bytes(), buffer.dtype});
     if (buffer.kind == BufferKind::temporary) {
-      place.data = impl_->arena.get() + buffer.offset_bytes;
+      place.data = impl_->arena->data + buffer.offset_bytes;
     } else if (is_missing(i)) {
       impl_->owned.push_back(
           allocate(buffer.bytes(), str("buffer ", buffer.name), need, allocator, filling.get()));
@@ -110,6 +108,21 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
 }
 
 CudaMemory::~CudaMemory() = default;
+
+CudaArena::~CudaArena() {
+  if (data != nullptr) release(data);
+}
+
+const std::shared_ptr<CudaArena>& CudaMemory::arena() const { return impl_->arena; }
+
+void CudaMemory::move_to(const Plan& plan, std::shared_ptr<CudaArena> arena) {
+  impl_->arena = std::move(arena);
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& buffer = plan.buffers[i];
+    if (buffer.kind == BufferKind::temporary)
+      impl_->places[i].data = impl_->arena->data + buffer.offset_bytes;
+  }
+}
 
 void CudaMemory::bind(const Plan& plan, const Bindings& changed) {
   for (const Binding& binding : changed) check_binding(plan, binding);

@@ -20,6 +20,19 @@ struct CudaAllocator {
 };
 CudaAllocator cuda_allocator();  // cudaMalloc
 
+// Where the temporaries of one plan are on the GPU, or of several plans whose runs follow one another.
+struct CudaArena {
+  std::byte* data = nullptr;
+  std::int64_t size_bytes = 0;
+  void (*release)(void*) = nullptr;
+
+  CudaArena(std::byte* bytes, std::int64_t size, void (*its_release)(void*))
+      : data(bytes), size_bytes(size), release(its_release) {}
+  ~CudaArena();
+  CudaArena(const CudaArena&) = delete;
+  CudaArena& operator=(const CudaArena&) = delete;
+};
+
 class CudaMemory {
  public:
   // Allocates, on the current device, the arena and those of the caller's buffers that have no binding, and
@@ -27,15 +40,22 @@ class CudaMemory {
   // 0xFB, like HostMemory's, so that reading what was never written shows. This waits until the memory is
   // filled, and for nothing else on the device.
   //
-  // `before` is the memory of a plan that has ended, from the same allocator. If its arena is of use, it
-  // becomes that of this object, with its contents.
+  // `shared` is an arena from the same allocator: that of a plan that has ended, or of plans whose runs and
+  // this one's follow one another. If it is large enough, it becomes that of this object too, with its
+  // contents.
   //
   // Throws InvalidInput if a binding has another size than its buffer, or if the GPU's memory is too small;
   // the message has what was asked for, what is free, and the plan's peak.
   explicit CudaMemory(const Plan& plan, const Bindings& bindings,
                       const CudaAllocator& allocator = cuda_allocator(),
-                      std::unique_ptr<CudaMemory> before = nullptr);
+                      std::shared_ptr<CudaArena> shared = nullptr);
   ~CudaMemory();
+
+  const std::shared_ptr<CudaArena>& arena() const;
+  // Puts the plan's temporaries into `arena`, which is not smaller than theirs, for what is launched from
+  // here on; what they hold is lost.
+  void move_to(const Plan& plan, std::shared_ptr<CudaArena> arena);
+
   // Binds buffers anew for the kernels and collectives that are launched from here on; those that were
   // launched before have the addresses of then. Throws InvalidInput as the constructor does, and changes
   // nothing then.

@@ -48,7 +48,12 @@ bool is_finished(cudaEvent_t event) { return is_success(cudaEventQuery(event), "
 
 // ---- StepEvents
 
-StepEvents::StepEvents() { anchor(); }
+StepEvents::StepEvents() {
+  // So that no run of a kept plan has to.
+  ring_.reserve(static_cast<std::size_t>(kRing));
+  pairs_.reserve(static_cast<std::size_t>(kPairs));
+  anchor();
+}
 
 void StepEvents::forget() {
   steps_.clear();

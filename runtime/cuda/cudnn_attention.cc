@@ -7,6 +7,7 @@
 
 #include <cudnn_frontend.h>
 
+#include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cudnn_library.h"
 #include "shared/base/error.h"
 
@@ -113,6 +114,11 @@ class Builder {
     options.set_attn_scale(static_cast<float>(call_.softmax_scale));
     if (is_packed()) options.set_padding_mask(true).set_seq_len_q(q_len_).set_seq_len_kv(k_len_);
     if (shape_.mask == FusedShape::Mask::full) return;
+    if (shape_.mask == FusedShape::Mask::window_tail) {
+      options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+          .set_diagonal_band_left_bound(static_cast<int>(shape_.window));
+      return;
+    }
     bool square = shape_.q_len == shape_.k_len;
     for (const FusedShape::Document& document : shape_.documents) square &= document.q_len == document.k_len;
     const bool top_left = square || shape_.mask == FusedShape::Mask::causal_top_left;
@@ -195,9 +201,22 @@ fe::error_t build_within(Graph& graph, std::int64_t limit) {
           str("all its engines need more than ", limit, " bytes of workspace, at least ", least)};
 }
 
+// 90: the current device is a Hopper.
+int current_sm_version() {
+  int device = 0, major = 0, minor = 0;
+  CP_CUDA(cudaGetDevice(&device));
+  CP_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  CP_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return major * 10 + minor;
+}
+
 CudnnGraph build(const CudnnAttention& call, cudnnContext* handle, const DescribedGpu* gpu,
                  WorkspaceLimit limit) {
-  load_cudnn();
+  const CudnnVersion version = loaded_cudnn_version();
+  const auto lacks = cudnn_lacks(
+      version, cudnn_needs(call.shape, gpu ? gpu->sm_version : current_sm_version(), call.deterministic));
+  for (const CudnnFact* fact : lacks)
+    if (fact->is_defect) return {nullptr, 0, {}, to_text(*fact, version)};
   CudnnGraph built;
   fe::error_t status;
   try {
@@ -215,8 +234,9 @@ CudnnGraph build(const CudnnAttention& call, cudnnContext* handle, const Describ
   } catch (const std::exception& error) {
     status = {fe::error_code_t::CUDNN_BACKEND_API_FAILED, error.what()};
   }
-  if (status.is_bad()) built = {nullptr, 0, {}, status.get_message()};
-  return built;
+  if (status.is_good()) return built;
+  if (lacks.empty()) return {nullptr, 0, {}, status.get_message()};
+  return {nullptr, 0, {}, str(to_text(*lacks.front(), version), " (", status.get_message(), ")")};
 }
 
 enum class Order : std::uint8_t { bshd, bnsd, sbhd };

@@ -7,7 +7,8 @@
 //     refuse_operand();
 //   - left bound L masks j <= i - L, so it is the window itself; bottom-right moves the diagonal by k_len -
 //     q_len, with lengths of each document where lengths are given (compute_ref in
-//     test/python/sdpa/fp16_ref.py);
+//     test/python/sdpa/fp16_ref.py); a left bound needs no right one since cuDNN 9.10.2, but as many keys as
+//     queries where there are no lengths (9.14.0 refuses it above 1024 keys; node/sdpa_support_surface.h);
 //   - stats are the natural logarithm of the row's sum, f32; without ragged offsets backward wants them
 //     packed [batch, heads, seq], with them [rows, heads] (node/scaled_dot_product_flash_attention.h;
 //     test/python/sdpa/fp16.py and Transformer Engine's fused_attn_f16_arbitrary_seqlen.cu, which cuDNN 9.6

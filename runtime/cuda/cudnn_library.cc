@@ -19,11 +19,6 @@ void* cudnn_dlhandle = nullptr;
 namespace cp::runtime {
 namespace {
 
-// The oldest version that is taken: 9.15.1. With older ones the frontend works around a defect: inside
-// backward calls of lengths that are no multiple of 128 it copies lengths from the host, and the host waits
-// for that (node/scaled_dot_product_flash_attention.h).
-constexpr std::size_t kOldest = 91501;
-
 std::string open_library() {
   // cudnn-frontend would take any libcudart that it finds, an older one first; this process has one already.
   ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", str("libcudart.so.", CUDART_VERSION / 1000).c_str(), 0);
@@ -38,24 +33,20 @@ std::string open_library() {
   return errors;
 }
 
-std::size_t loaded_version() {
+CudnnVersion version_of_library() {
   auto* const get_version =
       reinterpret_cast<std::size_t (*)()>(::dlsym(cudnn_frontend::cudnn_dlhandle, "cudnnGetVersion"));
-  return get_version ? get_version() : 0;
-}
-
-std::string text_of(std::size_t version) {
-  return str(version / 10000, ".", version / 100 % 100, ".", version % 100);
+  return get_version ? static_cast<CudnnVersion>(get_version()) : 0;
 }
 
 void refuse_old_library() {
-  const std::size_t version = loaded_version();
-  if (version >= kOldest) return;
+  const CudnnVersion version = version_of_library();
+  constexpr CudnnAbility kNeeds[] = {CudnnAbility::attention};
+  const auto lacks = cudnn_lacks(version, kNeeds);
+  if (lacks.empty()) return;
   cudnn_frontend::cudnn_dlhandle = nullptr;
-  throw InvalidInput(str("fused attention needs cuDNN ", text_of(kOldest), " or newer, but ",
-                         text_of(version),
-                         " was found; put the folder of a newer one first in LD_LIBRARY_PATH (pip install "
-                         "nvidia-cudnn-cu13 puts it under nvidia/cudnn/lib), or plan with the exact engine"));
+  throw InvalidInput(str(to_text(*lacks.front(), version), " (pip install nvidia-cudnn-cu",
+                         CUDART_VERSION / 1000, " puts one under nvidia/cudnn/lib)"));
 }
 
 }  // namespace
@@ -67,18 +58,22 @@ void load_cudnn() {
   const std::string errors = open_library();
   if (cudnn_frontend::cudnn_dlhandle) refuse_old_library();
   if (!cudnn_frontend::cudnn_dlhandle)
-    throw InvalidInput(str("fused attention needs cuDNN ", text_of(kOldest),
-                           " or newer, which was not found (", errors,
+    throw InvalidInput(str("fused attention needs cuDNN ", cudnn_version_text(cudnn_facts().front().since),
+                           " or later, which was not found (", errors,
                            "); add its folder to LD_LIBRARY_PATH, or plan with the exact engine"));
+}
+
+CudnnVersion loaded_cudnn_version() {
+  load_cudnn();
+  return version_of_library();
 }
 
 std::optional<std::string> cudnn_version() {
   try {
-    load_cudnn();
+    return cudnn_version_text(loaded_cudnn_version());
   } catch (const InvalidInput&) {
     return {};
   }
-  return text_of(loaded_version());
 }
 
 }  // namespace cp::runtime

@@ -29,6 +29,7 @@
 #include "shared/plan/bindings.h"
 #include "shared/plan/canonical.h"
 #include "shared/plan/kept_plans.h"
+#include "shared/plan/lane_arenas.h"
 #include "shared/plan/lanes.h"
 #include "shared/plan/rebindable_memory.h"
 
@@ -91,12 +92,13 @@ class GlooDevice::Impl {
     std::optional<HostMemory> before;
     if (place != nullptr) before = place->memory.take();
     place.reset();
-    place = make_ready(plan, bindings, 0, std::move(before));
+    place = make_ready(plan, 0, HostMemory(plan, bindings, std::move(before)));
     used_ = place.get();
   }
 
   PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
-    std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane, {});
+    std::unique_ptr<Prepared> made = make_ready(plan, lane, HostMemory(plan, bindings, arenas_.of(lane)));
+    share(lane, made->memory.memory().arena());
     lanes_.keep(plan, lane);
     return prepared_.add(std::move(made));
   }
@@ -226,12 +228,13 @@ class GlooDevice::Impl {
         .count();
   }
 
-  std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane,
-                                       std::optional<HostMemory> before) {
+  std::unique_ptr<Prepared> make_ready(const Plan& plan, LaneId lane, HostMemory memory) {
     std::vector<StreamId> streams = lanes_.streams_for(plan, lane);
+    // Plans of the lane share communicators, and their staging memory may grow below.
+    if (const EventId last = lanes_.last_end(lane); last >= 0) streams_.await(last);
     auto prepared = std::make_unique<Prepared>(Prepared{&plan,
                                                         lane,
-                                                        RebindableMemory(plan, bindings, std::move(before)),
+                                                        RebindableMemory(plan, std::move(memory)),
                                                         std::move(streams),
                                                         {},
                                                         collective_digests(plan)});
@@ -245,6 +248,12 @@ class GlooDevice::Impl {
             plan, *collective);
     }
     return prepared;
+  }
+
+  // Makes the arena that of the lane's plans, if it is greater than theirs. None of them may run.
+  void share(LaneId lane, const std::shared_ptr<HostArena>& arena) {
+    if (!arenas_.offer(lane, arena)) return;
+    prepared_.for_each_in(lane, [&](Prepared& kept) { kept.memory.move_to(arena); });
   }
 
   StreamId device_stream(StreamId stream) const {
@@ -384,7 +393,8 @@ class GlooDevice::Impl {
   Lanes lanes_;
   Prepared* used_ = nullptr;  // the plan in use
   KeptPlans<Prepared> prepared_;
-  std::atomic<int> kernels_{0};  // that run
+  LaneArenas<HostArena> arenas_;  // of plans that are kept
+  std::atomic<int> kernels_{0};   // that run
   const ArrivedBytes arrived_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::mutex communicators_mutex_;
   std::map<std::string, Member> communicators_;                  // by name and ranks of the group

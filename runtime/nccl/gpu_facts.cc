@@ -6,6 +6,7 @@
 #include "runtime/cuda/fused_kernels.h"
 #include "runtime/cuda/visible_gpus.h"
 #include "runtime/nccl/nccl_device.h"
+#include "runtime/nccl_versions.h"
 #include "shared/base/error.h"
 
 namespace cp::runtime {
@@ -18,8 +19,7 @@ std::string cuda_version(int version) { return str(version / 1000, ".", version 
 std::map<std::string, std::string> gpu_library_versions() {
   std::map<std::string, std::string> versions = FusedKernels::library_versions();
   int nccl = 0, runtime = 0, driver = 0;
-  if (ncclGetVersion(&nccl) == ncclSuccess)
-    versions["nccl"] = str(nccl / 10000, ".", nccl / 100 % 100, ".", nccl % 100);
+  if (ncclGetVersion(&nccl) == ncclSuccess) versions["nccl"] = nccl_version_text(nccl);
   if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) versions["cuda"] = cuda_version(runtime);
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
     versions["cuda driver"] = cuda_version(driver);

@@ -63,9 +63,35 @@ class Entered {
   NcclHandles& handles_;
 };
 
+// NCCL_CTA_POLICY_*, which the headers have since 2.27, and the last one since 2.28.
+constexpr int kDefaultPolicy = 0, kEfficiencyPolicy = 1, kZeroPolicy = 2;
+#ifdef NCCL_CTA_POLICY_ZERO
+static_assert(NCCL_CTA_POLICY_DEFAULT == kDefaultPolicy && NCCL_CTA_POLICY_EFFICIENCY == kEfficiencyPolicy &&
+              NCCL_CTA_POLICY_ZERO == kZeroPolicy);
+#endif
+
+void check_policy(int policy) {
+  if (policy == kDefaultPolicy) return;
+  if (policy != kEfficiencyPolicy) {
+    throw InvalidInput(
+        str("cta_policy ", policy, " is neither ", kDefaultPolicy, " (default) nor ", kEfficiencyPolicy,
+            " (efficiency)",
+            policy == kZeroPolicy ? "; 2 (zero) would need memory at equal offsets on all ranks" : ""));
+  }
+  const auto refusal =
+      refuse_nccl_option(str("cta_policy ", policy, " (efficiency)"), kNcclCtaPolicySince, nccl_versions());
+  if (refusal) throw InvalidInput(*refusal);
+}
+
 bool has_failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
 }  // namespace
+
+NcclVersions nccl_versions() {
+  NcclVersions versions{NCCL_VERSION_CODE, 0};
+  static_cast<void>(ncclGetVersion(&versions.library));
+  return versions;
+}
 
 std::vector<std::vector<const Group*>> split_rounds(const std::map<std::string, Group>& groups) {
   std::vector<std::vector<const Group*>> rounds;
@@ -87,13 +113,7 @@ std::vector<std::vector<const Group*>> split_rounds(const std::map<std::string, 
 
 NcclCommunicators::NcclCommunicators(const NcclOptions& options, NcclHandles& handles)
     : options_(options), handles_(handles) {
-  const std::optional<int> policy = options.communicators.cta_policy;
-  if (policy && *policy != NCCL_CTA_POLICY_DEFAULT && *policy != NCCL_CTA_POLICY_EFFICIENCY) {
-    throw InvalidInput(str(
-        "cta_policy ", *policy, " is neither ", NCCL_CTA_POLICY_DEFAULT, " (default) nor ",
-        NCCL_CTA_POLICY_EFFICIENCY, " (efficiency)",
-        *policy == NCCL_CTA_POLICY_ZERO ? "; 2 (zero) would need memory at equal offsets on all ranks" : ""));
-  }
+  if (options.communicators.cta_policy) check_policy(*options.communicators.cta_policy);
 }
 
 std::vector<NcclCommunicator*> NcclCommunicators::connect(const std::vector<Group>& groups) {
@@ -230,12 +250,15 @@ ncclConfig_t NcclCommunicators::config() const {
   if (wanted.max_ctas) made.maxCTAs = *wanted.max_ctas;
   // NCCL 2.28 compares minCTAs with maxCTAs even if maxCTAs is unset, and then refuses every minCTAs.
   if (wanted.min_ctas && !wanted.max_ctas) made.maxCTAs = NcclCommOptions::kMostCtas;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   if (wanted.cta_policy) made.CTAPolicy = *wanted.cta_policy;
+#endif
   return made;
 }
 
 void NcclCommunicators::register_buffers(const std::vector<NcclCommunicator*>& members,
-                                         std::span<const std::span<std::byte>> buffers) {
+                                         std::span<const std::span<std::byte>> buffers,
+                                         std::vector<Registered>& registered) {
   for (const NcclCommunicator* member : members) {
     const std::string what = str("rank ", options_.rank, " cannot register its buffers with ", member->name);
     const Entered entered(handles_, what, NcclHandles::Call::use);
@@ -243,17 +266,17 @@ void NcclCommunicators::register_buffers(const std::vector<NcclCommunicator*>& m
       Registered made{*member->comm, nullptr};
       const ncclResult_t result = ncclCommRegister(*member->comm, buffer.data(), buffer.size(), &made.handle);
       if (result != ncclSuccess) throw_nccl(result, *member->comm, what);
-      registered_.push_back(made);
+      registered.push_back(made);
     }
   }
 }
 
-void NcclCommunicators::forget_buffers() {
-  if (registered_.empty() || !handles_.enter()) return;
-  for (const Registered& registered : registered_)
-    static_cast<void>(ncclCommDeregister(registered.comm, registered.handle));
+void NcclCommunicators::deregister(std::vector<Registered>& registered) {
+  if (registered.empty() || !handles_.enter()) return;
+  for (const Registered& buffer : registered)
+    static_cast<void>(ncclCommDeregister(buffer.comm, buffer.handle));
   handles_.leave();
-  registered_.clear();
+  registered.clear();
 }
 
 void NcclCommunicators::reset_sequences() {

@@ -24,10 +24,14 @@
 #include "runtime/begun_collectives.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_handles.h"
+#include "runtime/nccl_versions.h"
 #include "shared/base/error.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {
+
+// Of the header that this was built with, and of the library that this process has.
+NcclVersions nccl_versions();
 
 struct NcclCommunicator {
   static constexpr std::size_t kMostUnderWay = 64;  // nccl_order.h says why
@@ -43,7 +47,7 @@ struct NcclCommunicator {
 class NcclCommunicators {
  public:
   // `options` and `handles` must outlive this object. Throws InvalidInput for a cta_policy that has no effect
-  // here.
+  // here: on plans, or with this version of NCCL.
   NcclCommunicators(const NcclOptions& options, NcclHandles& handles);
 
   // Returns the groups' communicators, by GroupId, and makes those that are missing in the order of their
@@ -52,11 +56,17 @@ class NcclCommunicators {
   // After an error the caller must abort the handles.
   std::vector<NcclCommunicator*> connect(const std::vector<Group>& groups);
 
-  // Registers the buffers with each of the communicators (ncclCommRegister) until forget_buffers(). The
-  // buffers stay the caller's.
+  // A buffer that is registered with a communicator.
+  struct Registered {
+    ncclComm_t comm = nullptr;
+    void* handle = nullptr;
+  };
+  // Registers the buffers with each of the communicators (ncclCommRegister), and adds to `registered` what
+  // deregister() needs. The buffers stay the caller's. NCCL keeps their addresses in the GPUs of the peers,
+  // so that they must be deregistered before they are freed, and no collective may use them then.
   void register_buffers(const std::vector<NcclCommunicator*>& members,
-                        std::span<const std::span<std::byte>> buffers);
-  void forget_buffers();
+                        std::span<const std::span<std::byte>> buffers, std::vector<Registered>& registered);
+  void deregister(std::vector<Registered>& registered);
 
   // Waits until the communicator has done what it was asked for. Throws what connect() throws; messages begin
   // with `what`.
@@ -83,16 +93,11 @@ class NcclCommunicators {
   void split(ncclComm_t parent, int color, const Group* group, const Attempt& attempt);
   ncclConfig_t config() const;
 
-  struct Registered {
-    ncclComm_t comm = nullptr;
-    void* handle = nullptr;
-  };
   const NcclOptions& options_;
   NcclHandles& handles_;
   std::map<std::string, std::unique_ptr<NcclCommunicator>> communicators_;  // by name
   ncclComm_t world_ = nullptr;                                              // to split from
   std::int64_t gathers_ = 0;
-  std::vector<Registered> registered_;
 };
 
 // Deals the groups into rounds. Each round is one call of ncclCommSplit, so its groups have no rank in

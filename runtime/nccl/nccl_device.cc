@@ -15,6 +15,7 @@
 #include "runtime/cuda/kernel_launch.h"
 #include "runtime/cuda/step_kernels.h"
 #include "runtime/errors.h"
+#include "runtime/latest_steps.h"
 #include "runtime/nccl/first_error.h"
 #include "runtime/nccl/gpu_facts.h"
 #include "runtime/nccl/nccl_communicators.h"
@@ -27,6 +28,7 @@
 #include "runtime/step_times.h"
 #include "shared/plan/bindings.h"
 #include "shared/plan/kept_plans.h"
+#include "shared/plan/lane_arenas.h"
 #include "shared/plan/lanes.h"
 
 namespace cp::runtime {
@@ -74,7 +76,7 @@ class NcclDevice::Impl {
     try {
       if (is_idle()) {
         collect_all_records();
-        communicators_.forget_buffers();
+        prepared_.for_each([&](Prepared& prepared) { communicators_.deregister(prepared.registered); });
         destroys = handles_.destroy();
       }
     } catch (const Error&) {  // the GPU is lost
@@ -94,17 +96,18 @@ class NcclDevice::Impl {
     // for no stream of the caller's.
     CP_CUDA(cudaDeviceSynchronize());
     std::unique_ptr<Prepared>& place = prepared_.first();
-    std::unique_ptr<CudaMemory> before;
+    std::shared_ptr<CudaArena> before;
     if (place) {
       collect_records(*place);
-      before = std::move(place->memory);
+      communicators_.deregister(place->registered);
+      before = place->memory->arena();
     }
     used_ = nullptr;
+    if (place) latest_.forget(*place->plan);
     place.reset();
     launched_.clear();
     times_.forget();
     events_.restart();
-    communicators_.forget_buffers();
     place = make_ready(plan, bindings, 0, std::move(before));
     used_ = place.get();
   }
@@ -112,7 +115,8 @@ class NcclDevice::Impl {
   PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
     if (options_.before_connect) options_.before_connect(plan.groups);
     CP_CUDA(cudaSetDevice(options_.cuda_device));
-    std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane, nullptr);
+    std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane, arenas_.of(lane));
+    share(lane, made->memory->arena());
     lanes_.keep(plan, lane);
     return prepared_.add(std::move(made));
   }
@@ -129,6 +133,7 @@ class NcclDevice::Impl {
     Prepared& released = prepared_.at(id);
     if (used_ == &released) used_ = nullptr;
     lanes_.release(*released.plan, released.lane);
+    latest_.forget(*released.plan);
     if (handles_.is_ending()) {
       watchdog_.drain();
       events_.forget();
@@ -145,6 +150,7 @@ class NcclDevice::Impl {
     } else {
       watchdog_.drain(released.under_way);
     }
+    communicators_.deregister(released.registered);
     prepared_.remove(id);
   }
 
@@ -153,6 +159,11 @@ class NcclDevice::Impl {
     try {
       const Step& step = *ref.step;
       const StreamId stream = device_stream(step.stream);
+      latest_.launched(stream, *used_->plan, ref.id);
+      if (options_.before_step) {
+        options_.before_step(step, cuda_stream(stream));
+        events_.enqueued(stream);
+      }
       if (const Collective* collective = std::get_if<Collective>(&step.work)) {
         launch_collective(ref, *collective, iteration, stream);
         return;
@@ -166,7 +177,7 @@ class NcclDevice::Impl {
       used_->kernels->launch(ref, iteration, cuda_stream(stream));
       if (options_.traces) events_.end();
     } catch (...) {
-      fail(std::current_exception());
+      fail_at_latest();
     }
   }
 
@@ -210,6 +221,7 @@ class NcclDevice::Impl {
     watchdog_.drain();
     if (error_) throw_error();
     order_.forget();
+    latest_.forget();
     communicators_.forget_ends();
     if (options_.traces && events_.left() < launches_of_run_) read_times();
   }
@@ -249,6 +261,23 @@ class NcclDevice::Impl {
     handles_.abort();
   }
 
+  // In a handler: as fail(), with the steps that were launched last, since CUDA reports an error of running
+  // work by any later call and says of none where it came from. The errors of collectives name theirs.
+  void fail_at_latest() {
+    const std::string latest = latest_.text();
+    try {
+      throw;
+    } catch (const Error& error) {
+      if (latest.empty() || !error.facts().operation.empty()) return fail(std::current_exception());
+      fail(std::make_exception_ptr(
+          Error(error.kind(),
+                str("rank ", options_.rank, ": ", error.what(), "; the steps launched last are ", latest),
+                error.facts())));
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+
   [[noreturn]] void throw_error() const {
     if (!handles_.await_end(options_.abort_timeout)) {
       error_.rethrow(str("; its communicators did not abort within ",
@@ -267,13 +296,15 @@ class NcclDevice::Impl {
     std::vector<StreamId> streams;  // of the device, by the plan's StreamId
     std::unique_ptr<CudaMemory> memory;
     std::optional<StepKernels> kernels;
+    std::vector<NcclCommunicator*> members;  // by GroupId
     std::optional<NcclLaunches> launches;
+    std::vector<NcclCommunicators::Registered> registered;
     std::vector<Digest> digests;             // of collectives, by StepId
     std::atomic<std::int64_t> under_way{0};  // collectives that the watchdog has not seen to end
   };
 
   std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane,
-                                       std::unique_ptr<CudaMemory> before) {
+                                       std::shared_ptr<CudaArena> arena) {
     auto prepared = std::make_unique<Prepared>();
     prepared->plan = &plan;
     prepared->lane = lane;
@@ -281,12 +312,23 @@ class NcclDevice::Impl {
     add_streams(plan, prepared->streams);
     prepared->memory = std::make_unique<CudaMemory>(
         plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
-        std::move(before));
+        std::move(arena));
     prepared->kernels.emplace(plan, prepared->streams, *prepared->memory, libraries_);
     connect(*prepared);
     prepared->digests = collective_digests(plan);
     if (options_.traces) count_steps(plan);
     return prepared;
+  }
+
+  // Makes the arena that of the lane's plans, if it is greater than theirs.
+  void share(LaneId lane, const std::shared_ptr<CudaArena>& arena) {
+    if (!arenas_.offer(lane, arena)) return;
+    if (const EventId last = lanes_.last_end(lane); last >= 0) await(last);
+    prepared_.for_each_in(lane, [&](Prepared& kept) {
+      communicators_.deregister(kept.registered);
+      kept.memory->move_to(*kept.plan, arena);
+      if (options_.communicators.register_buffers) register_buffers(kept);
+    });
   }
 
   static constexpr int kNormal = 0, kHigh = 1;
@@ -322,14 +364,18 @@ class NcclDevice::Impl {
   void connect(Prepared& prepared) {
     const Plan& plan = *prepared.plan;
     try {
-      const std::vector<NcclCommunicator*> members = communicators_.connect(plan.groups);
-      if (options_.communicators.register_buffers)
-        communicators_.register_buffers(members, buffers_of(plan, *prepared.memory));
-      prepared.launches.emplace(plan, *prepared.memory, members, options_.traces);
+      prepared.members = communicators_.connect(plan.groups);
+      if (options_.communicators.register_buffers) register_buffers(prepared);
+      prepared.launches.emplace(plan, *prepared.memory, prepared.members, options_.traces);
     } catch (...) {
       fail(std::current_exception());
       throw_error();
     }
+  }
+
+  void register_buffers(Prepared& prepared) {
+    communicators_.register_buffers(prepared.members, buffers_of(*prepared.plan, *prepared.memory),
+                                    prepared.registered);
   }
 
   // The arena and the caller's buffers, without empty ones.
@@ -422,7 +468,7 @@ class NcclDevice::Impl {
     try {
       return f();
     } catch (...) {
-      fail(std::current_exception());
+      fail_at_latest();
       return 0;
     }
   }
@@ -433,7 +479,7 @@ class NcclDevice::Impl {
       return std::ranges::all_of(cuda_streams_,
                                  [](const CudaStream& stream) { return is_finished(stream.get()); });
     } catch (...) {
-      fail(std::current_exception());
+      fail_at_latest();
       return false;
     }
   }
@@ -522,7 +568,9 @@ class NcclDevice::Impl {
   std::int64_t launches_count_ = 0, collectives_ = 0;
 
   Prepared* used_ = nullptr;  // the plan in use
+  LatestSteps latest_;
   KeptPlans<Prepared> prepared_;
+  LaneArenas<CudaArena> arenas_;  // of plans that are kept
 
   // With traces alone.
   std::size_t launches_of_run_ = 0;  // the most of any plan

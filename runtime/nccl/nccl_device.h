@@ -2,9 +2,10 @@
 // attention is cuDNN's if the build has it.
 //
 // Between prepare() and synchronize() the host waits for nothing, with three exceptions: the first
-// collectives of a communicator connect its ranks; cuBLAS and cuDNN may load a kernel when it runs first; and
-// no more than NcclLaunches::kMostUnderWay collectives of one communicator may be under way. nccl_launch.h
-// tells how the collectives of several communicators are kept in order.
+// collective of a communicator and the first transfer between two ranks connect them, inside of the call and
+// until the peers call it, too; cuBLAS and cuDNN may load a kernel when it runs first; and no more than
+// NcclLaunches::kMostUnderWay collectives of one communicator may be under way. nccl_launch.h tells how the
+// collectives of several communicators are kept in order.
 //
 // A watchdog thread follows the collectives by their events and reports each that begins. The device ends
 // with an error if a collective makes no progress for `timeout`, if NCCL reports an error of its own, or if
@@ -86,6 +87,10 @@ struct NcclOptions {
   // collective may go on for as long again, because a member that has not begun it lives. If it is not set,
   // no collective may.
   std::function<bool(const CollectiveBegin&)> may_wait = {};
+  // Called by launch() before the step is enqueued, with the CUDA stream (cudaStream_t) that the step will
+  // run on: what this function enqueues there runs before the step. Tests delay steps by it, so that a wait
+  // that a plan lacks shows.
+  std::function<void(const Step&, CallerStream)> before_step = {};
 };
 
 // The versions of the libraries, by name: "nccl", "cuda", "cuda driver", "cudnn", as far as they are there.

@@ -5,6 +5,7 @@
 
 #include "runtime/errors.h"
 #include "runtime/nccl_pools.h"
+#include "runtime/nccl_versions.h"
 
 namespace cp::runtime {
 
@@ -13,9 +14,8 @@ void throw_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what, E
   const std::string_view details = last == nullptr ? "" : last;
   const std::string message = str(what, ": ", ncclGetErrorString(result), details.empty() ? "" : " (",
                                   trim(details), details.empty() ? "" : ")");
-  // NCCL has one result, ncclInvalidUsage, for all that it refuses. This is its init.cc: "Duplicate GPU
-  // detected : rank 1 and rank 0 both on CUDA device 1b000".
-  if (details.find("Duplicate GPU") != std::string_view::npos) {
+  // NCCL has one result, ncclInvalidUsage, for all that it refuses.
+  if (says_shared_gpu(details)) {
     facts.advice = "give each rank a GPU of its own, or use --allow-shared-gpu";
     throw InvalidInput(message, std::move(facts));
   }

@@ -9,11 +9,10 @@
 
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_streams.h"
+#include "runtime/nccl_versions.h"
 
 namespace cp::runtime {
 namespace {
-
-constexpr int kKeepsOrderSince = NCCL_VERSION(2, 26, 2);
 
 // Before main(): NCCL reads it once, at its first launch, which may be before this device's.
 const bool kAsked = [] {
@@ -28,7 +27,7 @@ constexpr std::chrono::microseconds kNap{20};
 
 bool nccl_keeps_launch_order() {
   int version = 0;
-  return kAsked && ncclGetVersion(&version) == ncclSuccess && version >= kKeepsOrderSince;
+  return kAsked && ncclGetVersion(&version) == ncclSuccess && version >= kNcclLaunchOrderSince;
 }
 
 bool NcclOrder::await_turn(const NcclCommunicator& member, cudaStream_t stream) {

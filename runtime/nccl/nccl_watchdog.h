@@ -19,6 +19,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/cuda/cuda_streams.h"
 #include "runtime/nccl/nccl_communicators.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/single_reader_queue.h"
@@ -108,7 +109,8 @@ class NcclWatchdog {
 
   const Options options_;
   NcclHandles& handles_;
-  SingleReaderQueue<WatchedCollective> queue_;
+  // Room for what may be under way on a device without traces, so that launching allocates nothing.
+  SingleReaderQueue<WatchedCollective, StepEvents::kPairs> queue_;
   std::atomic<std::int64_t> issued_{0};
   std::atomic<bool> stalled_{false};
 

@@ -1,5 +1,6 @@
-// A queue from one thread to another without a lock, so that neither ever waits for the other. A block that
-// was read is kept for what is written next, so that a queue that never gets longer allocates nothing.
+// A queue from one thread to another without a lock, so that neither ever waits for the other. It has two
+// blocks from the start, and one that was read is kept for what is written next: as long as the queue holds
+// fewer values than a block has room for, it allocates nothing.
 #pragma once
 
 #include <array>
@@ -10,7 +11,8 @@
 
 namespace cp::runtime {
 
-template <class T>
+// `kBlock` is the number of values in a block.
+template <class T, std::size_t kBlock>
 class SingleReaderQueue {
  public:
   SingleReaderQueue() : write_(new Block), read_(write_) {}
@@ -59,8 +61,6 @@ class SingleReaderQueue {
   bool empty() const { return popped() == pushed(); }
 
  private:
-  // The number of values in a block. Chosen, so that the writer allocates only once for 256 values.
-  static constexpr std::size_t kBlock = 256;
   struct Block {
     std::array<T, kBlock> values;
     std::atomic<Block*> next{nullptr};
@@ -74,7 +74,7 @@ class SingleReaderQueue {
   Block* write_;
   std::size_t written_ = 0;
   std::atomic<std::int64_t> pushed_{0}, popped_{0};
-  std::atomic<Block*> spare_{nullptr};
+  std::atomic<Block*> spare_{new Block};
   Block* read_;
   std::size_t read_at_ = 0;
 };

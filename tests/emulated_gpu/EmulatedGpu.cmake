@@ -4,6 +4,7 @@
 #   emulated_threads_test   those of them that are about threads, for the thread sanitizer
 #   gpu_test                tests/gpu on real GPUs; skipped where there is none
 #   cprun_emulated          cprun on it, and late_rank_emulated and passes_rank_emulated, programs that it runs in tests
+#   gpu_benchmark_emulated  gpu_benchmark on it, where Google Benchmark is installed; its times say nothing
 
 get_property(gpu_sources GLOBAL PROPERTY CP_GPU_SOURCES)
 get_property(top_sources GLOBAL PROPERTY CP_RUNTIME_TOP_SOURCES)
@@ -21,7 +22,7 @@ target_compile_definitions(cp_emulated_runtime PUBLIC CP_GPU_EMULATED CP_HAVE_NC
 target_link_libraries(cp_emulated_runtime PUBLIC cp::runtime_base cp_cuda_headers)
 
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS "gpu/*.cc")
-set(gpu_test_helpers runtime/processes.cc identity/identity_case.cc identity/scenario_generator.cc
+set(gpu_test_helpers runtime/processes.cc runtime/allocations.cc identity/identity_case.cc identity/scenario_generator.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
   conformance/kept_conformance_test.cc conformance/process_world.cc)
 file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
@@ -32,14 +33,49 @@ add_test(NAME NcclDeviceWithLaunchOrder WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
   COMMAND emulated_gpu_test --gtest_filter=NcclDevice.ManyGroups*:*NcclIdentity.*Fabric/6)
 set_tests_properties(NcclDeviceWithLaunchOrder PROPERTIES LABELS emulated TIMEOUT 300
   ENVIRONMENT "NCCL_LAUNCH_ORDER_IMPLICIT=1;OPENBLAS_NUM_THREADS=1")
+# Where collectives of one rank may overlap, edges between them are needed, too.
+add_test(NAME NcclDroppedEdgesOfOverlappingCollectives WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+  COMMAND emulated_gpu_test --gtest_filter=NcclDroppedEdges.*)
+set_tests_properties(NcclDroppedEdgesOfOverlappingCollectives PROPERTIES LABELS emulated TIMEOUT 300
+  ENVIRONMENT "NCCL_LAUNCH_ORDER_IMPLICIT=1;CP_EMULATED_NCCL_CONCURRENT=1;OPENBLAS_NUM_THREADS=1")
+# Random steps are late (gpu/slow_steps.h), so that a wait that is missing shows.
+set(slow_steps_filter "Gpu/DeviceConformance.*:NcclDevice.*:*NcclIdentity.*/2:*NcclIdentity.*/4")
+foreach(seed 1 2)
+  add_test(NAME NcclDeviceWithSlowSteps_${seed} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    COMMAND emulated_gpu_test --gtest_filter=${slow_steps_filter})
+  set_tests_properties(NcclDeviceWithSlowSteps_${seed} PROPERTIES LABELS emulated_slow TIMEOUT 600
+    ENVIRONMENT "CP_SLOW_STEPS=${seed};OPENBLAS_NUM_THREADS=1")
+endforeach()
+# A profiler of NCCL's that writes calls down (witness/nccl_witness.cc). Tests look for it beside themselves.
+add_library(nccl_witness MODULE witness/nccl_witness.cc)
+target_link_libraries(nccl_witness PRIVATE cp_build_flags cp_warnings)
+target_include_directories(nccl_witness PRIVATE ${PROJECT_SOURCE_DIR})
+set_target_properties(nccl_witness PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+add_dependencies(emulated_gpu_test nccl_witness)
 if(CP_HAVE_NCCL AND gpu_test_sources)
   cp_add_test(gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} LIBS cp::cli cp_test_support cp::runtime LABEL gpu
     TIMEOUT 600 LOCK gpu)  # one at a time: a GPU takes processes in turns
+  add_dependencies(gpu_test nccl_witness)
+  # Once more as cprun starts ranks (runtime/nccl/nccl_environment.h), where NCCL keeps communicators in order and the device does
+  # not, and with late steps. Each in a process of its own, which forks.
+  set(identity GeneratedScenariosLeaveTheTracesOfTheSimulatedFabric)
+  foreach(test NcclDevice.ManyGroupsAreMadeInOneOrderAndKeepTheirs Gpu/DeviceConformance.GroupsRunOnStreamsOfTheirOwn/Nccl
+      Ranks/NcclIdentity.${identity}/6 Ranks/NcclIdentity.${identity}/8 NcclDroppedEdges.OfRingsAreFound)
+    add_test(NAME ${test}WithLaunchOrder WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} COMMAND gpu_test --gtest_filter=${test})
+    set_tests_properties(${test}WithLaunchOrder PROPERTIES LABELS gpu TIMEOUT 600 RESOURCE_LOCK gpu
+      ENVIRONMENT "NCCL_LAUNCH_ORDER_IMPLICIT=1;CUDA_DEVICE_MAX_CONNECTIONS=32;NCCL_SOCKET_MAGIC=0x6370696d6f726472;OPENBLAS_NUM_THREADS=1")
+  endforeach()
+  foreach(test Gpu/DeviceConformance.GroupsRunOnStreamsOfTheirOwn/Nccl NcclDevice.RunsTheHandPlansLikeTheFabric
+      Ranks/NcclIdentity.${identity}/4)
+    add_test(NAME ${test}WithSlowSteps WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} COMMAND gpu_test --gtest_filter=${test})
+    set_tests_properties(${test}WithSlowSteps PROPERTIES LABELS gpu TIMEOUT 600 RESOURCE_LOCK gpu
+      ENVIRONMENT "CP_SLOW_STEPS=1;OPENBLAS_NUM_THREADS=1")
+  endforeach()
 endif()
 
 # What runs on several threads, alone, for the thread sanitizer: links no more than it needs, and is built on request.
 set(thread_sources ${gpu_test_sources})
-list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|nccl_(conformance|device|failure|refusal|times)_test)\\.cc$")
+list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|slow_steps|nccl_(conformance|device|failure|refusal|times)_test)\\.cc$")
 file(GLOB hand_plan_sources CONFIGURE_DEPENDS "support/hand_*.cc")
 cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sources} runtime/processes.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
@@ -55,4 +91,19 @@ if(TARGET cp_cprun)
     cp_add_executable(${program}_emulated cprun/${program}.cc)
     target_link_libraries(${program}_emulated PRIVATE cp_emulated_runtime)
   endforeach()
+endif()
+
+# For the test of scripts/gpu_hour: that the benchmarks run and are read, not how long they take.
+find_package(benchmark QUIET)
+if(benchmark_FOUND)
+  file(GLOB gpu_benchmark_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/benchmarks/gpu/*.cc")
+  cp_add_executable(gpu_benchmark_emulated ${gpu_benchmark_sources})
+  target_link_libraries(gpu_benchmark_emulated PRIVATE cp::shared cp::sim cp_emulated_runtime benchmark::benchmark)
+endif()
+
+find_package(Python3 3.9 QUIET COMPONENTS Interpreter)
+if(Python3_FOUND AND TARGET cprun_emulated AND TARGET cpsim AND NOT CP_SANITIZE)
+  add_test(NAME GpuHour.OnTheEmulatedGpu WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    COMMAND ${Python3_EXECUTABLE} tests/emulated_gpu/gpu_hour_test.py ${CMAKE_BINARY_DIR})
+  set_tests_properties(GpuHour.OnTheEmulatedGpu PROPERTIES LABELS emulated_slow TIMEOUT 900 COST 50)
 endif()

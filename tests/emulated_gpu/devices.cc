@@ -15,6 +15,7 @@ namespace {
 thread_local int t_device = 0;
 thread_local bool t_in_host_function = false;
 thread_local cudaError_t t_last_error = cudaSuccess;
+thread_local int t_inside = 0;
 
 struct Gpus {
   Gpus() {
@@ -165,21 +166,17 @@ cudaError_t refused(cudaError_t code, const char* function, const std::string& w
   return code;
 }
 
-cudaError_t call(const std::function<cudaError_t()>& body) {
-  cudaError_t error = cudaSuccess;
-  if (forked()) {
-    error = cudaErrorInitializationError;
-  } else if (in_host_function()) {
-    error = refused(cudaErrorNotPermitted, "a function of cudaLaunchHostFunc", "calls CUDA");
-  } else if (device_count() == 0) {
-    error = cudaErrorNoDevice;
-  } else {
-    error = gpu(t_device).error();
-    if (error == cudaSuccess) error = body();
-  }
-  if (error != cudaSuccess) t_last_error = error;
-  return error;
+cudaError_t refusal_of_call() {
+  if (forked()) return cudaErrorInitializationError;
+  if (in_host_function())
+    return refused(cudaErrorNotPermitted, "a function of cudaLaunchHostFunc", "calls CUDA");
+  if (device_count() == 0) return cudaErrorNoDevice;
+  return gpu(t_device).error();
 }
+
+Inside::Inside() { ++t_inside; }
+Inside::~Inside() { --t_inside; }
+bool is_inside() { return t_inside > 0; }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   call([&] {
@@ -192,6 +189,13 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
     gpu(found->device()).push(found, [&](Stream& to) { to.push(std::move(work)); });
     return cudaSuccess;
   });
+}
+
+void enqueue_kernel(cudaStream_t stream, const void* arguments, std::size_t size_bytes,
+                    void (*run)(const void*)) {
+  const Inside inside;
+  const auto* const first = static_cast<const std::byte*>(arguments);
+  enqueue(stream, [copy = std::vector<std::byte>(first, first + size_bytes), run] { run(copy.data()); });
 }
 
 void enqueue_host_function(cudaStream_t stream, cudaHostFn_t function, void* data) {

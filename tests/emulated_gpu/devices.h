@@ -19,6 +19,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "tests/emulated_gpu/emulated_stream.h"
 #include "tests/emulated_gpu/streams.h"
 
 namespace cp::emulated {
@@ -77,8 +78,16 @@ void say(const std::string& message);  // on stderr, as the emulated GPU
 
 // Frame of the interface's functions: what is wrong with the device or the thread comes first, errors are
 // kept for cudaGetLastError.
-cudaError_t call(const std::function<cudaError_t()>& body);
+cudaError_t refusal_of_call();
 cudaError_t& last_error();  // of the thread
+template <class F>
+cudaError_t call(const F& body) {
+  const Inside inside;
+  cudaError_t error = refusal_of_call();
+  if (error == cudaSuccess) error = body();
+  if (error != cudaSuccess) last_error() = error;
+  return error;
+}
 // For a body: says what was wrong, and returns the code.
 cudaError_t refused(cudaError_t code, const char* function, const std::string& why);
 

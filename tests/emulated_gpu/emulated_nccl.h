@@ -3,10 +3,15 @@
 //                                GPU, as in NCCL 2.28
 //   NCCL_LAUNCH_ORDER_IMPLICIT   1: the work of a GPU starts in the order of the calls, whatever its
 //                                communicators and streams
+//   NCCL_PROFILER_PLUGIN         the path of a library that is told of calls (nccl_profiler.h)
 //   CP_EMULATED_NCCL_CONCURRENT  1: work of several communicators may run at once
 // Unless told otherwise the work of one GPU runs one at a time, in the order in which streams come to it:
 // communicators whose order differs between ranks come to a deadlock, as they may on a GPU. Work of one
 // communicator is always in the order of the calls.
+//
+// As NCCL does where it connects at run time, the first collective of a communicator blocks its host thread
+// until all ranks call it, and the first send to a peer until that one receives (in a group: its end). Only
+// an abort on this side ends such a call, the loss of a peer does not.
 //
 // Stricter than NCCL, never laxer: no rank leaves a collective, and no send ends, before all its peers are in
 // it; counts, types, operations and addresses are compared and checked, and what does not fit ends as an
@@ -25,8 +30,13 @@ namespace cp::emulated {
 // NCCL_HOSTID of this thread alone, for ranks that are threads of one process; empty: the environment's.
 void set_host_id(const std::string& host_id);
 
-// How long the first launch of each communicator of this process connects, inside of the call and deaf to
-// aborts (0).
+// What ncclGetVersion() says in this process, and in whose words ranks of one GPU are refused (that of the
+// header).
+void set_nccl_version(int version);
+int nccl_version();
+
+// How long the first launch of each communicator of this process connects beside that, inside of the call and
+// deaf to aborts (0).
 void set_connect_time(std::chrono::milliseconds time);
 // The communicator has an error of its own from now on, as of its proxy thread.
 void break_communicator(ncclComm_t comm);

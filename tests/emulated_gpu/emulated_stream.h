@@ -9,6 +9,17 @@
 
 namespace cp::emulated {
 
+// What the emulation does on the thread that calls it, a GPU's libraries do elsewhere or not at all. A test
+// that counts what the caller's thread does leaves out what happens inside.
+class Inside {
+ public:
+  Inside();
+  ~Inside();
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+bool is_inside();  // this thread
+
 // Enqueues; the work runs on the stream's thread, after what was enqueued before it. `stream` 0 is the
 // default stream of the thread's device. An exception of the work becomes a sticky error of the device, as a
 // failed kernel's would.

@@ -92,6 +92,7 @@ Call<Op> call_of(const Op& step, const CudaMemory& memory, std::int64_t iteratio
 
 template <class Op>
 void enqueue(const Op& step, const CudaMemory& memory, std::int64_t iteration, cudaStream_t stream) {
+  const emulated::Inside inside;
   emulated::enqueue(stream, [call = call_of(step, memory, iteration)] {
     std::memset(call.workspace, 0xFB, call.workspace_size);  // its contents mean nothing before and after
     const HostMemory host(call.plan, call.bindings);

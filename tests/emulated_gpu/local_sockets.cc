@@ -33,8 +33,8 @@ Address address_of(const std::string& name) {  // in the abstract namespace: the
   return made;
 }
 
-Socket make() {
-  Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Socket make(int type = SOCK_STREAM) {
+  Socket socket(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.fd() < 0) fail("socket");
   return socket;
 }
@@ -118,6 +118,33 @@ void receive_all(const Socket& socket, void* data, std::size_t size, const Given
     to += got;
     size -= static_cast<std::size_t>(got);
   }
+}
+
+Socket datagrams_at(const std::string& name) {
+  Socket socket = make(SOCK_DGRAM);
+  const Address at = address_of(name);
+  if (::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&at.address), at.size) != 0)
+    fail(str("datagrams at ", name));
+  return socket;
+}
+
+bool try_send_to(const Socket& socket, const std::string& name, const void* data, std::size_t size) {
+  const Address at = address_of(name);
+  const ssize_t sent = ::sendto(socket.fd(), data, size, MSG_NOSIGNAL,
+                                reinterpret_cast<const sockaddr*>(&at.address), at.size);
+  if (sent < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNREFUSED) fail(str("send to ", name));
+  return sent >= 0;
+}
+
+bool try_receive(const Socket& socket, void* data, std::size_t size) {
+  const ssize_t got = ::recv(socket.fd(), data, size, 0);
+  if (got < 0 && errno != EAGAIN && errno != EINTR) fail("receive a datagram");
+  return got == static_cast<ssize_t>(size);
+}
+
+void wait_to_receive(const Socket& socket) {
+  pollfd polled{socket.fd(), POLLIN, 0};
+  static_cast<void>(::poll(&polled, 1, kPollMs));
 }
 
 std::string unique_socket_name() {

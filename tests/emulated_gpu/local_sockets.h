@@ -38,6 +38,13 @@ Socket accept_from(const Socket& listener, const GivenUp& given_up);
 void send_all(const Socket& socket, const void* data, std::size_t size, const GivenUp& given_up);
 void receive_all(const Socket& socket, void* data, std::size_t size, const GivenUp& given_up);
 
+// Datagrams, which come whole, in order and without a connection. Both functions return at once, and false
+// where there is no room at the other side, nobody there, or nothing to receive.
+Socket datagrams_at(const std::string& name);
+bool try_send_to(const Socket& socket, const std::string& name, const void* data, std::size_t size);
+bool try_receive(const Socket& socket, void* data, std::size_t size);
+void wait_to_receive(const Socket& socket);  // for some milliseconds at most
+
 template <class T>
 void send_value(const Socket& socket, const T& value, const GivenUp& given_up) {
   send_all(socket, &value, sizeof value, given_up);

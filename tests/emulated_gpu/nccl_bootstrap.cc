@@ -92,6 +92,8 @@ void serve(const Socket& listener, int size) {
 
 void set_host_id(const std::string& host_id) { t_host_id = host_id; }
 
+std::string calls_name(const Hello& hello) { return str(hello.listener, ".calls"); }
+
 std::uint64_t host_hash() {
   const char* set = std::getenv("NCCL_HOSTID");
   std::string host = !t_host_id.empty() ? t_host_id : set != nullptr ? set : "";
@@ -112,10 +114,11 @@ Members join(const std::string& root, Hello hello, const GivenUp& given_up) {
   const std::string name = unique_socket_name();
   copy_text(hello.listener, name);
   const Socket listener = listen_at(name);
+  Members members;
+  members.calls = datagrams_at(calls_name(hello));
   const Socket to_root = connect_to(root, given_up);
   send_value(to_root, hello, given_up);
   const auto answer = receive_value<Answer>(to_root, given_up);
-  Members members;
   members.rank = answer.rank;
   members.token = answer.token;
   const auto size = static_cast<std::size_t>(answer.size);

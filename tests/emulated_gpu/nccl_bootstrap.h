@@ -25,6 +25,7 @@ struct Members {
   std::string token;  // the communicator's own, equal on its ranks
   std::vector<Hello> hellos;
   std::vector<Socket> sockets;  // by rank; none with itself
+  Socket calls;                 // where the others say what they have called (nccl_connections.h)
 };
 
 // Serves `size` ranks at the name, on a thread of its own, until each has its answer or all that came have
@@ -32,6 +33,8 @@ struct Members {
 void serve_root(const std::string& name, int size = -1);
 // Throws SocketError where a rank or the root went away, or `given_up`.
 Members join(const std::string& root, Hello hello, const GivenUp& given_up);
+
+std::string calls_name(const Hello& hello);  // of a rank's Members::calls
 
 std::uint64_t host_hash();  // of NCCL_HOSTID, or of the host's name
 

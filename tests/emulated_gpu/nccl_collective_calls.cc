@@ -61,6 +61,7 @@ void check_memory(const NcclOperation& operation, const Communicator& communicat
 }
 
 ncclResult_t add(const char* name, ncclComm_t comm, NcclOperation operation) {
+  const Inside inside;
   return nccl_call(name, [&] {
     const CommunicatorPtr communicator = find_communicator(comm, true);
     require(operation.peer >= 0 && operation.peer < communicator->size(),
@@ -91,6 +92,7 @@ extern "C" {
 
 ncclResult_t ncclGroupStart() { return start_group(); }
 ncclResult_t ncclGroupEnd() {
+  const Inside inside;
   if (is_empty_group()) count_empty_group();
   return end_group();
 }

@@ -1,4 +1,5 @@
 // NCCL's interface: communicators.
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -24,6 +25,8 @@ struct Handles {
   std::set<void*> memory;  // of ncclMemAlloc
   NcclUse use;
 };
+
+std::atomic<int> g_version = NCCL_VERSION_CODE;
 
 Handles& handles() {
   static auto& all = *new Handles;
@@ -65,8 +68,10 @@ CommunicatorPtr make(const ncclConfig_t* config, const Communicator* parent) {
     require(!is_set(config->maxCTAs) || config->maxCTAs > 0, "maxCTAs is positive");
     require(config->minCTAs <= config->maxCTAs,  // also where one is unset, as NCCL 2.28 compares
             "minCTAs is at most maxCTAs");
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     require(!is_set(config->CTAPolicy) || (config->CTAPolicy >= 0 && config->CTAPolicy <= 2),
             "CTAPolicy is 0, 1 or 2");
+#endif
     if (is_set(config->maxCTAs)) most_channels = config->maxCTAs;
     if (is_set(config->blocking))
       blocking = config->blocking != 0;
@@ -144,6 +149,9 @@ void break_communicator(ncclComm_t comm) {
   find_communicator(comm, false)->fail(ncclSystemError, "broken on purpose");
 }
 
+void set_nccl_version(int version) { g_version = version; }
+int nccl_version() { return g_version; }
+
 std::size_t communicator_count() {
   const std::lock_guard lock(handles().mutex);
   return handles().live.size();
@@ -166,7 +174,7 @@ void count_empty_group() {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+  *version = nccl_version();
   return ncclSuccess;
 }
 

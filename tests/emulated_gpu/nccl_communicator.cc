@@ -6,6 +6,7 @@
 
 #include "shared/base/text.h"
 #include "tests/emulated_gpu/devices.h"
+#include "tests/emulated_gpu/emulated_nccl.h"
 #include "tests/emulated_gpu/nccl_launch_order.h"
 
 namespace cp::emulated {
@@ -59,13 +60,18 @@ void Communicator::connect(Members members) {
     for (std::size_t j = 0; j < i; ++j) {
       const Hello &a = members.hellos[j], &b = members.hellos[i];
       if (a.host == b.host && a.device == b.device)
-        throw NcclFailure(ncclInvalidUsage, str("Duplicate GPU detected : rank ", j, " and rank ", i,
-                                                " both on CUDA device ", a.device, "000"));
+        throw NcclFailure(ncclInvalidUsage, nccl_version() >= 23003
+                                                ? "Multiple Ranks are using the same GPU/Partition. Set "
+                                                  "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+                                                : str("Duplicate GPU detected : rank ", j, " and rank ", i,
+                                                      " both on CUDA device ", a.device, "000"));
     }
   }
   const std::lock_guard lock(mutex_);
   members_ = std::move(members);
   transfers_ = std::make_unique<NcclTransfers>(members_.rank, members_.sockets);
+  connections_ = std::make_unique<NcclConnections>(members_);
+  profiler_ = std::make_unique<NcclProfiler>(std::hash<std::string>{}(token()), size(), rank());
 }
 
 ncclResult_t Communicator::state() const {
@@ -120,6 +126,14 @@ void Communicator::finish_job() {
   if (job_.joinable()) job_.join();
 }
 
+void Communicator::connect_peers(const std::vector<NcclOperation>& operations) {
+  try {
+    connections_->connect(operations, [this] { return is_aborted(); });
+  } catch (const SocketError& error) {
+    throw NcclFailure(ncclInternalError, str(name(), " cannot connect its peers: ", error.what()));
+  }
+}
+
 void Communicator::launch(std::vector<NcclOperation> operations, const std::vector<cudaStream_t>& streams) {
   const Use use(*this);
   std::uint64_t turn = 0;
@@ -128,6 +142,7 @@ void Communicator::launch(std::vector<NcclOperation> operations, const std::vect
     turn = issued_;
   }
   if (turn == 0) std::this_thread::sleep_for(std::chrono::milliseconds(g_connect_ms.load()));
+  connect_peers(operations);
   if (is_aborted()) throw NcclFailure(ncclInternalError, str(name(), " was aborted"));
   {
     const std::lock_guard lock(mutex_);
@@ -135,6 +150,7 @@ void Communicator::launch(std::vector<NcclOperation> operations, const std::vect
     const std::uint64_t under_way = issued_ - done_;
     if (under_way > g_most_under_way.load()) g_most_under_way.store(under_way);
   }
+  profiler_->tell(operations);
   const std::uint64_t gpu_turn = launch_order().enqueue();
   Gpu& own = gpu(device_);
   const auto main = find_stream(streams.front());

@@ -18,7 +18,9 @@
 #include <nccl.h>
 
 #include "tests/emulated_gpu/nccl_bootstrap.h"
+#include "tests/emulated_gpu/nccl_connections.h"
 #include "tests/emulated_gpu/nccl_launch_order.h"
+#include "tests/emulated_gpu/nccl_profiler.h"
 #include "tests/emulated_gpu/nccl_transfer.h"
 
 namespace cp::emulated {
@@ -63,8 +65,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void begin(std::function<void()> job);
   void finish_job();
 
-  // Connects at first. Enqueues, unless aborted meanwhile; the calls run as one. All are of this
-  // communicator.
+  // Connects the ranks that these calls need: blocks until their peers have called, too, or the abort.
+  void connect_peers(const std::vector<NcclOperation>& operations);
+  // Does so at first. Enqueues, unless aborted meanwhile; the calls run as one. All are of this communicator.
   void launch(std::vector<NcclOperation> operations, const std::vector<cudaStream_t>& streams);
   bool has_work() const;
   void await_work() const;
@@ -98,6 +101,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const int most_channels_;
   Members members_;
   std::unique_ptr<NcclTransfers> transfers_;
+  std::unique_ptr<NcclConnections> connections_;
+  std::unique_ptr<NcclProfiler> profiler_;
   std::atomic<bool> aborted_{false};
   std::atomic<int> children_{0}, uses_{0};
   std::mutex job_mutex_;

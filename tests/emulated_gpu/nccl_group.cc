@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "shared/base/text.h"
@@ -42,12 +43,29 @@ void enqueue(const Work& work) {
   work.communicator->launch(work.operations, streams);
 }
 
+// Several communicators at once, so that their order in the group does not matter. A failure comes again when
+// the work is enqueued.
+void connect(const std::vector<Work>& all) {
+  if (all.size() < 2) return;
+  std::vector<std::jthread> threads;
+  for (const Work& work : all) {
+    if (!work.communicator->blocking()) continue;
+    threads.emplace_back([&work] {
+      try {
+        work.communicator->connect_peers(work.operations);
+      } catch (const NcclFailure&) {
+      }
+    });
+  }
+}
+
 ncclResult_t close(Open open) {
   ncclResult_t result = ncclSuccess;
   bool blocking = true;
   for (const Job& job : open.jobs) blocking = job.communicator->blocking() && blocking;
   for (const Work& work : open.work) blocking = work.communicator->blocking() && blocking;
   for (Job& job : open.jobs) job.communicator->begin(std::move(job.run));
+  connect(open.work);
   for (Work& work : open.work) {
     // As NCCL does: a communicator that does not block leaves even the launch to a thread.
     if (work.communicator->blocking()) {
@@ -95,22 +113,18 @@ ncclResult_t end_group() {
   return open.error != ncclSuccess ? open.error : close(std::move(open));
 }
 
-ncclResult_t nccl_call(const char* function, const std::function<void()>& body) {
-  ncclResult_t result = ncclSuccess;
-  start_group();
-  try {
-    if (forked() || in_host_function()) throw NcclFailure(ncclUnhandledCudaError, "no GPU in this process");
-    body();
-  } catch (const NcclFailure& failure) {
-    result = failure.code;
-    const std::string what = str(function, ": ", failure.what());
-    set_last_nccl_error(what);
-    say(what);
-    if (failure.group == NcclFailure::Group::stays_open) return result;
-    if (t_open.error == ncclSuccess) t_open.error = result;
-  }
-  const ncclResult_t ended = end_group();
-  return result != ncclSuccess ? result : ended;
+void require_gpu_of_process() {
+  if (forked() || in_host_function()) throw NcclFailure(ncclUnhandledCudaError, "no GPU in this process");
+}
+
+ncclResult_t fail_call(const char* function, const NcclFailure& failure) {
+  const std::string what = str(function, ": ", failure.what());
+  set_last_nccl_error(what);
+  say(what);
+  if (failure.group == NcclFailure::Group::stays_open) return failure.code;
+  if (t_open.error == ncclSuccess) t_open.error = failure.code;
+  static_cast<void>(end_group());
+  return failure.code;
 }
 
 void add_job(const CommunicatorPtr& state, std::function<void()> job) {

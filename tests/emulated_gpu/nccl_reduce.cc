@@ -47,8 +47,9 @@ std::optional<ReduceOp> reduction_of(ncclRedOp_t op) {
 }  // namespace
 
 std::size_t size_bytes(ncclDataType_t type) {
-  static constexpr std::array<std::size_t, ncclNumTypes> sizes = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  return sizes.at(static_cast<std::size_t>(type));
+  static constexpr std::array<std::size_t, 12> kSizes = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  static_assert(ncclNumTypes <= kSizes.size());  // headers before 2.24 lack the last two
+  return kSizes.at(static_cast<std::size_t>(type));
 }
 
 bool can_reduce(ncclRedOp_t op, ncclDataType_t type) {

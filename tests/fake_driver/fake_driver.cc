@@ -78,6 +78,7 @@ FAKE_DRIVER_REFUSES(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 FAKE_DRIVER_REFUSES(cuOccupancyMaxPotentialClusterSize)
 FAKE_DRIVER_REFUSES(cuStreamGetCtx)
 FAKE_DRIVER_REFUSES(cuStreamSynchronize)
+FAKE_DRIVER_REFUSES(cuTensorMapEncodeIm2col)
 FAKE_DRIVER_REFUSES(cuTensorMapEncodeTiled)
 
 }  // extern "C"

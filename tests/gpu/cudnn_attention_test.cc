@@ -53,6 +53,17 @@ const std::vector<Case>& cases() {
       {"Window", {1, 300, 300, 4, 2, 64, 64}, {{0, 300, 0, 300, Kind::window, 0, 70}}},
       {"WindowBottomRight", {1, 150, 300, 2, 2, 128, 64}, {{0, 150, 0, 300, Kind::window, 150, 33}}},
       {"WindowOfOneKey", {1, 65, 65, 2, 2, 64, 64}, {{0, 65, 0, 65, Kind::window, 0, 1}}},
+      // What queries see of the keys before them: 120 rows fewer and fewer of 130; 40 rows all, and further
+      // rows fewer of 100; a document of more queries than keys.
+      {"WindowTail", {1, 120, 130, 4, 2, 64, 64}, {{0, 120, 0, 130, Kind::window, 129, 130}}, false, 50},
+      {"WindowTailOfRowsThatSeeAll",
+       {1, 100, 100, 2, 2, 128, 64},
+       {{0, 100, 0, 100, Kind::window, 99, 139}},
+       true},
+      {"WindowTailOfTwoKeys", {1, 2, 2, 2, 1, 64, 64}, {{0, 2, 0, 2, Kind::window, 1, 2}}},
+      {"DocumentsOfWindowTails",
+       {1, 110, 170, 4, 2, 64, 64},
+       {{0, 40, 0, 140, Kind::window, 139, 190}, {40, 70, 140, 30, Kind::window, 29, 80}}},
       {"OneQuery", {1, 1, 333, 8, 2, 64, 64}, {{0, 1, 0, 333, Kind::full, 0, 0}}},
       {"OddDims", {1, 129, 129, 2, 1, 72, 40}, {{0, 129, 0, 129, Kind::causal, 0, 0}}},
       {"Documents",

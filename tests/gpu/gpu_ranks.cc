@@ -14,6 +14,7 @@
 #include "runtime/errors.h"
 #include "shared/base/text.h"
 #include "shared/plan/target.h"
+#include "tests/gpu/slow_steps.h"
 
 namespace cp::testing {
 namespace {
@@ -123,6 +124,9 @@ runtime::NcclOptions GpuJob::options(Rank rank) const {
     if (id) store.set(key, *id);
     return store.get(key);
   };
+  if (const char* seed = std::getenv("CP_SLOW_STEPS"))
+    options.before_step =
+        slow_at_random(std::strtoull(seed, nullptr, 10) * 1'000 + static_cast<std::uint64_t>(rank));
   return options;
 }
 

@@ -86,7 +86,9 @@ TEST(CudaMemory, TakesOverTheArenaOfThePlanBeforeWhereItIsOfUse) {
   const auto arena_after = [](const Plan& next, const Bindings& bindings) {
     auto before = std::make_unique<CudaMemory>(small_plan(), Bindings{});
     CP_CUDA(cudaMemset(before->data(1) - 8, 0x11, 24));
-    const CudaMemory memory(next, bindings, cuda_allocator(), std::move(before));
+    std::shared_ptr<CudaArena> arena = before->arena();
+    before.reset();
+    const CudaMemory memory(next, bindings, cuda_allocator(), std::move(arena));
     return download(memory.data(1), next.buffers[1].bytes());
   };
   void* data = nullptr;

@@ -72,10 +72,14 @@ TEST(NcclDevice, GroupsSplitFromTheWorldAreNoOtherGroups) {
 
 TEST(NcclDevice, OptionsOfTheCommunicatorsChangeNoResult) {
   CP_REQUIRE_GPU();
+  const bool has_policies =
+      !runtime::refuse_nccl_option("", runtime::kNcclCtaPolicySince, runtime::nccl_versions());
   EXPECT_EQ(run_cases(testing::hand_plans(2), true,
-                      [](NcclOptions& options) {
-                        options.communicators = {
-                            .min_ctas = 1, .max_ctas = 4, .cta_policy = 1, .register_buffers = true};
+                      [has_policies](NcclOptions& options) {
+                        options.communicators = {.min_ctas = 1,
+                                                 .max_ctas = 4,
+                                                 .cta_policy = has_policies ? 1 : 0,
+                                                 .register_buffers = true};
                       }),
             nothing(2));
 }

@@ -135,9 +135,11 @@ TEST(NcclFailure, APeerThatComesLateIsWaitedFor) {
 
 #ifdef CP_GPU_EMULATED
 using Lost = PeerLost;
+using LostBeforeItConnects = Timeout;
 #else
 // Without sockets between ranks NCCL does not see it, and it is a Timeout.
 using Lost = Error;
+using LostBeforeItConnects = Error;
 #endif
 
 TEST(NcclFailure, ALostPeerIsAnErrorThatNamesTheOperation) {
@@ -148,6 +150,32 @@ TEST(NcclFailure, ALostPeerIsAnErrorThatNamesTheOperation) {
                                      NcclOptions options = job.options(rank);
                                      options.timeout = std::chrono::seconds(10);
                                      NcclDevice device(options);
+                                     const Plan plan = sums(rank, {0, 1}, 2);
+                                     device.prepare(plan, {});
+                                     // While it connects NCCL does not notice the loss of a peer.
+                                     device.launch(steps_of(plan)[0], 0);
+                                     device.synchronize();
+                                     if (rank == 1) {
+                                       device.abort();
+                                       return expect<PeerLost>([&] { device.synchronize(); },
+                                                               {"rank 1: the communicators were aborted"});
+                                     }
+                                     device.launch(steps_of(plan)[1], 0);
+                                     return expect<Lost>([&] { device.synchronize(); },
+                                                         {"rank 0: all_reduce #1 on all[0,1]"});
+                                   }),
+            kNothing2);
+}
+
+// The loss does not end the first collective, in which this side connects. The watchdog does.
+TEST(NcclFailure, APeerThatIsLostBeforeItConnectsIsAnErrorToo) {
+  CP_REQUIRE_GPU();
+  const GpuJob job(2);
+  EXPECT_EQ(testing::run_gpu_ranks(2,
+                                   [&](Rank rank) -> std::string {
+                                     NcclOptions options = job.options(rank);
+                                     options.timeout = kTimeout;
+                                     NcclDevice device(options);
                                      const Plan plan = sums(rank, {0, 1});
                                      device.prepare(plan, {});
                                      if (rank == 1) {
@@ -156,12 +184,14 @@ TEST(NcclFailure, ALostPeerIsAnErrorThatNamesTheOperation) {
                                                                {"rank 1: the communicators were aborted"});
                                      }
                                      enqueue_steps(plan, device);
-                                     return expect<Lost>([&] { device.synchronize(); },
-                                                         {"rank 0: all_reduce #0 on all[0,1]"});
+                                     return expect<LostBeforeItConnects>(
+                                         [&] { device.synchronize(); },
+                                         {"rank 0: all_reduce #0 on all[0,1]"});
                                    }),
             kNothing2);
 }
 
+// The first collective connects: the host is in it, and another thread aborts.
 TEST(NcclFailure, AbortEndsAWaitForASilentPeer) {
   CP_REQUIRE_GPU();
   const GpuJob job(2);
@@ -176,11 +206,11 @@ TEST(NcclFailure, AbortEndsAWaitForASilentPeer) {
                     return "";
                   }
                   const auto begin = Clock::now();
-                  enqueue_steps(plan, device);
                   const std::jthread aborter([&] {
                     std::this_thread::sleep_for(milliseconds(100));
                     device.abort();
                   });
+                  enqueue_steps(plan, device);
                   const std::string wrong =
                       expect<PeerLost>([&] { device.synchronize(); }, {"aborted on this side"});
                   return !wrong.empty() || Clock::now() - begin < std::chrono::seconds(3) ? wrong : "late";

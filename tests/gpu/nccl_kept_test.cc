@@ -14,6 +14,10 @@
 #include "shared/plan/builder.h"
 #include "shared/plan/prepared_plan.h"
 #include "tests/gpu/gpu_ranks.h"
+#ifdef CP_GPU_EMULATED
+#include "tests/emulated_gpu/emulated_stream.h"
+#include "tests/runtime/allocations.h"
+#endif
 
 namespace cp {
 namespace {
@@ -116,6 +120,53 @@ TEST(NcclKeptPlans, UseTheirEventsAgain) {
   };
   EXPECT_EQ(testing::run_gpu_ranks(2, run), testing::kNothing2);
 }
+
+#ifdef CP_GPU_EMULATED
+
+// A hundred runs are under way at once, since the loop below waits after each hundred.
+constexpr int kCountedRuns = 10'000, kUncountedRuns = 200;
+
+// Allocations of the caller's thread outside of CUDA and NCCL, in runs of a plan whose buffers change each
+// time.
+std::string counted_runs(const testing::GpuJob& job, Rank rank, std::int64_t& allocations) {
+  runtime::NcclOptions options = job.options(rank);
+  options.traces = false;
+  runtime::NcclDevice device(options);
+  const SumPlan sum(rank);
+  const runtime::CudaStream stream(runtime::CudaStream::Priority::normal);
+  const GpuFloats x, first, second;
+  const std::vector<float> ones(kNumel, 1);
+  CP_CUDA(cudaMemcpy(x.data(), ones.data(), kSizeBytes, cudaMemcpyHostToDevice));
+  const std::array<Bindings, 2> bindings = {
+      Bindings{{sum.x, x.data(), kSizeBytes}, {sum.y, first.data(), kSizeBytes}},
+      Bindings{{sum.x, x.data(), kSizeBytes}, {sum.y, second.data(), kSizeBytes}}};
+  PreparedPlan prepared(device, sum.plan, bindings[0]);
+  std::int64_t before = 0;
+  for (int run = 0; run < kCountedRuns + kUncountedRuns; ++run) {
+    if (run == kUncountedRuns) before = testing::allocations_of_this_thread();
+    prepared.run(bindings[static_cast<std::size_t>(run % 2)], stream.get());
+    if (run % 100 == 0) prepared.last_run().wait();
+  }
+  allocations = testing::allocations_of_this_thread() - before;
+  prepared.last_run().wait();
+  std::vector<float> got(kNumel);
+  CP_CUDA(cudaMemcpy(got.data(), second.data(), kSizeBytes, cudaMemcpyDeviceToHost));
+  return got == std::vector<float>(kNumel, 2) ? "" : str("got ", got[0]);
+}
+
+TEST(NcclKeptPlans, TenThousandRunsAllocateNothing) {
+  testing::leave_out_allocations(emulated::is_inside);
+  const testing::GpuJob job(2);
+  std::array<std::int64_t, 2> allocations{};
+  EXPECT_EQ(
+      testing::run_gpu_ranks(
+          2, [&](Rank rank) { return counted_runs(job, rank, allocations[static_cast<std::size_t>(rank)]); }),
+      testing::kNothing2);
+  EXPECT_EQ(allocations, (std::array<std::int64_t, 2>{0, 0}));
+  testing::leave_out_allocations(nullptr);
+}
+
+#endif
 
 }  // namespace
 }  // namespace cp

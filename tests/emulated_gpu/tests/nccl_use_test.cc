@@ -10,10 +10,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nccl.h>
 
 #include "runtime/errors.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_order.h"
+#include "runtime/nccl_versions.h"
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/execute.h"
@@ -108,6 +110,8 @@ TEST(NcclUse, FewCollectivesAreUnderWayAtOnce) {
                                          b.add(b.stream("main"), AllReduce{group, ReduceOp::max, x, x});
                                        const Plan plan = std::move(b).build({});
                                        device.prepare(plan, {});
+                                       device.launch(steps_of(plan)[0], 0);  // connects
+                                       device.synchronize();
                                        std::jthread aborter;
                                        if (rank == 1) std::this_thread::sleep_for(comes ? 300ms : 900ms);
                                        if (rank == 1 && !comes) return "";
@@ -142,6 +146,68 @@ TEST(NcclUse, APolicyWithoutEffectIsRefused) {
   NcclOptions options = job.options(0);
   options.communicators.cta_policy = 2;
   EXPECT_THROW(NcclDevice device(options), InvalidInput);
+}
+
+// What the emulated library says that it is, until the end of a test.
+class LibraryVersion {
+ public:
+  explicit LibraryVersion(int version) { emulated::set_nccl_version(version); }
+  ~LibraryVersion() { emulated::set_nccl_version(before_); }
+  LibraryVersion(const LibraryVersion&) = delete;
+  LibraryVersion& operator=(const LibraryVersion&) = delete;
+
+ private:
+  const int before_ = emulated::nccl_version();
+};
+
+// A library that is older than the header ignores what it does not know.
+TEST(NcclUse, APolicyThatTheLibraryWouldIgnoreIsRefused) {
+  const GpuJob job(1);
+  NcclOptions options = job.options(0);
+  options.communicators.cta_policy = 1;
+  {
+    const LibraryVersion old(22605);
+    try {
+      NcclDevice device(options);
+      ADD_FAILURE() << "no error";
+    } catch (const InvalidInput& error) {
+      EXPECT_THAT(error.what(),
+                  ::testing::HasSubstr("cta_policy 1 (efficiency) needs NCCL 2.27.0 or later, and "
+                                       "the library found is 2.26.5, which would ignore it"));
+    }
+    options.communicators.cta_policy = 0;
+    const NcclDevice device(options);
+  }
+  const LibraryVersion recent(23203);
+  options.communicators.cta_policy = 1;
+  if (NCCL_VERSION_CODE >= runtime::kNcclCtaPolicySince) {
+    const NcclDevice device(options);
+  } else {
+    EXPECT_THROW(NcclDevice device(options), InvalidInput);
+  }
+}
+
+// Each version refuses two ranks of one GPU in words of its own.
+TEST(NcclUse, RanksThatMayNotShareAGpuAreToldHowWhateverTheVersion) {
+  for (const int version : {22105, 22809, 23007, 23203}) {
+    SCOPED_TRACE(version);
+    const LibraryVersion library(version);
+    const GpuJob job(2);
+    const std::vector<std::string> said = testing::run_gpu_ranks(2, [&](Rank rank) -> std::string {
+      NcclOptions options = job.options(rank);
+      options.cuda_device = 0;
+      NcclDevice device(options);
+      device.prepare(gather(rank), {});
+      return "";
+    });
+    for (const std::string& words : said) {
+      EXPECT_THAT(words, ::testing::HasSubstr(version < runtime::kNcclMultiRankGpuSince
+                                                  ? "Duplicate GPU"
+                                                  : "Multiple Ranks are using"));
+      EXPECT_THAT(words,
+                  ::testing::HasSubstr("; give each rank a GPU of its own, or use --allow-shared-gpu"));
+    }
+  }
 }
 
 // NCCL may have read the variable before.
