@@ -129,17 +129,27 @@ void NcclWatchdog::fetch() {
   }
 }
 
+// An error of the GPU comes with the collective that was due next, since CUDA names no work.
+bool NcclWatchdog::has_happened(cudaEvent_t event, const WatchedCollective& watched) const {
+  try {
+    return is_finished(event);
+  } catch (const Error& error) {
+    throw Error(error.kind(), str(describe(options_.rank, watched), ": ", error.what()),
+                facts_of(options_.rank, watched));
+  }
+}
+
 // Looks at the first collective of the stream. Returns true if it has ended and was removed.
 bool NcclWatchdog::advance(Stream& stream) {
   Pending& first = stream.front();
   const WatchedCollective& watched = first.watched;
   if (!first.has_begun) {
-    if (!is_finished(watched.begin)) return false;
+    if (!has_happened(watched.begin, watched)) return false;
     first.has_begun = true;
     first.since = Clock::now();
     if (options_.on_collective) options_.on_collective(begin_of(watched));
   }
-  if (first.place < issued_.load(std::memory_order_acquire) && is_finished(watched.end)) {
+  if (first.place < issued_.load(std::memory_order_acquire) && has_happened(watched.end, watched)) {
     const auto at = static_cast<std::size_t>(watched.stream);
     if (at >= ended_.size()) ended_.resize(at + 1);
     ++ended_[at];

@@ -104,6 +104,7 @@ class NcclWatchdog {
   // These need look_mutex_.
   void look();
   void fetch();
+  bool has_happened(cudaEvent_t event, const WatchedCollective& watched) const;
   bool advance(Stream& stream);
   void ask_nccl(const Pending& pending);
 
