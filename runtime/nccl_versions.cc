@@ -11,14 +11,14 @@ std::string nccl_version_text(int version) {
 std::optional<std::string> refuse_nccl_option(std::string_view option, int since,
                                               const NcclVersions& versions) {
   const std::string needs = str(option, " needs NCCL ", nccl_version_text(since), " or later, ");
-  if (versions.library < since) {
-    return str(needs, "and the library found is ", nccl_version_text(versions.library),
+  if (versions.loaded < since) {
+    return str(needs, "and the library found is ", nccl_version_text(versions.loaded),
                ", which would ignore it; leave it out, or put the folder of a newer libnccl.so.2 first in "
                "LD_LIBRARY_PATH");
   }
   if (versions.header < since) {
     return str(needs, "and this was built with the header of ", nccl_version_text(versions.header),
-               ", although the library found is ", nccl_version_text(versions.library),
+               ", although the library found is ", nccl_version_text(versions.loaded),
                "; leave it out, or build with a newer nccl.h (NCCL_ROOT)");
   }
   return {};

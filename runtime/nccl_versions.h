@@ -11,7 +11,7 @@
 namespace cp::runtime {
 
 struct NcclVersions {
-  int header = 0, library = 0;
+  int header = 0, loaded = 0;
 };
 
 // The oldest one: of 2.21.5, the oldest that scripts/versions builds with. What is called is older, since

@@ -67,6 +67,13 @@ struct CudaMemory::Impl {
   std::shared_ptr<CudaArena> arena;
   std::vector<DeviceBytes> owned;
   std::vector<Place> places;
+
+  void place_temporaries(const Plan& plan) {
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+      const Buffer& buffer = plan.buffers[i];
+      if (buffer.kind == BufferKind::temporary) places[i].data = arena->data + buffer.offset_bytes;
+    }
+  }
 };
 
 CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAllocator& allocator,
@@ -96,14 +103,12 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     Impl::Place& place = impl_->places.emplace_back(Impl::Place{bound[i], buffer.bytes(), buffer.dtype});
-    if (buffer.kind == BufferKind::temporary) {
-      place.data = impl_->arena->data + buffer.offset_bytes;
-    } else if (is_missing(i)) {
-      impl_->owned.push_back(
-          allocate(buffer.bytes(), str("buffer ", buffer.name), need, allocator, filling.get()));
-      place.data = impl_->owned.back().get();
-    }
+    if (!is_missing(i)) continue;
+    impl_->owned.push_back(
+        allocate(buffer.bytes(), str("buffer ", buffer.name), need, allocator, filling.get()));
+    place.data = impl_->owned.back().get();
   }
+  impl_->place_temporaries(plan);
   CP_CUDA(cudaStreamSynchronize(filling.get()));  // so that every stream finds it filled
 }
 
@@ -117,11 +122,7 @@ const std::shared_ptr<CudaArena>& CudaMemory::arena() const { return impl_->aren
 
 void CudaMemory::move_to(const Plan& plan, std::shared_ptr<CudaArena> arena) {
   impl_->arena = std::move(arena);
-  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
-    const Buffer& buffer = plan.buffers[i];
-    if (buffer.kind == BufferKind::temporary)
-      impl_->places[i].data = impl_->arena->data + buffer.offset_bytes;
-  }
+  impl_->place_temporaries(plan);
 }
 
 void CudaMemory::bind(const Plan& plan, const Bindings& changed) {

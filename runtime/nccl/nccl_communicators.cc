@@ -89,7 +89,7 @@ bool has_failed(ncclResult_t result) { return result != ncclSuccess && result !=
 
 NcclVersions nccl_versions() {
   NcclVersions versions{NCCL_VERSION_CODE, 0};
-  static_cast<void>(ncclGetVersion(&versions.library));
+  static_cast<void>(ncclGetVersion(&versions.loaded));
   return versions;
 }
 

@@ -40,12 +40,10 @@ HostMemory::HostMemory(const Plan& plan, const Bindings& bindings, std::shared_p
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     Place& place = places_.emplace_back(Place{bound[i], buffer.bytes(), buffer.dtype});
-    if (buffer.kind == BufferKind::temporary) {
-      place.data = arena_->bytes.get() + buffer.offset_bytes;
-    } else if (place.data == nullptr) {
+    if (buffer.kind != BufferKind::temporary && place.data == nullptr)
       place.data = owned_[next_owned++].bytes.get();
-    }
   }
+  place_temporaries(plan);
 }
 
 void HostMemory::take_owned(const std::vector<std::int64_t>& sizes, std::vector<Owned> before) {
@@ -81,6 +79,10 @@ HostMemory HostMemory::with_same_addresses() const {
 
 void HostMemory::move_to(const Plan& plan, std::shared_ptr<HostArena> arena) {
   arena_ = std::move(arena);
+  place_temporaries(plan);
+}
+
+void HostMemory::place_temporaries(const Plan& plan) {
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     if (buffer.kind == BufferKind::temporary) places_[i].data = arena_->bytes.get() + buffer.offset_bytes;

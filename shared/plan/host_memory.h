@@ -63,6 +63,8 @@ class HostMemory {
   HostMemory(const Plan& plan, const Bindings& bindings, std::shared_ptr<HostArena> arena,
              std::vector<Owned> before);
   void take_owned(const std::vector<std::int64_t>& sizes, std::vector<Owned> before);
+  // Gives the temporary buffers their addresses in the arena.
+  void place_temporaries(const Plan& plan);
 
   std::shared_ptr<HostArena> arena_;  // as large as the plan's, or larger
   std::vector<Owned> owned_;          // buffers of the caller without a binding, in the plan's order

@@ -37,17 +37,17 @@ TEST(MinimumVersions, AreTheSameInCodeInCMakeAndInTheReadme) {
 }
 
 TEST(NcclVersions, AnOptionNeedsTheHeaderAndTheLibrary) {
-  EXPECT_EQ(refuse_nccl_option("it", 22700, {.header = 22700, .library = 22700}), std::nullopt);
-  EXPECT_EQ(refuse_nccl_option("it", 22700, {.header = 22707, .library = 23203}), std::nullopt);
-  EXPECT_EQ(refuse_nccl_option("it", 22700, {.header = 22809, .library = 22105}),
+  EXPECT_EQ(refuse_nccl_option("it", 22700, {.header = 22700, .loaded = 22700}), std::nullopt);
+  EXPECT_EQ(refuse_nccl_option("it", 22700, {.header = 22707, .loaded = 23203}), std::nullopt);
+  EXPECT_EQ(refuse_nccl_option("it", 22700, {.header = 22809, .loaded = 22105}),
             "it needs NCCL 2.27.0 or later, and the library found is 2.21.5, which would ignore it; leave it "
             "out, or put the folder of a newer libnccl.so.2 first in LD_LIBRARY_PATH");
   EXPECT_EQ(
-      refuse_nccl_option("it", 22700, {.header = 22105, .library = 23203}),
+      refuse_nccl_option("it", 22700, {.header = 22105, .loaded = 23203}),
       "it needs NCCL 2.27.0 or later, and this was built with the header of 2.21.5, although the library "
       "found is 2.32.3; leave it out, or build with a newer nccl.h (NCCL_ROOT)");
   // Both are too old: what is to be done first is said.
-  EXPECT_EQ(refuse_nccl_option("it", 22700, {.header = 22105, .library = 22605}),
+  EXPECT_EQ(refuse_nccl_option("it", 22700, {.header = 22105, .loaded = 22605}),
             "it needs NCCL 2.27.0 or later, and the library found is 2.26.5, which would ignore it; leave it "
             "out, or put the folder of a newer libnccl.so.2 first in LD_LIBRARY_PATH");
 }
