@@ -129,13 +129,16 @@ void NcclWatchdog::fetch() {
   }
 }
 
-// An error of the GPU comes with the collective that was due next, since CUDA names no work.
+// CUDA says of an error of the GPU neither which work failed nor what had ended before, so the message has
+// the collective that the watchdog looked for: it, or what came behind it, is where the rank was.
 bool NcclWatchdog::has_happened(cudaEvent_t event, const WatchedCollective& watched) const {
   try {
     return is_finished(event);
   } catch (const Error& error) {
-    throw Error(error.kind(), str(describe(options_.rank, watched), ": ", error.what()),
-                facts_of(options_.rank, watched));
+    throw Error(
+        error.kind(),
+        str(error.what(), "; the first collective not seen to end is ", describe(options_.rank, watched)),
+        error.facts());
   }
 }
 
