@@ -4,10 +4,13 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
 #include "runtime/cuda/elementwise.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "shared/kernels/elements.h"
 
 namespace cp::runtime {
@@ -17,12 +20,12 @@ namespace {
 template <int kViews, int kStatistics>
 struct RowPlaces {
   struct Dim {
-    std::int64_t size = 1;
+    Divider size;
     std::int64_t view_steps[kViews] = {}, statistic_steps[kStatistics] = {};
   };
-  Dim dims[3];  // outermost first
-  std::int64_t rows = 0;
-  int packs = 0;  // of a row
+  Dim dims[3];            // outermost first
+  std::int64_t rows = 0;  // below 2^31
+  int packs = 0;          // of a row
   Divider by_packs;
   std::int64_t pack_steps[kViews] = {};  // from one pack to the next; all steps of views count packs
 
@@ -31,10 +34,12 @@ struct RowPlaces {
   };
   CP_DEVICE Place at(std::int64_t row) const {
     Place place;
+    auto rest = static_cast<std::uint32_t>(row);
     CP_UNROLL
     for (int d = 2; d >= 0; --d) {
-      const std::int64_t digit = d == 0 ? row : row % dims[d].size;
-      row /= dims[d].size;
+      const std::uint32_t next = d == 0 ? 0 : dims[d].size.quotient(rest);
+      const std::int64_t digit = rest - next * dims[d].size.size;
+      rest = next;
       CP_UNROLL
       for (int i = 0; i < kViews; ++i) place.views[i] += digit * dims[d].view_steps[i];
       CP_UNROLL
@@ -66,11 +71,17 @@ RowPlaces<kViews, kStatistics> places(const std::array<const View*, kViews>& vie
                    [&](std::size_t a, std::size_t b) { return last.strides[a] > last.strides[b]; });
   RowPlaces<kViews, kStatistics> places;
   places.rows = last.shape[0] * last.shape[1] * last.shape[2];
+  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
+  if (places.rows > kMostRows) {
+    throw InvalidInput(str("a kernel over ", last.shape[0], " x ", last.shape[1], " x ", last.shape[2],
+                           " rows of attention: it numbers at most ", kMostRows,
+                           "; split the batch, the sequence or the heads over several calls"));
+  }
   places.packs = static_cast<int>(last.shape[3] / pack);
   places.by_packs = divider(std::max(places.packs, 1));
   for (std::size_t d = 0; d < 3; ++d) {
     const std::size_t dim = order[d], of_statistic = dim == 0 ? 0 : 3 - dim;
-    places.dims[d].size = last.shape[dim];
+    places.dims[d].size = divider(std::max<std::int64_t>(last.shape[dim], 1));
     for (std::size_t i = 0; i < kViews; ++i) places.dims[d].view_steps[i] = views[i]->strides[dim] / pack;
     for (std::size_t i = 0; i < kStatistics; ++i)
       places.dims[d].statistic_steps[i] = statistics[i]->strides[of_statistic];
@@ -188,7 +199,9 @@ struct Merge {
   };
 
   // Merges the packs with the numbers first, first + kThreads, and so on. All packs of out, and then all of
-  // each part, are read before one is used, so that the reads are under way together.
+  // each part, are read before one is used, so that the reads are under way together. Measured on an H200,
+  // parts and out of bf16, as shares of the rate of a copy: so 0.80 to 0.82; with out and a part read
+  // together 0.71 to 0.74; with both read before the factors are known 0.57 to 0.60.
   template <int kCount>
   CP_DEVICE void merge_packs(const Rows& rows, int first) const {
     OwnPacks<kCount> own;

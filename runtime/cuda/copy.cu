@@ -21,11 +21,10 @@ struct CopyUnit {
   CP_DEVICE Unit operator()(const Unit& in, const Unit&) const { return in; }
 };
 
-constexpr std::int64_t kTile = kTransposeTile;
-
 // Sets out[o + r + c * out_step] = in[o + r * in_step + c] for the rows r and columns c of many planes.
-template <class Unit>
+template <class Unit, int kPack>
 struct Transpose {
+  static constexpr std::int64_t kTile = kTransposeTile<Unit>;
   static constexpr int kThreads = kTransposeThreads;
   static constexpr const char* kName = "transpose";
 
@@ -38,14 +37,15 @@ struct Transpose {
     const std::int64_t of_plane = block.index() % (row_tiles * column_tiles);
     const WalkOffsets plane =
         planes.at(static_cast<std::uint32_t>(block.index() / (row_tiles * column_tiles)));
-    transpose_tile(block, of_plane / column_tiles * kTile, of_plane % column_tiles * kTile, rows, columns,
-                   in + plane.in, in_step, out + plane.out, out_step);
+    transpose_tile<kPack>(block, of_plane / column_tiles * kTile, of_plane % column_tiles * kTile, rows,
+                          columns, in + plane.in, in_step, out + plane.out, out_step);
   }
 };
 
 struct TransposePlan {
   std::vector<WalkPart> planes;
   std::int64_t rows = 0, columns = 0, in_step = 0, out_step = 0;
+  bool pairs = false;  // whether units come in pairs, in the rows of one side and the columns of the other
 };
 
 // How the views are copied: either by walks or by a transpose, in units of some bytes.
@@ -57,7 +57,7 @@ struct CopyPlan {
 
 // Looks for a transpose: a loop in which `out` moves by one, and another in which `in` does.
 std::optional<TransposePlan> transpose_of(std::vector<Loop> loops, std::int64_t pack) {
-  constexpr std::int64_t kLeast = kTile / 4;  // shorter runs would fill less than a quarter of a tile; chosen
+  constexpr std::int64_t kLeast = 8;  // shorter runs would leave most of a tile empty; chosen
   const Loop rows = loops.back();
   if (rows.step_b != 1 || rows.step_a <= 1 || rows.size < kLeast) return std::nullopt;
   loops.pop_back();
@@ -66,6 +66,10 @@ std::optional<TransposePlan> transpose_of(std::vector<Loop> loops, std::int64_t 
   if (columns == loops.end()) return std::nullopt;
   TransposePlan plan{{}, rows.size, columns->size, rows.step_a, columns->step_b};
   loops.erase(columns);
+  const auto even = [](auto... numbers) { return ((numbers % 2 == 0) && ...); };
+  plan.pairs = even(plan.rows, plan.columns, plan.in_step, plan.out_step) &&
+               std::all_of(loops.begin(), loops.end(),
+                           [&](const Loop& loop) { return even(loop.step_a, loop.step_b); });
   if (loops.empty()) loops.push_back({1, 0, 0});
   add_walks(loops, pack > 1, pack, 0, 0, plan.planes);
   return plan;
@@ -88,15 +92,31 @@ std::vector<CopyPlan> plans_of(const View& in, const View& out, std::int64_t ele
   return plans;
 }
 
+template <int kPack, class Unit>
+void launch_transpose(cudaStream_t stream, const TransposePlan& plan, const Walk& planes, const Unit* in,
+                      Unit* out) {
+  using Body = Transpose<Unit, kPack>;
+  const std::int64_t row_tiles = ceil_div(plan.rows, Body::kTile),
+                     column_tiles = ceil_div(plan.columns, Body::kTile);
+  launch(
+      stream, {row_tiles * column_tiles * planes.count, kTransposeShared<Unit, kPack>},
+      Body{planes, plan.rows, plan.columns, row_tiles, column_tiles, plan.in_step, plan.out_step, in, out});
+}
+
 template <class Unit>
 void launch_transpose(cudaStream_t stream, const TransposePlan& plan, std::int64_t element_bytes,
                       const std::byte* in, std::byte* out) {
-  const std::int64_t row_tiles = ceil_div(plan.rows, kTile), column_tiles = ceil_div(plan.columns, kTile);
   for (const WalkPart& part : plan.planes) {
-    launch(stream, {row_tiles * column_tiles * part.walk.count, kTransposeShared<Unit>},
-           Transpose<Unit>{part.walk, plan.rows, plan.columns, row_tiles, column_tiles, plan.in_step,
-                           plan.out_step, reinterpret_cast<const Unit*>(in + part.in_offset * element_bytes),
-                           reinterpret_cast<Unit*>(out + part.out_offset * element_bytes)});
+    const auto* from = reinterpret_cast<const Unit*>(in + part.in_offset * element_bytes);
+    auto* to = reinterpret_cast<Unit*>(out + part.out_offset * element_bytes);
+    // Accesses of 2 bytes take more instructions than there is time for.
+    if constexpr (sizeof(Unit) == 2) {
+      if (plan.pairs && is_aligned(from, 4) && is_aligned(to, 4)) {
+        launch_transpose<2>(stream, plan, part.walk, from, to);
+        continue;
+      }
+    }
+    launch_transpose<1>(stream, plan, part.walk, from, to);
   }
 }
 

@@ -15,8 +15,9 @@ struct TransposeF32 {
   std::int64_t rows, columns, column_tiles;
 
   CP_DEVICE void operator()(Block& block) const {
-    transpose_tile(block, block.index() / column_tiles * kTransposeTile,
-                   block.index() % column_tiles * kTransposeTile, rows, columns, in, columns, out, rows);
+    constexpr std::int64_t kTile = kTransposeTile<float>;
+    transpose_tile<1>(block, block.index() / column_tiles * kTile, block.index() % column_tiles * kTile, rows,
+                      columns, in, columns, out, rows);
   }
 };
 
@@ -24,7 +25,7 @@ struct TransposeF32 {
 
 void transpose_f32(cudaStream_t stream, const float* in, float* out, std::int64_t rows,
                    std::int64_t columns) {
-  constexpr std::int64_t kTile = kTransposeTile;
+  constexpr std::int64_t kTile = kTransposeTile<float>;
   const std::int64_t column_tiles = ceil_div(columns, kTile);
   launch(stream, {ceil_div(rows, kTile) * column_tiles, kTransposeShared<float>},
          TransposeF32{in, out, rows, columns, column_tiles});

@@ -9,21 +9,11 @@
 
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/kernel_launch.h"
+#include "runtime/cuda/pack.h"
 #include "runtime/cuda/prepared_kernels.h"
 #include "runtime/cuda/walk.h"
 
 namespace cp::runtime {
-
-// Neighbouring elements that are read or written by one access.
-template <class T, int kCount>
-struct alignas(sizeof(T) * kCount) Pack {
-  T values[kCount];
-};
-
-template <class Address>
-bool is_aligned(const Address* address, std::int64_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) == 0;
-}
 
 // The kernel. F has the types In and Out of a unit, kName, kReadsIn, kReadsOut and Out operator()(In, Out
 // before) const. A block has 256 threads, and each thread has four units: the reads of all four are under way

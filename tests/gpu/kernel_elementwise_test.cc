@@ -159,6 +159,31 @@ TEST(GpuCopy, MovesHeads) {
   }
 }
 
+// Rows and columns swapped, plane by plane: of sizes that come in pairs and of others, of more than a tile,
+// and from addresses that a pair may have and that it may not.
+TEST(GpuCopy, SwapsRowsAndColumns) {
+  CP_SKIP_WITHOUT_GPU();
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const std::int64_t rows : {66, 67, 130}) {
+      for (const std::int64_t columns : {8, 63, 64, 66}) {
+        for (const std::int64_t offset : {0, 1, 2}) {
+          const std::int64_t planes = 3, plane = rows * columns, numel = planes * plane + offset;
+          KernelRun run;
+          std::vector<double> values(static_cast<std::size_t>(numel));
+          // Whole numbers that bf16 holds.
+          for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i * 7 % 251);
+          const BufferId in = run.add(dtype, values),
+                         out = run.add(dtype, std::vector<double>(values.size(), -1));
+          run.run(Copy{dense_view(in, offset, {planes, rows, columns}),
+                       View{out, offset, {planes, rows, columns}, {plane, 1, rows}, {}}});
+          ASSERT_EQ(difference(run, out), "")
+              << name(dtype) << " " << rows << " x " << columns << " from " << offset;
+        }
+      }
+    }
+  }
+}
+
 TEST(GpuCopy, OfMoreDimensionsThanAKernelHas) {
   CP_SKIP_WITHOUT_GPU();
   View in{0, 0, Shape(9, 2), {}, {}}, out{1, 0, Shape(9, 2), {}, {}};
