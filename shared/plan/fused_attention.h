@@ -61,7 +61,7 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
 // Says why a view cannot be an operand of such a call (q, k, v, out, dout, or a gradient dq, dk, dv); nothing
 // if it can. The last stride must be 1; the other strides and the place in the buffer must be multiples of 16
 // bytes, because the kernels move vectors of this size and do not check. With several documents, the heads
-// must lie within a row and gradients must be dense.
+// must lie within a row, and what a backward pass reads and writes must be dense.
 std::optional<std::string> refuse_operand(const FusedShape& shape, const View& view, bool is_gradient);
 
 // The same for lse: it must be contiguous and begin at a multiple of 16 bytes. With several documents it may

@@ -1,18 +1,24 @@
 // Fused attention against its definition in float64, in every form, within bounds derived from how fused
 // kernels compute: products of 16-bit numbers summed in f32; weights and their gradients rounded to 16 bits
 // before they are multiplied again; dk and dv of each query head rounded before heads are added up.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/cudnn_lse.h"
+#include "runtime/cuda/gpu_bytes.h"
 #include "runtime/cuda/step_kernels.h"
 #include "runtime/nccl/nccl_device.h"
 #include "shared/base/error.h"
@@ -40,6 +46,7 @@ struct Case {
   std::vector<MaskSlice> slices;
   bool heads_outside = false;   // [batch, heads, seq, dim] in memory
   std::int64_t other_keys = 0;  // of the same rows, in another call: backward gets the lse and out of all
+  std::int64_t gap = 0;         // elements between rows, as where another batch's rows lie there
 };
 std::ostream& operator<<(std::ostream& out, const Case& tested) { return out << tested.name; }
 
@@ -77,6 +84,25 @@ const std::vector<Case>& cases() {
       {"DocumentsFull",
        {1, 110, 170, 4, 1, 64, 64},
        {{0, 40, 0, 100, Kind::full, 0, 0}, {40, 70, 100, 70, Kind::full, 0, 0}}},
+      {"CausalWithGaps", {1, 257, 257, 4, 2, 128, 128}, {{0, 257, 0, 257, Kind::causal, 0, 0}}, false, 0, 64},
+      {"DocumentsWithGaps",
+       {1, 200, 200, 4, 2, 64, 64},
+       {{0, 61, 0, 61, Kind::causal, 0, 0}, {61, 139, 61, 139, Kind::causal, 0, 0}},
+       false,
+       0,
+       64},
+      {"SmallDocuments",
+       {1, 13, 13, 3, 1, 16, 16},
+       {{0, 11, 0, 11, Kind::causal, 0, 0}, {11, 2, 11, 2, Kind::causal, 0, 0}}},
+      {"SmallDocumentsWithGaps",
+       {1, 13, 13, 3, 1, 16, 16},
+       {{0, 11, 0, 11, Kind::causal, 0, 0}, {11, 2, 11, 2, Kind::causal, 0, 0}},
+       false,
+       0,
+       16},
+      {"DocumentsSomeOfOneQuery",
+       {1, 4, 10, 6, 3, 16, 16},
+       {{0, 1, 0, 6, Kind::full, 0, 0}, {1, 3, 6, 4, Kind::full, 0, 0}}},
   };
   return all;
 }
@@ -204,16 +230,48 @@ class Definition {
   const double u_, tiny_;
 };
 
+// The sizes of small packed calls too, whose rows and columns are less than a tile.
+TEST(CudnnLse, IsTransposed) {
+  CP_SKIP_WITHOUT_GPU();
+  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1},
+                                      {2, 6},
+                                      {6, 2},
+                                      {3, 13},
+                                      {13, 3},
+                                      {200, 4},
+                                      {64, 65},
+                                      {129, 64}}) {
+    std::vector<float> in(static_cast<std::size_t>(rows * columns)), out(in.size(), -1);
+    std::iota(in.begin(), in.end(), 0.0F);
+    const runtime::GpuBytes from(std::as_bytes(std::span(in))), to(std::as_bytes(std::span(out)));
+    runtime::transpose_f32(nullptr, reinterpret_cast<const float*>(from.data()),
+                           reinterpret_cast<float*>(to.data()), rows, columns);
+    CP_CUDA(cudaMemcpy(out.data(), to.data(), out.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        ASSERT_EQ(out[static_cast<std::size_t>(c * rows + r)], in[static_cast<std::size_t>(r * columns + c)])
+            << rows << " x " << columns << " at " << r << ", " << c;
+  }
+}
+
 class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DType>> {
  protected:
   const Case& tested() const { return std::get<0>(GetParam()); }
   DType dtype() const { return std::get<1>(GetParam()); }
 
-  // With a row of NaNs before and behind: what lies there neither shows in results nor changes.
-  View place(const Values& values, std::int64_t seq, std::int64_t heads, std::int64_t dim) {
+  // With a row of NaNs before and behind, and NaNs in the gaps: what lies there neither shows in results nor
+  // changes.
+  View place(const Values& values, std::int64_t seq, std::int64_t heads, std::int64_t dim, std::int64_t gap) {
     const std::int64_t batch = tested().shape.batch, row = heads * dim;
     View view = dense_view(0, row, {batch, seq, heads, dim});
     Values placed = values;
+    if (gap > 0) {
+      view.strides[1] += gap, view.strides[0] = seq * view.strides[1];
+      placed.assign(static_cast<std::size_t>(batch * view.strides[0]), std::nan(""));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        placed[i / static_cast<std::size_t>(row) * static_cast<std::size_t>(view.strides[1]) +
+               i % static_cast<std::size_t>(row)] = values[i];
+    }
     if (tested().heads_outside) {
       view.strides = {seq * heads * dim, dim, seq * dim, 1};
       std::size_t from = 0;
@@ -232,7 +290,7 @@ class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DTyp
   }
   View unwritten(const View& like) {
     return place(Values(static_cast<std::size_t>(like.numel()), std::nan("")), like.shape[1], like.shape[2],
-                 like.shape[3]);
+                 like.shape[3], 0);
   }
   View rows(const Values& values) {
     const testing::AttentionShape& shape = tested().shape;
@@ -274,6 +332,9 @@ class FusedAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DTyp
     const auto before = static_cast<std::size_t>(view.offset);
     for (std::size_t i = 0; i < before; ++i)
       ASSERT_TRUE(std::isnan(all[i]) && std::isnan(all[all.size() - 1 - i])) << what << " has a neighbour";
+    ASSERT_EQ(std::ranges::count_if(all, [](double value) { return std::isnan(value); }),
+              static_cast<std::ptrdiff_t>(all.size() - actual.size()))
+        << what << " has something in its gaps";
   }
 
   KernelRun run_;
@@ -320,12 +381,13 @@ TEST_P(FusedAttentionTest, IsTheDefinition) {
   const AttentionOutputs all = tested().other_keys > 0 ? whole_rows(inputs, tested().other_keys) : forward;
   const Expected expected = Definition(inputs, forward, all, dout, dtype()).compute();
 
-  const View q = place(inputs.q, shape.q_len, shape.q_heads, shape.head_dim),
-             k = place(inputs.k, shape.kv_len, shape.kv_heads, shape.head_dim),
-             v = place(inputs.v, shape.kv_len, shape.kv_heads, shape.v_head_dim);
+  const View q = place(inputs.q, shape.q_len, shape.q_heads, shape.head_dim, tested().gap),
+             k = place(inputs.k, shape.kv_len, shape.kv_heads, shape.head_dim, tested().gap),
+             v = place(inputs.v, shape.kv_len, shape.kv_heads, shape.v_head_dim, tested().gap);
   AttentionForward step;
   step.q = q, step.k = k, step.v = v;
-  step.out = place(Values(forward.out.size(), std::nan("")), shape.q_len, shape.q_heads, shape.v_head_dim);
+  step.out = place(Values(forward.out.size(), std::nan("")), shape.q_len, shape.q_heads, shape.v_head_dim,
+                   tested().gap);
   step.lse = rows(Values(forward.lse.size(), std::nan("")));
   step.softmax_scale = inputs.softmax_scale;
   step.slices = tested().slices;
@@ -337,10 +399,11 @@ TEST_P(FusedAttentionTest, IsTheDefinition) {
 
   form->backward = true;
   if (const auto why = refuse(library, *form)) GTEST_SKIP() << "forward alone: " << *why;
+  if (const auto why = refuse_operand(*form, q, false)) GTEST_SKIP() << "forward alone: " << *why;
   AttentionBackward back;
   back.q = q, back.k = k, back.v = v;
-  back.out = place(all.out, shape.q_len, shape.q_heads, shape.v_head_dim);
-  back.dout = place(dout, shape.q_len, shape.q_heads, shape.v_head_dim);
+  back.out = place(all.out, shape.q_len, shape.q_heads, shape.v_head_dim, tested().gap);
+  back.dout = place(dout, shape.q_len, shape.q_heads, shape.v_head_dim, tested().gap);
   back.lse = rows(all.lse);
   back.dq = unwritten(q), back.dk = unwritten(k), back.dv = unwritten(v);
   back.softmax_scale = inputs.softmax_scale;

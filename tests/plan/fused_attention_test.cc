@@ -176,6 +176,11 @@ TEST(FusedAttention, RefusesWithTheValue) {
   FusedShape packed = call();
   packed.documents = {{1000, 1000}, {24, 24}};
   EXPECT_EQ(refuse(h100, packed), std::nullopt);
+  FusedShape queries = call();
+  queries.q_len = 2, queries.mask = FusedShape::Mask::full, queries.documents = {{1, 1000}, {1, 24}};
+  EXPECT_EQ(refuse(h100, queries), "of 2 documents of one query each cuDNN writes a wrong log-sum-exp");
+  queries.q_len = 3, queries.documents = {{1, 1000}, {2, 24}};
+  EXPECT_EQ(refuse(h100, queries), std::nullopt);
   EXPECT_EQ(refuse(cudnn_attention("sm80"), packed), "no kernel supports several documents");
   EXPECT_THROW(cudnn_attention("sm70"), InvalidInput);
 }
@@ -202,6 +207,9 @@ TEST(FusedAttention, RefusesOperandsByTheirStrides) {
   interleaved.strides = {1024 * 3 * 8 * 128, 3 * 8 * 128, 128, 1};
   EXPECT_FALSE(refuse_operand(shape, interleaved, false));
   EXPECT_TRUE(refuse_operand(shape, interleaved, true));
+  shape.backward = true;
+  EXPECT_TRUE(refuse_operand(shape, interleaved, false));
+  EXPECT_FALSE(refuse_operand(shape, bshd, false));
   EXPECT_FALSE(refuse_operand(shape, bshd, true));
   EXPECT_TRUE(refuse_operand(shape, bnsd, false));
 }
