@@ -54,7 +54,7 @@ FusedShape fused_shape(const AttentionShape& shape, bool backward) {
 
 // A plan of one fused step; its buffers are called as in AttentionBackward.
 Plan attention_step(const AttentionShape& shape, bool backward) {
-  const Target& target = runtime::gpu_target_of(0);
+  const cp::Target& target = runtime::gpu_target_of(0);
   PlanBuilder b(0, target);
   const auto tensor = [&](const char* name, bool is_input, std::int64_t heads) {
     const std::int64_t numel = shape.seq_len * heads * kHeadDim;

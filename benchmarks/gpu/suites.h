@@ -5,6 +5,7 @@ namespace cp::benchmarks {
 
 void register_attention();
 void register_ring();
+void register_exact();
 void register_moves();
 void register_host_cost();
 
