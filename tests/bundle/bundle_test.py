@@ -236,6 +236,35 @@ class Bundle(unittest.TestCase):
         self.bundle("glibc=2.4\ncuda=12\n")
         self.assertRegex(self.run_it("check", driver=old).stdout, r"\ndriver +550\.54\.15\n")
 
+    def test_the_newer_cudnn_is_taken_unless_one_is_named(self):
+        self.bundle("glibc=2.4\ncuda=13\n", "cprun", '#include <cstdio>\n#include <cstdlib>\n'
+                    'int main() { const char* path = std::getenv("LD_LIBRARY_PATH"); std::puts(path ? path : "none"); }\n')
+        for folder, version in (("system", "9.14.0"), ("named", "9.8.0"), ("python", "9.19.0")):
+            os.mkdir(self.path(folder))
+            open(self.path(folder, "libcudnn.so." + version), "w").close()
+            os.symlink("libcudnn.so." + version, self.path(folder, "libcudnn.so.9"))
+
+        def script(name, *lines):
+            with open(self.path(name), "w") as file:
+                file.write("#!/bin/sh\n" + "\n".join(lines) + "\n")
+            os.chmod(self.path(name), 0o755)
+            return self.path(name)
+
+        known = ["\tlibcudnn.so.9 (libc6,x86-64) => " + self.path("system", "libcudnn.so.9"),
+                 "\tlibcublas.so.13 (libc6,x86-64) => " + self.path("system", "libcublas.so.13")]
+        ldconfig = script("ldconfig", "cat <<E", *known, "E")
+
+        def folders(python, **more):
+            environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+            # The script of Python that asks for folders alone says nothing here.
+            asked = script("asked", "grep -q cudnnGetVersion && echo '{}' || true".format(python))
+            return command(self.path("run"), "cprun", env=dict(environment, CP_LDCONFIG=ldconfig, PYTHON=asked, **more)).stdout
+
+        self.assertIn(self.path("python"), folders("91900 " + self.path("python")))
+        self.assertNotIn(self.path("python"), folders("91400 " + self.path("python")))
+        self.assertNotIn(self.path("python"), folders(""))
+        self.assertNotIn(self.path("python"), folders("91900 " + self.path("python"), LD_LIBRARY_PATH=self.path("named")))
+
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
