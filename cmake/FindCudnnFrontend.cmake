@@ -63,7 +63,7 @@ if(CudnnFrontend_FOUND AND NOT TARGET CudnnFrontend::headers)
   add_library(CudnnFrontend::headers INTERFACE IMPORTED)
   set_target_properties(CudnnFrontend::headers PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${CudnnFrontend_INCLUDE_DIR};${Cudnn_INCLUDE_DIR}"
-    # Nothing here writes graphs down, and without that the header compiles in half the time.
-    INTERFACE_COMPILE_DEFINITIONS "NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING;CUDNN_FRONTEND_SKIP_JSON_LIB"
+    # Its own JSON library stays on: graphs are written down by it.
+    INTERFACE_COMPILE_DEFINITIONS "NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING"
     INTERFACE_LINK_LIBRARIES "${CMAKE_DL_LIBS}")
 endif()

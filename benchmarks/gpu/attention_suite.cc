@@ -110,11 +110,11 @@ class DirectAttention {
     if (cudnn_frontend::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS)
       throw InvalidInput("cuDNN makes no handle");
     const runtime::CudnnAttention call = runtime::dense_bshd(fused_shape(shape, backward), 0.08);
-    graph_ = runtime::build_cudnn_graph(call, handle_);
+    graph_ = runtime::build_cudnn_graph(runtime::graph_key(call), handle_);
     if (!graph_.graph) throw InvalidInput(graph_.refusal);
     workspace_ = std::make_unique<DeviceBytes>(graph_.workspace_bytes);
     const std::int64_t rows = shape.seq_len * std::max(shape.q_heads, shape.kv_heads);
-    for (const runtime::CudnnTensor operand : runtime::operands(call))
+    for (const runtime::CudnnTensor operand : runtime::operands(call.shape))
       bind(operand, rows * kHeadDim * size_bytes(DType::bf16));
     bind(runtime::CudnnTensor::lse, rows * size_bytes(DType::f32));
   }

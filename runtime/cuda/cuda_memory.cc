@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/cuda/bound_alignment.h"
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_streams.h"
 #include "shared/base/error.h"
@@ -67,6 +68,7 @@ struct CudaMemory::Impl {
   std::shared_ptr<CudaArena> arena;
   std::vector<DeviceBytes> owned;
   std::vector<Place> places;
+  std::vector<std::int64_t> alignments;  // of bindings, by BufferId
 
   void place_temporaries(const Plan& plan) {
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
@@ -80,6 +82,8 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
                        std::shared_ptr<CudaArena> shared)
     : impl_(std::make_unique<Impl>()) {
   const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
+  impl_->alignments = bound_alignments(plan);
+  for (const Binding& binding : bindings) check_alignment(plan, impl_->alignments, binding);
   const auto is_missing = [&](std::size_t i) {
     return plan.buffers[i].kind != BufferKind::temporary && bound[i] == nullptr;
   };
@@ -126,7 +130,10 @@ void CudaMemory::move_to(const Plan& plan, std::shared_ptr<CudaArena> arena) {
 }
 
 void CudaMemory::bind(const Plan& plan, const Bindings& changed) {
-  for (const Binding& binding : changed) check_binding(plan, binding);
+  for (const Binding& binding : changed) {
+    check_binding(plan, binding);
+    check_alignment(plan, impl_->alignments, binding);
+  }
   for (const Binding& binding : changed)
     impl_->places[static_cast<std::size_t>(binding.buffer)].data = static_cast<std::byte*>(binding.data);
 }

@@ -44,7 +44,8 @@ class CudaMemory {
   // this one's follow one another. If it is large enough, it becomes that of this object too, with its
   // contents.
   //
-  // Throws InvalidInput if a binding has another size than its buffer, or if the GPU's memory is too small;
+  // Throws InvalidInput if a binding has another size than its buffer, if its address is not aligned as a
+  // fused step of the plan needs it (bound_alignment.h), or if the GPU's memory is too small;
   // the message has what was asked for, what is free, and the plan's peak.
   explicit CudaMemory(const Plan& plan, const Bindings& bindings,
                       const CudaAllocator& allocator = cuda_allocator(),

@@ -10,6 +10,7 @@
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cudnn_library.h"
 #include "shared/base/error.h"
+#include "shared/plan/cudnn_abilities.h"
 
 namespace cp::runtime {
 namespace {
@@ -19,40 +20,6 @@ using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using TensorPtr = std::shared_ptr<Tensor_attributes>;
 
-struct Extents {
-  std::int64_t rows, heads, dim;  // rows of all documents
-};
-
-Extents extents(const FusedShape& shape, CudnnTensor operand) {
-  switch (operand) {
-    case CudnnTensor::q:
-    case CudnnTensor::dq:
-      return {shape.q_len, shape.q_heads, shape.head_dim};
-    case CudnnTensor::k:
-    case CudnnTensor::dk:
-      return {shape.k_len, shape.kv_heads, shape.head_dim};
-    case CudnnTensor::v:
-    case CudnnTensor::dv:
-      return {shape.k_len, shape.kv_heads, shape.v_head_dim};
-    default:
-      return {shape.q_len, shape.q_heads, shape.v_head_dim};
-  }
-}
-
-// As the library counts: a batch of documents of the longest one's length.
-struct Lengths {
-  std::int64_t batch, q, k;
-};
-Lengths lengths(const FusedShape& shape) {
-  if (shape.documents.empty()) return {shape.batch, shape.q_len, shape.k_len};
-  Lengths made{static_cast<std::int64_t>(shape.documents.size()), 0, 0};
-  for (const FusedShape::Document& document : shape.documents) {
-    made.q = std::max(made.q, document.q_len);
-    made.k = std::max(made.k, document.k_len);
-  }
-  return made;
-}
-
 std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& dims) {
   std::vector<std::int64_t> strides(dims.size(), 1);
   for (std::size_t i = dims.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * dims[i];
@@ -61,8 +28,8 @@ std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& dims) {
 
 class Builder {
  public:
-  Builder(const CudnnAttention& call, const DescribedGpu* gpu)
-      : call_(call), shape_(call.shape), lengths_(lengths(call.shape)), graph_(std::make_shared<Graph>()) {
+  Builder(const CudnnGraphKey& key, const DescribedGpu* gpu)
+      : key_(key), shape_(key.shape), lengths_(lengths(key)), graph_(std::make_shared<Graph>()) {
     graph_->set_io_data_type(shape_.dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -84,7 +51,7 @@ class Builder {
   }
 
  private:
-  bool is_packed() const { return !shape_.documents.empty(); }
+  bool is_packed() const { return key_.bucket.has_value(); }
 
   void forward(const TensorPtr& q, const TensorPtr& k, const TensorPtr& v) {
     auto options = fe::graph::SDPA_attributes().set_name("attention_forward").set_generate_stats(true);
@@ -97,8 +64,9 @@ class Builder {
   void backward(const TensorPtr& q, const TensorPtr& k, const TensorPtr& v) {
     auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward");
     set_mask(options);
-    if (is_packed()) options.set_max_total_seq_len_q(shape_.q_len).set_max_total_seq_len_kv(shape_.k_len);
-    if (call_.deterministic) options.set_deterministic_algorithm(true);
+    if (is_packed())
+      options.set_max_total_seq_len_q(key_.bucket->q_rows).set_max_total_seq_len_kv(key_.bucket->k_rows);
+    if (key_.deterministic) options.set_deterministic_algorithm(true);
     const TensorPtr out = input("out", CudnnTensor::out), dout = input("dout", CudnnTensor::dout);
     Tensor_attributes stats;
     stats.set_name("lse");
@@ -111,7 +79,7 @@ class Builder {
 
   template <class Options>
   void set_mask(Options& options) {
-    options.set_attn_scale(static_cast<float>(call_.softmax_scale));
+    options.set_attn_scale(static_cast<float>(key_.softmax_scale));
     if (is_packed()) options.set_padding_mask(true).set_seq_len_q(q_len_).set_seq_len_kv(k_len_);
     if (shape_.mask == FusedShape::Mask::full) return;
     if (shape_.mask == FusedShape::Mask::window_tail) {
@@ -119,12 +87,9 @@ class Builder {
           .set_diagonal_band_left_bound(static_cast<int>(shape_.window));
       return;
     }
-    bool square = shape_.q_len == shape_.k_len;
-    for (const FusedShape::Document& document : shape_.documents) square &= document.q_len == document.k_len;
-    const bool top_left = square || shape_.mask == FusedShape::Mask::causal_top_left;
     options
-        .set_diagonal_alignment(top_left ? fe::DiagonalAlignment_t::TOP_LEFT
-                                         : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
+        .set_diagonal_alignment(key_.top_left ? fe::DiagonalAlignment_t::TOP_LEFT
+                                              : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
         .set_diagonal_band_right_bound(0);
     if (shape_.mask == FusedShape::Mask::window)
       options.set_diagonal_band_left_bound(static_cast<int>(shape_.window));
@@ -137,9 +102,9 @@ class Builder {
   }
 
   Tensor_attributes& describe(Tensor_attributes& tensor, CudnnTensor operand) {
-    const Extents extent = extents(shape_, operand);
+    const CudnnExtents extent = extents(shape_, operand);
     const std::int64_t rows = is_query_side(operand) ? lengths_.q : lengths_.k;
-    const Shape& given = strides(call_, operand);
+    const Shape& given = strides(key_, operand);
     const std::vector<std::int64_t> dims = {lengths_.batch, extent.heads, rows, extent.dim};
     std::vector<std::int64_t> stride = {given[0], given[2], given[1], given[3]};
     if (is_packed()) stride[0] = rows * stride[2];
@@ -178,9 +143,9 @@ class Builder {
                               .set_stride({1, 1, 1, 1}));
   }
 
-  const CudnnAttention& call_;
+  const CudnnGraphKey& key_;
   const FusedShape& shape_;
-  const Lengths lengths_;
+  const CudnnLengths lengths_;
   std::shared_ptr<Graph> graph_;
   TensorPtr q_len_, k_len_;
 };
@@ -210,139 +175,91 @@ int current_sm_version() {
   return major * 10 + minor;
 }
 
-CudnnGraph build(const CudnnAttention& call, cudnnContext* handle, const DescribedGpu* gpu,
-                 WorkspaceLimit limit) {
+// Runs f(), which says how it went.
+template <class F>
+fe::error_t caught(const F& f) {
+  try {
+    return f();
+  } catch (const std::exception& error) {
+    return {fe::error_code_t::CUDNN_BACKEND_API_FAILED, error.what()};
+  }
+}
+
+CudnnGraph build(const CudnnGraphKey& key, cudnnContext* handle, const DescribedGpu* gpu) {
   const CudnnVersion version = loaded_cudnn_version();
   const auto lacks = cudnn_lacks(
-      version, cudnn_needs(call.shape, gpu ? gpu->sm_version : current_sm_version(), call.deterministic));
+      version,
+      cudnn_needs(key.shape, key.bucket, gpu ? gpu->sm_version : current_sm_version(), key.deterministic));
   for (const CudnnFact* fact : lacks)
     if (fact->is_defect) return {nullptr, 0, {}, to_text(*fact, version)};
   CudnnGraph built;
-  fe::error_t status;
-  try {
-    built.graph = Builder(call, gpu).build();
+  fe::error_t status = caught([&] {
+    built.graph = Builder(key, gpu).build();
     Graph& graph = *built.graph;
-    status = graph.validate();
-    if (status.is_good())
-      status = handle ? graph.build_operation_graph(handle) : graph.build_operation_graph();
-    if (status.is_good())
-      status = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
-    if (status.is_good()) status = graph.check_support();
-    if (status.is_good()) status = limit ? build_within(graph, *limit) : graph.build_plans();
-    if (status.is_good()) status = graph.get_workspace_size(built.workspace_bytes);
-    if (status.is_good()) status = graph.get_plan_name(built.engine);
-  } catch (const std::exception& error) {
-    status = {fe::error_code_t::CUDNN_BACKEND_API_FAILED, error.what()};
-  }
+    fe::error_t went = graph.validate();
+    if (went.is_good()) went = handle ? graph.build_operation_graph(handle) : graph.build_operation_graph();
+    if (went.is_good()) went = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
+    if (went.is_good()) went = graph.check_support();
+    if (went.is_good()) went = key.limit ? build_within(graph, *key.limit) : graph.build_plans();
+    if (went.is_good()) went = graph.get_workspace_size(built.workspace_bytes);
+    if (went.is_good()) went = graph.get_plan_name(built.engine);
+    return went;
+  });
   if (status.is_good()) return built;
   if (lacks.empty()) return {nullptr, 0, {}, status.get_message()};
   return {nullptr, 0, {}, str(to_text(*lacks.front(), version), " (", status.get_message(), ")")};
 }
 
-enum class Order : std::uint8_t { bshd, bnsd, sbhd };
-
-CudnnAttention dense(const FusedShape& shape, double softmax_scale, Order order) {
-  CudnnAttention call;
-  call.shape = shape;
-  call.softmax_scale = softmax_scale;
-  const auto of = [&](CudnnTensor operand) -> Shape {
-    const auto [rows, heads, dim] = extents(shape, operand);
-    switch (order) {
-      case Order::bshd:
-        break;
-      case Order::bnsd:
-        return {heads * rows * dim, dim, rows * dim, 1};
-      case Order::sbhd:
-        return {heads * dim, shape.batch * heads * dim, dim, 1};
-    }
-    return {rows * heads * dim, heads * dim, dim, 1};
-  };
-  call.q = of(CudnnTensor::q);
-  call.k = of(CudnnTensor::k);
-  call.v = of(CudnnTensor::v);
-  call.out = of(CudnnTensor::out);
-  if (shape.backward) {
-    call.dout = call.out;
-    call.dq = call.q;
-    call.dk = call.k;
-    call.dv = call.v;
-  }
-  return call;
+// The name of the engine, and what the frontend writes.
+CudnnGraph read(std::span<const std::byte> bytes, cudnnContext* handle, const DescribedGpu* gpu) {
+  load_cudnn();
+  const auto name_end = std::ranges::find(bytes, std::byte{0});
+  if (name_end == bytes.end()) return {nullptr, 0, {}, "it has no name of an engine"};
+  CudnnGraph made;
+  made.graph = std::make_shared<Graph>();
+  made.engine.assign(reinterpret_cast<const char*>(bytes.data()),
+                     static_cast<std::size_t>(name_end - bytes.begin()));
+  const std::span<const std::byte> rest(name_end + 1, bytes.end());
+  const auto* const first = reinterpret_cast<const std::uint8_t*>(rest.data());
+  const std::vector<std::uint8_t> written(first, first + rest.size());
+  fe::error_t status = caught([&] {
+    Graph& graph = *made.graph;
+    if (gpu) graph.set_sm_version(gpu->sm_version).set_device_properties(gpu->properties);
+    constexpr bool kPrecompiled = true, kWarmUp = false;
+    fe::error_t went = handle ? graph.deserialize(handle, written, kPrecompiled, kWarmUp)
+                              : graph.deserialize(written, kPrecompiled);
+    if (went.is_good()) went = graph.get_workspace_size(made.workspace_bytes);
+    return went;
+  });
+  if (status.is_bad()) return {nullptr, 0, {}, status.get_message()};
+  return made;
 }
 
 }  // namespace
 
-CudnnAttention dense_bshd(const FusedShape& shape, double softmax_scale) {
-  return dense(shape, softmax_scale, Order::bshd);
+CudnnGraph build_cudnn_graph(const CudnnGraphKey& key, cudnnContext* handle) {
+  return build(key, handle, nullptr);
 }
-CudnnAttention dense_bnsd(const FusedShape& shape, double softmax_scale) {
-  return dense(shape, softmax_scale, Order::bnsd);
-}
-CudnnAttention dense_sbhd(const FusedShape& shape, double softmax_scale) {
-  return dense(shape, softmax_scale, Order::sbhd);
+CudnnGraph build_cudnn_graph(const CudnnGraphKey& key, const DescribedGpu& gpu) {
+  return build(key, nullptr, &gpu);
 }
 
-std::vector<CudnnTensor> operands(const CudnnAttention& call) {
-  std::vector<CudnnTensor> all = {CudnnTensor::q, CudnnTensor::k, CudnnTensor::v, CudnnTensor::out};
-  if (call.shape.backward)
-    all.insert(all.end(), {CudnnTensor::dout, CudnnTensor::dq, CudnnTensor::dk, CudnnTensor::dv});
-  return all;
+std::vector<std::byte> write_cudnn_graph(const CudnnGraph& graph) {
+  std::vector<std::uint8_t> written;
+  constexpr bool kStructure = false;
+  if (caught([&] { return graph.graph->serialize(written, kStructure); }).is_bad()) return {};
+  std::vector<std::byte> bytes;
+  for (const char letter : graph.engine) bytes.push_back(static_cast<std::byte>(letter));
+  bytes.push_back(std::byte{0});
+  const std::span<const std::byte> plan = std::as_bytes(std::span(written));
+  bytes.insert(bytes.end(), plan.begin(), plan.end());
+  return bytes;
 }
-
-bool is_query_side(CudnnTensor operand) {
-  return operand == CudnnTensor::q || operand == CudnnTensor::out || operand == CudnnTensor::dout ||
-         operand == CudnnTensor::dq;
+CudnnGraph read_cudnn_graph(std::span<const std::byte> bytes, cudnnContext* handle) {
+  return read(bytes, handle, nullptr);
 }
-
-std::string_view name(CudnnTensor operand) {
-  constexpr std::string_view kNames[] = {"q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv"};
-  return kNames[static_cast<std::size_t>(operand) - 1];
-}
-
-Shape& strides(CudnnAttention& call, CudnnTensor operand) {
-  switch (operand) {
-    case CudnnTensor::q:
-      return call.q;
-    case CudnnTensor::k:
-      return call.k;
-    case CudnnTensor::v:
-      return call.v;
-    case CudnnTensor::out:
-      return call.out;
-    case CudnnTensor::dout:
-      return call.dout;
-    case CudnnTensor::dq:
-      return call.dq;
-    case CudnnTensor::dk:
-      return call.dk;
-    case CudnnTensor::dv:
-      return call.dv;
-    default:
-      break;
-  }
-  CP_INVARIANT(false, "tensor ", static_cast<std::int64_t>(operand), " is no operand");
-  return call.q;
-}
-const Shape& strides(const CudnnAttention& call, CudnnTensor operand) {
-  return strides(const_cast<CudnnAttention&>(call), operand);
-}
-
-Shape normal_strides(const View& view) {
-  Shape normal = view.strides;
-  for (std::size_t i = 0; i < normal.size(); ++i) {
-    if (view.shape[i] > 1) continue;
-    normal[i] = 1;
-    for (std::size_t j = i + 1; j < normal.size(); ++j)
-      if (view.shape[j] > 1) normal[i] = std::max(normal[i], view.shape[j] * view.strides[j]);
-  }
-  return normal;
-}
-
-CudnnGraph build_cudnn_graph(const CudnnAttention& call, cudnnContext* handle, WorkspaceLimit limit) {
-  return build(call, handle, nullptr, limit);
-}
-CudnnGraph build_cudnn_graph(const CudnnAttention& call, const DescribedGpu& gpu, WorkspaceLimit limit) {
-  return build(call, nullptr, &gpu, limit);
+CudnnGraph read_cudnn_graph(std::span<const std::byte> bytes, const DescribedGpu& gpu) {
+  return read(bytes, nullptr, &gpu);
 }
 
 DescribedGpu describe_gpu(int sm_version, const std::string& json) {
@@ -352,11 +269,6 @@ DescribedGpu describe_gpu(int sm_version, const std::string& json) {
   if (status.is_bad())
     throw InvalidInput(str("cuDNN does not accept the description of the GPU: ", status.get_message()));
   return {sm_version, std::move(properties)};
-}
-
-std::int64_t packed_lse_bytes(const FusedShape& shape) {
-  if (shape.documents.empty()) return 0;
-  return align_up(shape.q_len * shape.q_heads * 4, 256);
 }
 
 }  // namespace cp::runtime

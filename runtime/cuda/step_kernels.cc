@@ -1,5 +1,9 @@
 #include "runtime/cuda/step_kernels.h"
 
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,7 +20,21 @@ std::string named(const Step& step) {
   return step.label.empty() ? operation : str(operation, " \"", step.label, "\"");
 }
 
-// Chooses among the libraries' kernels and the project's own.
+std::string described(const StepRef& ref) { return str("step ", ref.id, " (", named(*ref.step), ")"); }
+
+// The step, if it is a fused one.
+std::optional<FusedStep> fused_step(const StepRef& ref, std::span<const StreamId> streams) {
+  const auto& kernel = std::get<Kernel>(ref.step->work);
+  const StreamId stream = streams[static_cast<std::size_t>(ref.step->stream)];
+  const auto of = [&](const auto* op) -> std::optional<FusedStep> {
+    if (op == nullptr || op->engine != AttentionEngine::fused) return {};
+    return FusedStep{described(ref), stream, op};
+  };
+  if (auto forward = of(std::get_if<AttentionForward>(&kernel))) return forward;
+  return of(std::get_if<AttentionBackward>(&kernel));
+}
+
+// Chooses among the libraries' kernels and the project's own, for steps that are not fused.
 class Preparation {
  public:
   Preparation(std::span<const StreamId> streams, const CudaMemory& memory, LibraryKernels& libraries)
@@ -27,8 +45,6 @@ class Preparation {
                                  [&](const MatMul& op) {
                                    return product(op, streams_[static_cast<std::size_t>(step.stream)]);
                                  },
-                                 [&](const AttentionForward& op) { return attention(op); },
-                                 [&](const AttentionBackward& op) { return attention(op); },
                                  [&](const RowKernel& op) -> PreparedKernel {
                                    throw InvalidInput(str("the GPU has no kernel ", name(op.operation),
                                                           "; it has ", join(host_target().kernels, ", ")));
@@ -39,17 +55,6 @@ class Preparation {
  private:
   PreparedKernel product(const MatMul& op, StreamId stream) const {
     if (PreparedKernel kernel = libraries_.products.prepare(op, stream, memory_)) return kernel;
-    return prepare(op, memory_);
-  }
-
-  template <class Op>
-  PreparedKernel attention(const Op& op) const {
-    if (op.engine == AttentionEngine::exact) return prepare(op, memory_);
-    try {
-      if (PreparedKernel kernel = libraries_.fused.prepare(op, memory_)) return kernel;
-    } catch (const InvalidInput& error) {
-      throw InvalidInput(str(error.what(), "; use the exact engine, which supports every shape"));
-    }
     return prepare(op, memory_);
   }
 
@@ -68,15 +73,28 @@ StepKernels::StepKernels(const Plan& plan, std::span<const StreamId> streams, co
                          LibraryKernels& libraries)
     : impl_(std::make_unique<Impl>()) {
   const Preparation preparation(streams, memory, libraries);
-  for (const StepRef& ref : steps_of(plan)) {
-    PreparedKernel& kernel = impl_->kernels.emplace_back();
-    if (is_collective(*ref.step)) continue;
+  const std::vector<StepRef> steps = steps_of(plan);
+  impl_->kernels.resize(steps.size());
+  std::vector<FusedStep> fused;
+  std::vector<std::size_t> ids;  // of these
+  for (std::size_t id = 0; id < steps.size(); ++id) {
+    const Step& step = *steps[id].step;
+    if (is_collective(step)) continue;
+    if (auto as_fused = fused_step(steps[id], streams)) {
+      fused.push_back(*std::move(as_fused));
+      ids.push_back(id);
+      continue;
+    }
     try {
-      kernel = preparation.kernel_of(*ref.step);
+      impl_->kernels[id] = preparation.kernel_of(step);
     } catch (const InvalidInput& error) {
-      throw InvalidInput(str("step ", ref.id, " (", named(*ref.step), "): ", error.what()));
+      throw InvalidInput(str(described(steps[id]), ": ", error.what()));
     }
   }
+  FusedPlan prepared = libraries.fused.prepare(fused, memory);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    impl_->kernels[ids[i]] = prepared.kernels.empty() ? preparation.kernel_of(*steps[ids[i]].step)
+                                                      : std::move(prepared.kernels[i]);
 }
 
 StepKernels::~StepKernels() = default;

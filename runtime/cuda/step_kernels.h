@@ -1,6 +1,6 @@
 // StepKernels has the kernels of one prepared plan on the GPU. What a launch needs beside its operands
 // (tables of mask slices, the graphs and offsets of the fused library) is made and uploaded once, by the
-// constructor. A launch only enqueues.
+// constructor; graphs are built on several threads. A launch only enqueues.
 #pragma once
 
 #include <cstdint>

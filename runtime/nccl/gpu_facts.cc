@@ -1,13 +1,17 @@
 #include "runtime/nccl/gpu_facts.h"
 
+#include <array>
+
 #include <nccl.h>
 
 #include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/fused_graph.h"
 #include "runtime/cuda/fused_kernels.h"
 #include "runtime/cuda/visible_gpus.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl_versions.h"
 #include "shared/base/error.h"
+#include "shared/plan/cudnn_target.h"
 
 namespace cp::runtime {
 namespace {
@@ -44,7 +48,9 @@ const Target& gpu_target_of(int cuda_device) {
   int major = 0, minor = 0;
   CP_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda_device));
   CP_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda_device));
-  return gpu_target(str("sm", major, minor));
+  const std::string gpu = str("sm", major, minor);
+  const std::optional<CudnnVersion> version = fused_library_version();
+  return version ? gpu_target(gpu, std::array{*version}) : gpu_target(gpu);
 }
 
 }  // namespace cp::runtime

@@ -1,6 +1,7 @@
 #include "runtime/nccl/nccl_backend.h"
 
 #include <chrono>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,23 +15,32 @@
 #include "runtime/this_host.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/plan/cudnn_target.h"
 
 namespace cp::runtime {
 namespace {
 
-// Separates the fields of GpuOfRank in a text. Names of hosts, GPUs and targets, and ids of boots, have no
-// line end.
+// Separates what ranks say in a text. Names of hosts, GPUs and targets, and ids of boots, have no line end.
 constexpr char kBetween = '\n';
 
-std::string text_of(const GpuOfRank& gpu) {
-  return str(gpu.host, kBetween, gpu.address, kBetween, gpu.name, kBetween, gpu.target, kBetween, gpu.boot);
+// What a rank tells the others.
+struct RankFacts {
+  GpuOfRank gpu;           // its target is that of the generation
+  std::string with_cudnn;  // the name of the target with this rank's cuDNN
+};
+
+std::string text_of(const RankFacts& facts) {
+  const GpuOfRank& gpu = facts.gpu;
+  return str(gpu.host, kBetween, gpu.address, kBetween, gpu.name, kBetween, gpu.target, kBetween, gpu.boot,
+             kBetween, facts.with_cudnn);
 }
 
-GpuOfRank gpu_from(const std::string& text) {
+RankFacts facts_from(const std::string& text) {
   const std::vector<std::string_view> parts = split(text, kBetween);
-  CP_INVARIANT(parts.size() == 5, text);
-  return {std::string(parts[0]), std::string(parts[1]), std::string(parts[2]), std::string(parts[3]),
-          std::string(parts[4])};
+  CP_INVARIANT(parts.size() == 6, text);
+  return {{std::string(parts[0]), std::string(parts[1]), std::string(parts[2]), std::string(parts[3]),
+           std::string(parts[4])},
+          std::string(parts[5])};
 }
 
 RankGpu gpu_of_this_rank(const JobEnvironment& job, RendezvousClient& client) {
@@ -44,12 +54,19 @@ RankGpu gpu_of_this_rank(const JobEnvironment& job, RendezvousClient& client) {
   own.cuda_device = choose_gpu(job, static_cast<int>(visible.gpus.size()));
   const VisibleGpu& gpu = visible.gpus[static_cast<std::size_t>(own.cuda_device)];
   own.name = gpu.name, own.address = gpu.address;
-  own.target = &gpu_target_of(own.cuda_device);
+  const std::string& with_cudnn = gpu_target_of(own.cuda_device).name;
+  const std::string generation(split_target_name(with_cudnn).gpu);
   std::vector<GpuOfRank> ranks;
-  for (const std::string& text :
-       client.all_gather("gpu", text_of({host_name(), gpu.address, gpu.name, own.target->name, boot_id()}),
-                         kUntilTheDriverHasStarted))
-    ranks.push_back(gpu_from(text));
+  std::vector<CudnnVersion> versions;  // that plans have to fit
+  for (const std::string& text : client.all_gather(
+           "gpu", text_of({{host_name(), gpu.address, gpu.name, generation, boot_id()}, with_cudnn}),
+           kUntilTheDriverHasStarted)) {
+    RankFacts facts = facts_from(text);
+    const NamedCudnn named = split_target_name(facts.with_cudnn);
+    if (named.version > 0) versions.push_back(named.version);
+    ranks.push_back(std::move(facts.gpu));
+  }
+  own.target = &gpu_target(generation, versions);
   if (!job.allow_shared_gpu) refuse_shared_gpus(ranks);
   own.targets_differ = differing_targets(ranks);
   own.here = ranks_beside(ranks, job.rank);
@@ -71,7 +88,10 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   nccl.cuda_device = gpu.cuda_device;
   // Plans are the same on all ranks. If the ranks' GPUs differ, plans are therefore made for the host's
   // target, which fits every GPU.
-  if (!gpu.targets_differ.empty()) nccl.target = &host_target();
+  nccl.target = gpu.targets_differ.empty() ? gpu.target : &host_target();
+  nccl.on_note = [rank = job.rank](const std::string& note) {
+    std::fputs(str("note: rank ", rank, ": ", note, "\n").c_str(), stderr);
+  };
   nccl.timeout = job.timeout;
   nccl.communicators = options.communicators;
   nccl.traces = request.traces;

@@ -557,7 +557,7 @@ class NcclDevice::Impl {
   NcclHandles handles_;
   FirstError error_;
   NcclCommunicators communicators_;
-  LibraryKernels libraries_;
+  LibraryKernels libraries_{FusedKernels(FusedOptions{options_.graph_folder, options_.on_note}), {}};
   HostCopies copies_;
   NcclOrder order_{nccl_keeps_launch_order()};
 

@@ -76,6 +76,13 @@ struct NcclOptions {
   std::chrono::milliseconds destroy_timeout{30'000};
   NcclCommOptions communicators = {};
 
+  // Where cuDNN's graphs are kept for later processes (runtime/cuda/graph_files.h). Unset: as the environment
+  // says. Empty: nowhere.
+  std::optional<std::string> graph_folder = {};
+  // Called with one line of what a user may want to know: that a step needs memory beside its plan, or that
+  // graphs cannot be kept. Threads of the device may call it.
+  std::function<void(const std::string& note)> on_note = {};
+
   // Called by prepare() with the plan's groups, before the new ones connect. If it throws, prepare() throws
   // the same, and the device is as it was before.
   std::function<void(const std::vector<Group>&)> before_connect = {};
@@ -98,8 +105,8 @@ std::map<std::string, std::string> gpu_library_versions();
 
 // The number of GPUs that this process sees; 0 if there is no driver.
 int gpu_count();
-// The target that plans for this GPU are made for. Throws InvalidInput if this process sees no such GPU, or
-// if its generation is not known.
+// The target that plans for this GPU are made for, with the cuDNN that this process has. Throws InvalidInput
+// if this process sees no such GPU, or if its generation is not known.
 const Target& gpu_target_of(int cuda_device);
 
 // Whether a device that was destroyed has left communicators behind, because they did not end in time. Their

@@ -17,18 +17,6 @@ bool is_wide(const FusedShape& shape) { return std::max(shape.head_dim, shape.v_
 // Mask::full sets no bound at all (cudnn_attention.cc).
 bool is_bounded(const FusedShape& shape) { return shape.mask != FusedShape::Mask::full; }
 
-// As the library counts: the longest document's.
-std::int64_t longest_k(const FusedShape& shape) {
-  std::int64_t longest = shape.documents.empty() ? shape.k_len : 0;
-  for (const FusedShape::Document& document : shape.documents) longest = std::max(longest, document.k_len);
-  return longest;
-}
-std::int64_t longest_q(const FusedShape& shape) {
-  std::int64_t longest = shape.documents.empty() ? shape.q_len : 0;
-  for (const FusedShape::Document& document : shape.documents) longest = std::max(longest, document.q_len);
-  return longest;
-}
-
 }  // namespace
 
 std::string cudnn_version_text(CudnnVersion version) {
@@ -106,6 +94,11 @@ bool cudnn_can(CudnnVersion version, CudnnAbility ability) {
 }
 
 std::vector<CudnnAbility> cudnn_needs(const FusedShape& shape, int sm_version, bool deterministic) {
+  return cudnn_needs(graph_shape(shape), bucket_of(shape), sm_version, deterministic);
+}
+
+std::vector<CudnnAbility> cudnn_needs(const FusedShape& shape, const std::optional<FusedBucket>& bucket,
+                                      int sm_version, bool deterministic) {
   const int generation = sm_version / 10;
   std::vector<CudnnAbility> needs = {CudnnAbility::attention};
   const auto add = [&needs](bool needed, CudnnAbility ability) {
@@ -113,17 +106,18 @@ std::vector<CudnnAbility> cudnn_needs(const FusedShape& shape, int sm_version, b
   };
   const bool tail = shape.mask == FusedShape::Mask::window_tail;
   add(tail, CudnnAbility::left_bound_alone);
-  add(tail && longest_k(shape) > 1024, CudnnAbility::left_bound_alone_above_1024_keys);
+  add(tail && (bucket ? bucket->longest_k : shape.k_len) > 1024,
+      CudnnAbility::left_bound_alone_above_1024_keys);
   if (shape.backward) {
-    add(shape.documents.empty() && shape.k_len % 128 != 0, CudnnAbility::backward_of_any_key_count);
-    add(!shape.documents.empty(), CudnnAbility::packed_backward);
+    add(!bucket && shape.k_len % 128 != 0, CudnnAbility::backward_of_any_key_count);
+    add(bucket.has_value(), CudnnAbility::packed_backward);
     add(generation == 9 && shape.head_dim > 128 && shape.head_dim < 192 && shape.v_head_dim > 64 &&
             shape.v_head_dim < 128,
         CudnnAbility::uneven_heads_backward_sm90);
     add(generation == 10 && deterministic, CudnnAbility::deterministic_backward_sm100);
     return needs;
   }
-  const bool single = longest_q(shape) == 1;
+  const bool single = (bucket ? bucket->longest_q : shape.q_len) == 1;
   add(true, CudnnAbility::forward);
   add(single && is_bounded(shape), CudnnAbility::masked_single_query);
   add(single && is_wide(shape) && generation == 10, CudnnAbility::single_query_of_wide_heads_sm100);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shared/plan/fused_attention.h"
+#include "shared/plan/fused_bucket.h"
 
 namespace cp {
 
@@ -53,6 +54,9 @@ bool cudnn_can(CudnnVersion version, CudnnAbility ability);
 // What the call needs on a GPU of this compute capability (90: 9.0), in the order of CudnnAbility.
 // `deterministic`: the backward pass sums dq up in a fixed order.
 std::vector<CudnnAbility> cudnn_needs(const FusedShape& shape, int sm_version, bool deterministic = false);
+// The same for the graph of a call: its graph_shape(), and its bucket if it is packed.
+std::vector<CudnnAbility> cudnn_needs(const FusedShape& graph_shape, const std::optional<FusedBucket>& bucket,
+                                      int sm_version, bool deterministic = false);
 
 // What of these the version cannot do.
 std::vector<const CudnnFact*> cudnn_lacks(CudnnVersion version, std::span<const CudnnAbility> needs);

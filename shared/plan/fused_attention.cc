@@ -5,18 +5,13 @@
 #include <set>
 
 #include "shared/base/error.h"
+#include "shared/plan/fused_bucket.h"
 
 namespace cp {
 namespace {
 
 using Mask = FusedShape::Mask;
 using Document = FusedShape::Document;
-
-// Up to this length of queries or keys, the library's backward kernels may keep a second dq in their
-// workspace (keeps_second_dq). Measured: found by asking cuDNN for its workspace; tests/cudnn compares ours
-// with its answers. Too small a value would make prepare() fail, too large a one would only declare memory
-// that is not used.
-constexpr std::int64_t kShort = 256;
 
 std::string_view name(Mask mask) {
   switch (mask) {
@@ -65,12 +60,6 @@ std::int64_t window_of(const std::vector<MaskSlice>& slices, Mask mask) {
       window = std::max(window, slice.q_len - 1 - below_window(slice));
   }
   return window;
-}
-
-// The kernels for sm80, which sm120 runs too and sm100 takes for short calls, add dq up in a copy of their
-// own. They are also the ones that cannot run several documents backward.
-bool keeps_second_dq(const FusedAttention& library, const FusedShape& shape) {
-  return !library.packed || std::min(shape.q_len, shape.k_len) <= kShort;
 }
 
 }  // namespace
@@ -216,35 +205,7 @@ std::optional<std::string> refuse_lse(const FusedShape& shape, const View& lse) 
 }
 
 std::int64_t workspace_bytes(const FusedAttention& library, const FusedShape& shape) {
-  const std::int64_t f32 = 4, heads = shape.batch * shape.q_heads;
-  const auto documents = static_cast<std::int64_t>(shape.documents.size());
-  const bool packed = documents > 0;
-  std::int64_t longest_q = packed ? 0 : shape.q_len;
-  for (const Document& part : shape.documents) longest_q = std::max(longest_q, part.q_len);
-
-  // Descriptors and counters, for each document, too. Measured: cuDNN asked for at most 17,152 bytes and 448
-  // for each document; the bound has room for versions that ask for more.
-  std::int64_t bytes = (std::int64_t{64} << 10) + documents * 512;
-  if (packed) bytes += align_up(shape.q_len * shape.q_heads * f32, 256);  // lse as [seq, heads]
-  if (!shape.backward) {
-    // Decoding cuts the keys into up to 64 parts, so that every multiprocessor has work, and keeps out and
-    // two sums for each part. Measured: up to 8.7 pairs of a head and a part for each multiprocessor; the
-    // bound allows 16.
-    if (longest_q == 1) {
-      const std::int64_t copies = shape.batch * std::max<std::int64_t>(documents, 1);
-      const std::int64_t parts =
-          std::clamp<std::int64_t>(16 * library.sm_count / (copies * shape.kv_heads), 1, 64);
-      bytes += copies * shape.q_heads * parts * (shape.v_head_dim + 2) * f32;
-    }
-    return align_up(bytes, 256);
-  }
-  bytes += heads * shape.q_len * f32;                   // rowsum(dout * out)
-  bytes += heads * shape.q_len * shape.head_dim * f32;  // dq
-  if (shape.q_heads != shape.kv_heads)                  // dk, dv of each query head
-    bytes +=
-        heads * shape.k_len * (shape.head_dim + shape.v_head_dim) * (packed ? f32 : size_bytes(shape.dtype));
-  if (keeps_second_dq(library, shape)) bytes += heads * align_up(shape.q_len, 8) * shape.head_dim * f32;
-  return align_up(bytes, 256);
+  return packed_lse_bytes(shape) + graph_workspace_bytes(library, shape, bucket_of(shape));
 }
 
 const FusedAttention& cudnn_attention(std::string_view generation) {

@@ -9,6 +9,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/plan/cudnn_target.h"
 #include "shared/plan/fused_attention.h"
 #include "shared/plan/operations.h"
 
@@ -84,6 +85,8 @@ const Target& gpu_target(std::string_view gpu) {
   }();
   const auto found = targets.find(generation_of(gpu));
   if (found != targets.end()) return found->second;
+  if (const NamedCudnn named = split_target_name(gpu); named.version > 0)
+    return gpu_target(named.gpu, std::array{named.version});
   const std::string_view near = generation_before(gpu);
   throw InvalidInput(str("there is no target for GPUs of ", gpu, "; use one of ", join(kGpuGenerations, ", "),
                          near.empty() ? "" : str("; the nearest is ", near)));
@@ -91,9 +94,9 @@ const Target& gpu_target(std::string_view gpu) {
 
 const Target& target_by_name(std::string_view name) {
   if (name == host_target().name) return host_target();
-  const std::string_view generation = generation_of(name);
+  const std::string_view generation = generation_of(split_target_name(name).gpu);
   if (std::find(kGpuGenerations.begin(), kGpuGenerations.end(), generation) != kGpuGenerations.end())
-    return gpu_target(generation);
+    return gpu_target(name);
   throw InvalidInput(str("target '", name, "' is unknown; use one of ", host_target().name, ", ",
                          join(kGpuGenerations, ", ")));
 }

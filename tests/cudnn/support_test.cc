@@ -3,9 +3,11 @@
 // about a second. With an older cuDNN, what cudnn_abilities.h says that it lacks is refused, and nothing
 // else.
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <dlfcn.h>
@@ -66,14 +68,15 @@ class CudnnSupport : public ::testing::TestWithParam<std::string> {
     const FusedShape& shape = call.shape;
     SCOPED_TRACE(GetParam() + " " + to_text(shape));
     ASSERT_EQ(refuse(library(), shape), std::nullopt);
-    const CudnnGraph built = build_cudnn_graph(call, gpu());
+    const CudnnGraph built = build_cudnn_graph(graph_key(call), gpu());
     if (is_refused_as_the_table_says(call, built)) return;
     ASSERT_TRUE(built.graph) << built.refusal;
     ++asked().taken;
     const std::int64_t bytes = packed_lse_bytes(shape) + built.workspace_bytes,
                        bound = workspace_bytes(library(), shape);
     EXPECT_LE(bytes, bound) << built.engine;
-    // Not much too high either: half as much again is the second dq that short calls may need or not.
+    // Not much too high either: half as much again is the second dq that short calls may need or not, and
+    // what a bucket rounds up is the graph's, too.
     if (shape.backward) {
       EXPECT_LE(bound, bytes + bytes / 2 + (2 << 20)) << built.engine;
     }
@@ -82,7 +85,7 @@ class CudnnSupport : public ::testing::TestWithParam<std::string> {
   static void expect_refused_by_both(const FusedShape& shape) {
     SCOPED_TRACE(GetParam() + " " + to_text(shape));
     EXPECT_TRUE(refuse(library(), shape));
-    EXPECT_FALSE(build_cudnn_graph(dense_bshd(shape, 0.1), gpu()).graph);
+    EXPECT_FALSE(build_cudnn_graph(graph_key(dense_bshd(shape, 0.1)), gpu()).graph);
   }
 };
 
@@ -204,7 +207,7 @@ TEST_P(CudnnSupport, Generated) {
 TEST_P(CudnnSupport, DeterministicBackward) {
   CudnnAttention attention = dense_bshd(call(true, 2048, 2048, Mask::causal), 0.1);
   attention.deterministic = true;
-  const CudnnGraph built = build_cudnn_graph(attention, gpu());
+  const CudnnGraph built = build_cudnn_graph(graph_key(attention), gpu());
   if (is_refused_as_the_table_says(attention, built)) return;
   ASSERT_TRUE(built.graph) << built.refusal;
   const std::int64_t pairs_bytes = attention.shape.q_heads * 2048 * 2048 * 2;
@@ -219,14 +222,64 @@ TEST_P(CudnnSupport, DeterministicBackward) {
 using CudnnLimit = CudnnSupport;
 TEST_P(CudnnLimit, GraphsKeepToTheLimitOfTheirWorkspace) {
   CudnnAttention attention = dense_bshd(call(true, 2048, 2048, Mask::causal), 0.1);
-  const CudnnGraph first = build_cudnn_graph(attention, gpu());
+  const CudnnGraph first = build_cudnn_graph(graph_key(attention), gpu());
   ASSERT_TRUE(first.graph) << first.refusal;
   ASSERT_GT(first.workspace_bytes, 0);
-  const CudnnGraph same = build_cudnn_graph(attention, gpu(), first.workspace_bytes);
+  const CudnnGraph same = build_cudnn_graph(graph_key(attention, first.workspace_bytes), gpu());
   ASSERT_TRUE(same.graph) << same.refusal;
   EXPECT_EQ(same.engine, first.engine);
-  const CudnnGraph smaller = build_cudnn_graph(attention, gpu(), first.workspace_bytes - 1);
+  const CudnnGraph smaller = build_cudnn_graph(graph_key(attention, first.workspace_bytes - 1), gpu());
   EXPECT_TRUE(!smaller.graph || smaller.workspace_bytes < first.workspace_bytes) << smaller.engine;
+}
+
+// Graphs of buckets with room that no document needs: few documents of a length far below the longest one's
+// bound, many of one query, and rows that are rounded up.
+TEST_P(CudnnLimit, BucketsOfPackedCalls) {
+  for (const bool backward : {false, true}) {
+    expect_taken(packed(call(backward, 0, 0, Mask::causal), {{1025, 1025}, {1, 1}}));
+    expect_taken(packed(call(backward, 0, 0, Mask::full), {{1, 70}, {1, 129}, {1, 1}}));
+    expect_taken(packed(call(backward, 0, 0, Mask::window), {33, {130, 130}}));
+    expect_taken(packed(call(backward, 0, 0, Mask::window), {{600, 1000}, {1, 1}}));
+    expect_taken(packed(call(backward, 0, 0, Mask::causal_top_left), {9, {200, 40}}));
+  }
+}
+
+// What is written down is a graph again, of the same engine with the same workspace, and cuDNN takes nothing
+// else for one.
+TEST_P(CudnnLimit, GraphsComeBackFromBytes) {
+  for (const bool backward : {false, true}) {
+    const CudnnAttention attention =
+        dense_bshd(packed(call(backward, 0, 0, Mask::causal), {{100, 100}, {300, 300}}), 0.1);
+    const CudnnGraph built = build_cudnn_graph(graph_key(attention), gpu());
+    if (is_refused_as_the_table_says(attention, built)) continue;
+    ASSERT_TRUE(built.graph) << built.refusal;
+    std::vector<std::byte> bytes = write_cudnn_graph(built);
+    ASSERT_FALSE(bytes.empty());
+    const auto before = std::chrono::steady_clock::now();
+    const CudnnGraph read = read_cudnn_graph(bytes, gpu());
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
+    ASSERT_TRUE(read.graph) << read.refusal;
+    EXPECT_EQ(read.engine, built.engine);
+    EXPECT_EQ(read.workspace_bytes, built.workspace_bytes);
+    std::cout << "a graph of " << bytes.size() << " bytes, read in " << took.count() << " s" << std::endl;
+    bytes.resize(bytes.size() / 2);
+    EXPECT_FALSE(read_cudnn_graph(bytes, gpu()).graph);
+    EXPECT_FALSE(read_cudnn_graph({}, gpu()).graph);
+  }
+}
+
+// On threads of their own, as graph_cache.h builds them.
+TEST_P(CudnnLimit, SeveralThreadsBuildAtOnce) {
+  std::vector<CudnnGraph> built(4);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < built.size(); ++i)
+    threads.emplace_back([&, i] {
+      const auto length = static_cast<std::int64_t>(1000 + 100 * i);
+      built[i] =
+          build_cudnn_graph(graph_key(dense_bshd(call(false, length, length, Mask::causal), 0.1)), gpu());
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const CudnnGraph& graph : built) EXPECT_TRUE(graph.graph) << graph.refusal;
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudnnLimit, ::testing::Values("sm90", "sm100"),

@@ -8,9 +8,9 @@
 
 get_property(gpu_sources GLOBAL PROPERTY CP_GPU_SOURCES)
 get_property(top_sources GLOBAL PROPERTY CP_RUNTIME_TOP_SOURCES)
-# Attention of NVIDIA's is fused_kernels.cc, on the host.
+# Attention of NVIDIA's is fused_graphs.cc, on the host.
 list(FILTER gpu_sources EXCLUDE REGEX "/cuda/(cudnn_[a-z_0-9]*|cublas_[a-z_]*|no_fused_kernels)\\.(cc|cu)$")
-list(APPEND gpu_sources ${PROJECT_SOURCE_DIR}/runtime/cuda/no_cublas_matmul.cc)
+list(APPEND gpu_sources ${PROJECT_SOURCE_DIR}/runtime/cuda/no_cublas_matmul.cc ${PROJECT_SOURCE_DIR}/runtime/cuda/fused_kernels.cc)
 list(REMOVE_DUPLICATES gpu_sources)
 set(cuda_sources ${gpu_sources})
 list(FILTER cuda_sources INCLUDE REGEX "\\.cu$")

@@ -17,8 +17,9 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/cuda_error.h"
-#include "runtime/cuda/cudnn_lse.h"
+#include "runtime/cuda/fused_kernels.h"
 #include "runtime/cuda/gpu_bytes.h"
+#include "runtime/cuda/packed_lse.h"
 #include "runtime/cuda/step_kernels.h"
 #include "runtime/nccl/nccl_device.h"
 #include "shared/base/error.h"
@@ -78,6 +79,24 @@ const std::vector<Case>& cases() {
        {{0, 60, 0, 60, Kind::causal, 0, 0},
         {60, 1, 60, 1, Kind::full, 0, 0},
         {61, 139, 61, 139, Kind::causal, 0, 0}}},
+      // More than a bucket of few has room for, some of them of one query, with keys that no other has.
+      {"ManyDocuments",
+       {1, 99, 99, 4, 2, 64, 64},
+       {{0, 1, 0, 1, Kind::full, 0, 0},
+        {1, 2, 1, 2, Kind::causal, 0, 0},
+        {3, 3, 3, 3, Kind::causal, 0, 0},
+        {6, 1, 6, 1, Kind::full, 0, 0},
+        {7, 5, 7, 5, Kind::causal, 0, 0},
+        {12, 7, 12, 7, Kind::causal, 0, 0},
+        {19, 1, 19, 1, Kind::full, 0, 0},
+        {20, 30, 20, 30, Kind::causal, 0, 0},
+        {50, 9, 50, 9, Kind::causal, 0, 0},
+        {59, 40, 59, 40, Kind::causal, 0, 0}}},
+      {"DocumentsOfOneQuery",
+       {1, 3, 300, 8, 2, 64, 64},
+       {{0, 1, 0, 100, Kind::full, 0, 0},
+        {1, 1, 100, 1, Kind::full, 0, 0},
+        {2, 1, 101, 199, Kind::full, 0, 0}}},
       {"DocumentsBottomRight",
        {1, 110, 260, 4, 4, 128, 128},
        {{0, 40, 0, 100, Kind::window, 60, 50}, {40, 70, 100, 160, Kind::window, 90, 50}}},
@@ -231,7 +250,7 @@ class Definition {
 };
 
 // The sizes of small packed calls too, whose rows and columns are less than a tile.
-TEST(CudnnLse, IsTransposed) {
+TEST(PackedLse, IsTransposed) {
   CP_SKIP_WITHOUT_GPU();
   for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1},
                                       {2, 6},
@@ -424,35 +443,118 @@ INSTANTIATE_TEST_SUITE_P(, FusedAttentionTest,
                                   std::string(name(std::get<1>(made.param)));
                          });
 
-TEST(FusedKernels, NameTheStepThatHasTooLittleWorkspace) {
-  CP_SKIP_WITHOUT_GPU();
+// A plan of one fused step over two heads of 64.
+struct OneStep {
   Plan plan;
-  plan.target = runtime::gpu_target_of(0);
-  plan.streams = {"compute"};
-  const auto view = [&](Shape shape, DType dtype) {
-    plan.buffers.push_back({"b", BufferKind::inout, dtype, numel(shape)});
-    return dense_view(static_cast<BufferId>(plan.buffers.size() - 1), 0, shape);
-  };
-  const auto operand = [&] { return view({1, 512, 2, 64}, DType::bf16); };
-  AttentionBackward op;
-  for (View* made : {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.dq, &op.dk, &op.dv}) *made = operand();
-  op.lse = view({1, 2, 512}, DType::f32);
-  op.workspace = view({64}, DType::f32);
-  op.slices = {{0, 512, 0, 512, Kind::causal, 0, 0}};
-  op.engine = AttentionEngine::fused;
-  Step step;
-  step.work = Kernel(op);
-  step.label = "layer 7";
-  plan.segments.emplace_back(step);
-  const runtime::CudaMemory memory(plan, {});
-  runtime::LibraryKernels libraries;
-  try {
-    runtime::StepKernels(plan, testing::identity_streams(plan), memory, libraries);
-    FAIL() << "256 bytes of workspace were enough";
-  } catch (const InvalidInput& error) {
-    for (const char* part : {"step 0", "q_len 512", "bytes of workspace, but the plan has 256", "exact"})
-      EXPECT_THAT(error.what(), ::testing::HasSubstr(part));
+
+  template <class Op>
+  explicit OneStep(Op op, std::vector<FusedShape::Document> documents, std::int64_t workspace_floats) {
+    plan.target = runtime::gpu_target_of(0);
+    plan.streams = {"compute"};
+    std::int64_t rows = 0;
+    for (const auto& document : documents) {
+      op.slices.push_back(
+          {rows, document.q_len, rows, document.k_len, Kind::causal, document.k_len - document.q_len, 0});
+      rows += document.q_len;
+    }
+    const auto view = [&](Shape shape, DType dtype) {
+      plan.buffers.push_back({str("b", plan.buffers.size()), BufferKind::inout, dtype, numel(shape)});
+      return dense_view(static_cast<BufferId>(plan.buffers.size() - 1), 0, shape);
+    };
+    for (View* made : views(op)) *made = view({1, rows, 2, 64}, DType::bf16);
+    op.lse = view({1, 2, rows}, DType::f32);
+    op.workspace = view({workspace_floats}, DType::f32);
+    op.engine = AttentionEngine::fused;
+    Step step;
+    step.work = Kernel(op);
+    step.label = "layer 7";
+    plan.segments.emplace_back(step);
   }
+
+ private:
+  static std::vector<View*> views(AttentionForward& op) { return {&op.q, &op.k, &op.v, &op.out}; }
+  static std::vector<View*> views(AttentionBackward& op) {
+    return {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.dq, &op.dk, &op.dv};
+  }
+};
+
+TEST(FusedKernels, TakeTheWorkspaceThatAPlanLacksBesideIt) {
+  CP_SKIP_WITHOUT_GPU();
+  OneStep made(AttentionBackward{}, {{512, 512}}, 64);
+  std::vector<std::string> notes;
+  runtime::FusedKernels fused({.on_note = [&](const std::string& note) { notes.push_back(note); }});
+  const runtime::CudaMemory memory(made.plan, {});
+  const auto& op = std::get<AttentionBackward>(std::get<Kernel>(std::get<Step>(made.plan.segments[0]).work));
+  const runtime::FusedStep step{"step 0 (attention_backward \"layer 7\")", 0, &op};
+  runtime::FusedPlan plan = fused.prepare({&step, 1}, memory);
+  if (plan.kernels.empty()) GTEST_SKIP() << "a build without cuDNN";
+  ASSERT_EQ(plan.shortfalls.size(), 1U);
+  EXPECT_EQ(plan.shortfalls[0].declared_bytes, 256);
+  // At least dq in f32.
+  EXPECT_GE(plan.shortfalls[0].needed_bytes, 512 * 2 * 64 * 4);
+  EXPECT_GE(plan.bytes_beside, plan.shortfalls[0].needed_bytes);
+  ASSERT_EQ(notes.size(), 1U);
+  for (const char* part : {"step 0 (attention_backward \"layer 7\")", "declares 256"})
+    EXPECT_THAT(notes[0], ::testing::HasSubstr(part));
+  plan.kernels[0](0, nullptr);
+  CP_CUDA(cudaDeviceSynchronize());
+}
+
+// A prepared call of other documents needs no other graph, and runs with its own tables.
+TEST(FusedKernels, OneGraphServesOtherDocuments) {
+  CP_SKIP_WITHOUT_GPU();
+  const Target& target = runtime::gpu_target_of(0);
+  runtime::FusedKernels fused({.graph_folder = ""});
+  for (const bool backward : {false, true}) {
+    const std::size_t before = fused.graphs_made();
+    for (const std::int64_t first : {300, 129, 500, 511}) {
+      const std::vector<FusedShape::Document> documents = {
+          {first, first}, {1, 1}, {600 - first, 600 - first}};
+      const OneStep made = backward ? OneStep(AttentionBackward{}, documents, 1 << 20)
+                                    : OneStep(AttentionForward{}, documents, 1 << 20);
+      const Kernel& kernel = std::get<Kernel>(std::get<Step>(made.plan.segments[0]).work);
+      runtime::FusedStep step{"a step", 0, {}};
+      if (backward)
+        step.work = &std::get<AttentionBackward>(kernel);
+      else
+        step.work = &std::get<AttentionForward>(kernel);
+      if (!target.fused_attention->packed) {
+        GTEST_SKIP() << "no packed calls";
+      }
+      const runtime::CudaMemory memory(made.plan, {});
+      if (fused.prepare({&step, 1}, memory).kernels.empty()) GTEST_SKIP() << "a build without cuDNN";
+    }
+    EXPECT_EQ(fused.graphs_made(), before + 1);
+  }
+}
+
+TEST(FusedKernels, RefuseAnAddressOutOfLineWhenItIsBound) {
+  CP_SKIP_WITHOUT_GPU();
+  const OneStep made(AttentionForward{}, {{512, 512}}, 1 << 16);
+  runtime::CudaMemory memory(made.plan, {});
+  const std::int64_t size = memory.size_bytes(0);
+  void* data = nullptr;
+  CP_CUDA(cudaMalloc(&data, static_cast<std::size_t>(size) + 16));
+  const auto bound = [&](std::int64_t offset) {
+    return Bindings{{0, static_cast<std::byte*>(data) + offset, size}};
+  };
+  const auto expect_refused = [&](const auto& bind) {
+    try {
+      bind();
+      FAIL() << "8 bytes behind a multiple of 16 are taken";
+    } catch (const InvalidInput& error) {
+      for (const char* part : {"buffer b0", "8", " 8 bytes behind a multiple of 16", "exact engine"})
+        EXPECT_THAT(error.what(), ::testing::HasSubstr(part));
+    }
+  };
+  expect_refused([&] { memory.bind(made.plan, bound(8)); });
+  expect_refused([&] { const runtime::CudaMemory other(made.plan, bound(8)); });
+  EXPECT_NO_THROW(memory.bind(made.plan, bound(16)));
+  Plan exact = made.plan;
+  std::get<AttentionForward>(std::get<Kernel>(std::get<Step>(exact.segments[0]).work)).engine =
+      AttentionEngine::exact;
+  EXPECT_NO_THROW(runtime::CudaMemory(exact, bound(8)));
+  CP_CUDA(cudaFree(data));
 }
 
 // The reference's gradients are those of the test's own definition.

@@ -1,5 +1,5 @@
-#include "runtime/cuda/cudnn_lse.h"
 #include "runtime/cuda/kernel_launch.h"
+#include "runtime/cuda/packed_lse.h"
 #include "runtime/cuda/transpose_tile.h"
 #include "shared/base/types.h"
 
