@@ -10,6 +10,7 @@
 // library only what somebody names.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,6 +45,11 @@ struct DeviceRequest {
   // Asked when a collective has made no progress for the job's timeout: whether it may go on waiting, because
   // a member that has not begun it is alive.
   std::function<bool(const CollectiveBegin&)> may_wait = {};
+  // Where the members of a group meet while they prepare a plan: returns what each gave as `own`, in the
+  // order of group.ranks, when all have called it with this number of the group's meetings. It waits for as
+  // long as they live, and throws PeerLost if the job fails.
+  std::function<std::vector<std::string>(const Group& group, std::int64_t number, const std::string& own)>
+      agree = {};
   const BackendOptions* own = nullptr;
 };
 

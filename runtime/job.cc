@@ -97,11 +97,12 @@ class Job::Impl {
 
   void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
                     RankTrace* trace, CallerStream caller) {
-    if (!has_part(in, out)) return;
     Hasher hasher;
     hasher.add(std::string_view("redistribute")).add(environment_.rank);
     hash(hash(hasher, in.layout), out.layout);
-    run(hash(hasher, options), in, out, trace, caller, [&] {
+    hash(hasher, options);
+    if (!has_part(in, out)) return prepared_->pass(hasher.digest());
+    run(hasher, in, out, trace, caller, [&] {
       return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank, device_->target());
     });
   }
@@ -109,13 +110,14 @@ class Job::Impl {
   void redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
                              const DTensor& grad_in, const GradientOptions& options, RankTrace* trace,
                              CallerStream caller) {
-    if (!has_part(grad_out, grad_in)) return;
     Hasher hasher;
     hasher.add(std::string_view("redistribute_backward")).add(environment_.rank);
     // What backward_plan() compares the tensors with follows from these layouts, but not the tensors' own.
     for (const Layout* layout : {&in, &out, &grad_out.layout, &grad_in.layout}) hash(hasher, *layout);
     hasher.add(grad_out.size_bytes).add(grad_in.size_bytes);
-    run(hash(hasher, options), grad_out, grad_in, trace, caller, [&] {
+    hash(hasher, options);
+    if (!has_part(grad_out, grad_in)) return prepared_->pass(hasher.digest());
+    run(hasher, grad_out, grad_in, trace, caller, [&] {
       return backward_plan(environment_.rank, in, out, grad_out, grad_in, options, device_->target());
     });
   }

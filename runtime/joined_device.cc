@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "shared/base/digest.h"
 #include "shared/plan/canonical.h"
 #include "shared/plan/operations.h"
 
@@ -18,6 +19,8 @@ namespace {
 constexpr std::chrono::milliseconds kCauseDelay{1'000};
 // How long the watchdog waits for the server's answer (chosen).
 constexpr std::chrono::milliseconds kAnswer{1'000};
+// A year, which stands for ever: a rank may take long to prepare, and a lost one is found by the server.
+constexpr std::chrono::hours kUntilTheServerEndsIt{24 * 365};
 
 }  // namespace
 
@@ -47,6 +50,9 @@ JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<Rendezvous
   request.every_rank_prepares = options.every_rank_prepares;
   request.traces = options.traces;
   request.may_wait = [this](const CollectiveBegin& begin) { return somebody_may_come(begin); };
+  request.agree = [this](const Group& group, std::int64_t number, const std::string& own) {
+    return meet(group, number, own);
+  };
   request.own = options.own.get();
   device_ = backend_.make(std::move(request));
   forward_to(*device_);
@@ -83,7 +89,9 @@ void JoinedDevice::await(EventId event) {
 
 void JoinedDevice::tell(const CollectiveBegin& begin) {
   const std::lock_guard lock(mutex_);
-  Progress& latest = latest_[canonical_name(begin.group)];
+  Begun& begun = latest_[canonical_name(begin.group)];
+  begun.patience = begin.patience;
+  Progress& latest = begun.progress;
   latest = {name_ + canonical_name(begin.group), begin.number, std::string(operation_name(begin.collective)),
             begin.digest, begin.step};
   client_->set_progress(latest.group, latest.sequence, latest.operation, latest.digest, latest.step);
@@ -100,6 +108,36 @@ void JoinedDevice::tell_end(StreamId stream) {
   if (page_) page_->ended(track(stream));
 }
 
+// To the server a meeting is a collective of a group of its own, so that it finds ranks that wait for one
+// another there, too, and ranks that prepare more plans than others.
+std::vector<std::string> JoinedDevice::meet(const Group& group, std::int64_t number, const std::string& own) {
+  std::vector<Rank> ascending = group.ranks;
+  std::ranges::sort(ascending);
+  const std::string name = str(name_, "plans of ", canonical_name(group));
+  {
+    const std::lock_guard lock(mutex_);
+    meeting_ = Activity::Collective{name, number, "prepare"};
+  }
+  client_->set_progress(name, number, "prepare", {});
+  std::vector<std::string> told;
+  try {
+    // The name of a large group is longer than keys may be.
+    told = client_->all_gather(ascending, str("plans/", to_string(Hasher().add(name).digest())), own,
+                               kUntilTheServerEndsIt);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    meeting_.reset();
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  meeting_.reset();
+  std::vector<std::string> in_order;
+  for (const Rank rank : group.ranks)
+    in_order.push_back(
+        told.at(static_cast<std::size_t>(std::ranges::find(ascending, rank) - ascending.begin())));
+  return in_order;
+}
+
 // It waits where the program does, in a call of this object, and the device runs collectives alone.
 Activity JoinedDevice::activity() const {
   const DeviceActivity device = device_->activity();
@@ -108,6 +146,7 @@ Activity JoinedDevice::activity() const {
   for (const auto& collective : under_way_) {
     if (collective) now.collectives.push_back(*collective);
   }
+  if (meeting_) now.collectives.push_back(*meeting_);
   now.waits = calls_.load() > 0 && !device.computes && !now.collectives.empty();
   return now;
 }
@@ -149,8 +188,9 @@ void JoinedDevice::name_the_cause(const F& f) {
   try {
     f();
   } catch (const PeerLost& error) {
-    if (!error.facts().advice.empty())
-      throw;  // what knows a remedy is no consequence of another rank's failure
+    // What knows a remedy is no consequence of another rank's failure, nor is the loss of this rank's own
+    // GPU: the others shall hear of it first.
+    if (!error.facts().advice.empty() || error.facts().culprits == std::vector<Rank>{client_->rank()}) throw;
     if (const auto cause = cause_of_the_end()) throw PeerLost(to_string(*cause), facts_of(*cause));
     throw;
   } catch (const CollectiveMismatch&) {
@@ -180,7 +220,7 @@ std::optional<Failure> JoinedDevice::cause_of_the_end() const {
 // Of the latest collective that this rank has begun on the group; nothing where it has begun none, or the
 // server does not answer.
 std::optional<std::string> JoinedDevice::who_is_missing(const std::string& group) const {
-  Progress awaited;
+  Begun awaited;
   {
     const std::lock_guard lock(mutex_);
     const auto latest = latest_.find(group);
@@ -188,7 +228,7 @@ std::optional<std::string> JoinedDevice::who_is_missing(const std::string& group
     awaited = latest->second;
   }
   try {
-    return describe_wait(awaited, timeout_, client_->ranks());
+    return describe_wait(awaited.progress, std::max(timeout_, awaited.patience), client_->ranks());
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,10 +62,11 @@ class JoinedDevice : public ForwardingDevice {
   ~JoinedDevice() override;
 
   // These do the same as those of a ProcessDevice, but their PeerLost tells the job's first failure: "rank 2
-  // (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]: ...". They throw Timeout if a group does not connect
-  // in time, and over NCCL if a collective that all ranks have begun makes no progress. Other waits have no
-  // end of their own; the server ends them (rendezvous/stall.h). prepare also throws InvalidInput if NCCL
-  // would not find the shared memory that the plan's groups need (nccl_pools.h).
+  // (host b, pid 4711) at all_gather #17 of cp[0,1,2,3]: ...". They throw Timeout if a group whose members
+  // have come does not connect, and over NCCL if a collective that all have begun makes no progress. Other
+  // waits have no end of their own; the server ends them (rendezvous/stall.h). prepare also throws
+  // InvalidInput for groups without the shared memory or descriptors that NCCL needs (nccl_pools.h,
+  // nccl_descriptors.h).
   void prepare(const Plan& plan, const Bindings& bindings) override;
   PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) override;
   void synchronize() override;
@@ -79,6 +82,7 @@ class JoinedDevice : public ForwardingDevice {
  private:
   void tell(const CollectiveBegin& begin);
   void tell_end(StreamId stream);
+  std::vector<std::string> meet(const Group& group, std::int64_t number, const std::string& own);
   Activity activity() const;
   bool somebody_may_come(const CollectiveBegin& begin) const;
   int track(StreamId stream) const { return tracks_[static_cast<std::size_t>(stream)]; }
@@ -97,7 +101,12 @@ class JoinedDevice : public ForwardingDevice {
   mutable std::mutex mutex_;                                    // of what follows, up to last_error_
   std::vector<int> tracks_;                                     // of the page, by stream of the device
   std::vector<std::optional<Activity::Collective>> under_way_;  // by stream
-  std::map<std::string, Progress> latest_;  // collective that began, by group as the device names it
+  std::optional<Activity::Collective> meeting_;                 // that the rank's thread waits in
+  struct Begun {
+    Progress progress;
+    std::chrono::milliseconds patience{0};  // of the device
+  };
+  std::map<std::string, Begun> latest_;  // collective that began, by group as the device names it
   std::optional<Error> last_error_;
   std::atomic<int> calls_{0};              // of prepare() and synchronize(), that have not returned
   std::unique_ptr<ProcessDevice> device_;  // last: its threads use the above

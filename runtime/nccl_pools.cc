@@ -48,6 +48,10 @@ void NcclPools::add(const std::vector<Group>& groups, std::optional<std::int64_t
           " times as much; give a container more with docker run --shm-size 2g, or --ipc host"));
 }
 
+void NcclPools::remove(const Group& group) {
+  if (added_.erase(canonical_name(group)) > 0) count_ -= pools_of(group);
+}
+
 // NCCL has one result, ncclSystemError, for all that the system refuses. Its sentence, of shmutils.cc in
 // 2.28: "Error while creating shared memory segment /dev/shm/nccl-ZQXkWv (size 34210176), error: No space
 // left on device (28)".

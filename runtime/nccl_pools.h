@@ -34,6 +34,8 @@ class NcclPools {
   // Groups of a plan that is about to connect them; those that were added before are connected. Throws
   // InvalidInput where the pools of all of them are more than `shared_memory`; they are not added then.
   void add(const std::vector<Group>& groups, std::optional<std::int64_t> shared_memory);
+  // The group's communicator was given back.
+  void remove(const Group& group);
   std::int64_t count() const { return count_; }
 
  private:

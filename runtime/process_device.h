@@ -3,6 +3,7 @@
 // devices.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,6 +23,8 @@ struct CollectiveBegin {
   StepId step = 0;          // of the plan
   Digest digest;            // of all on its group up to this one (runtime/begun_collectives.h)
   StreamId stream = 0;      // of the device, which numbers the streams of all lanes
+  // How long the device lets it make no progress, if it watches that itself; else 0.
+  std::chrono::milliseconds patience{0};
 };
 // On a thread of the device, before the collective begins or soon after; several threads may call at once,
 // but for one stream only one at a time.

@@ -54,6 +54,13 @@ class CudaEvent {
 bool is_finished(cudaStream_t stream);
 bool is_finished(cudaEvent_t event);
 
+// When something happened by the host's clock, as far as the host can tell: between two moments.
+struct HostInterval {
+  std::int64_t before_ns = 0, after_ns = 0;
+  std::int64_t width_ns() const { return after_ns - before_ns; }
+  std::int64_t middle_ns() const { return before_ns + width_ns() / 2; }
+};
+
 // The events of a device's streams. They time steps, and they order streams. One event may serve three
 // purposes: it is the end of a step, the begin of the next one on its stream (if that waits for nothing
 // else), and what other streams wait for. So, as long as its stream is busy, a step records only one event.
@@ -128,7 +135,14 @@ class StepEvents {
   // CUDA tells the distance of two events as a float of milliseconds, which is exact to the microsecond only
   // as long as they are less than 16 s apart (a float has 24 bits). So the event from which times count is
   // recorded anew, against the host's clock, whenever the device is idle.
+  //
+  // The host reads its clock before it records the event and after it has waited for it, which may be late by
+  // a time slice or more. So it does this kAnchorTries times and keeps the event that it knows best, which is
+  // at most half of its interval beside the middle of it. Chosen: a try takes some 10 us on an idle GPU, and
+  // a thread that loses its processor in one of five seldom does in all.
+  static constexpr int kAnchorTries = 5;
   void anchor();
+  HostInterval record_on_host(cudaEvent_t event) const;
   std::optional<std::int64_t> happened_ns(cudaEvent_t event) const;  // since the object's making
 
   std::vector<cudaStream_t> streams_;
@@ -145,7 +159,8 @@ class StepEvents {
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   CudaStream anchor_stream_{CudaStream::Priority::normal};
-  CudaEvent anchor_{CudaEvent::Timing::on};
+  std::array<CudaEvent, 2> anchors_{CudaEvent(CudaEvent::Timing::on), CudaEvent(CudaEvent::Timing::on)};
+  std::size_t anchor_ = 0;  // the one in use; the other is for the next try
   std::int64_t anchor_ns_ = 0;
 };
 

@@ -9,7 +9,6 @@
 #include "runtime/cuda/visible_gpus.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_environment.h"
-#include "runtime/nccl_pools.h"
 #include "runtime/progress_page.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/this_host.h"
@@ -43,9 +42,11 @@ RankFacts facts_from(const std::string& text) {
           std::string(parts[5])};
 }
 
+// A year, which stands for ever: drivers may take long to start, a rank may prepare other plans before it
+// comes, and a lost one is found by the server.
+constexpr std::chrono::hours kUntilTheServerEndsIt{24 * 365};
+
 RankGpu gpu_of_this_rank(const JobEnvironment& job, RendezvousClient& client) {
-  // A year, which stands for ever: drivers may take long to start, and a lost rank is found by the server.
-  constexpr std::chrono::hours kUntilTheDriverHasStarted{24 * 365};
   const VisibleGpus visible = visible_gpus();
   if (visible.gpus.empty())
     throw InvalidInput(
@@ -60,7 +61,7 @@ RankGpu gpu_of_this_rank(const JobEnvironment& job, RendezvousClient& client) {
   std::vector<CudnnVersion> versions;  // that plans have to fit
   for (const std::string& text : client.all_gather(
            "gpu", text_of({{host_name(), gpu.address, gpu.name, generation, boot_id()}, with_cudnn}),
-           kUntilTheDriverHasStarted)) {
+           kUntilTheServerEndsIt)) {
     RankFacts facts = facts_from(text);
     const NamedCudnn named = split_target_name(facts.with_cudnn);
     if (named.version > 0) versions.push_back(named.version);
@@ -98,21 +99,19 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   nccl.on_collective = std::move(request.on_collective);
   nccl.on_collective_end = std::move(request.on_collective_end);
   nccl.may_wait = std::move(request.may_wait);
-  nccl.before_connect =
-      [pools = NcclPools(gpu.here, job.allow_shared_gpu)](const std::vector<Group>& groups) mutable {
-        pools.add(groups, shared_memory_bytes());
-      };
+  nccl.agree = std::move(request.agree);
+  nccl.here = gpu.here, nccl.each_is_a_host = job.allow_shared_gpu;
   if (job.progress) job.progress->set_look_every(kNcclLookPeriod);
   const std::string prefix = "nccl/" + request.name;
   nccl.share = [client = request.client, prefix](const std::string& key,
                                                  const std::optional<std::string>& id) {
-    if (!id) return client->get(prefix + key);
+    if (!id) return client->get(prefix + key, kUntilTheServerEndsIt);
     client->set(prefix + key, *id);
     return *id;
   };
   if (request.every_rank_prepares) {
     nccl.all_gather = [client = request.client, prefix](const std::string& key, const std::string& own) {
-      return client->all_gather(prefix + key, own);
+      return client->all_gather(prefix + key, own, kUntilTheServerEndsIt);
     };
   }
   return std::make_unique<NcclDevice>(std::move(nccl));

@@ -112,34 +112,89 @@ std::vector<std::vector<const Group*>> split_rounds(const std::map<std::string, 
 }
 
 NcclCommunicators::NcclCommunicators(const NcclOptions& options, NcclHandles& handles)
-    : options_(options), handles_(handles) {
+    : options_(options),
+      handles_(handles),
+      pools_(options.here, options.each_is_a_host),
+      descriptors_(options.here, options.each_is_a_host) {
   if (options.communicators.cta_policy) check_policy(*options.communicators.cta_policy);
+  if (options.communicators.most_kept < 1)
+    throw InvalidInput(str("most_kept is ", options.communicators.most_kept, "; use 1 or more"));
 }
 
-std::vector<NcclCommunicator*> NcclCommunicators::connect(const std::vector<Group>& groups) {
-  const Groups own = missing(groups);
-  if (options_.all_gather) {
-    split_from_world(own);
-  } else {
-    for (const auto& [name, group] : own) {
-      const Attempt attempt = connecting(name);
-      split(connect_parent("group " + name, group.ranks, attempt), 0, &group, attempt);
+bool NcclCommunicators::is_member(const Group& group) const {
+  return std::ranges::find(group.ranks, options_.rank) != group.ranks.end();
+}
+
+void NcclCommunicators::forget(const std::string& name) {
+  const auto found = communicators_.find(name);
+  if (found == communicators_.end()) return;
+  pools_.remove(found->second->group);
+  descriptors_.remove(found->second->group);
+  communicators_.erase(found);
+}
+
+bool NcclCommunicators::forget_oldest(const Groups& but) {
+  const NcclCommunicator* oldest = nullptr;
+  for (const auto& [name, communicator] : communicators_) {
+    if (communicator.use_count() > 1 || but.contains(name)) continue;
+    if (oldest == nullptr || communicator->used < oldest->used) oldest = communicator.get();
+  }
+  if (oldest == nullptr) return false;
+  forget(std::string(oldest->name));
+  return true;
+}
+
+void NcclCommunicators::make_room(const std::vector<Group>& groups, bool may_end) {
+  const Groups named = by_name(groups);
+  const auto missing = std::ranges::count_if(
+      named, [this](const auto& entry) { return !communicators_.contains(entry.first); });
+  while (may_end && std::ssize(communicators_) + missing > options_.communicators.most_kept) {
+    if (!forget_oldest(named)) break;
+  }
+  while (true) {
+    try {
+      pools_.add(groups, shared_memory_bytes());
+      return raise_descriptor_limit(descriptors_.add(groups, descriptor_limits()));
+    } catch (const InvalidInput&) {
+      for (const auto& [name, group] : named) {
+        if (!communicators_.contains(name)) pools_.remove(group);
+      }
+      if (may_end && forget_oldest(named)) continue;
+      throw;
     }
   }
-  std::vector<NcclCommunicator*> members;
-  for (const Group& group : groups) members.push_back(communicators_.at(canonical_name(group)).get());
-  return members;
 }
 
-NcclCommunicators::Groups NcclCommunicators::missing(const std::vector<Group>& groups) const {
-  Groups result;
-  for (const Group& group : groups) {
-    const std::string name = canonical_name(group);
-    if (std::ranges::find(group.ranks, options_.rank) == group.ranks.end())
+NcclCommunicators::Connected NcclCommunicators::connect(const std::vector<Group>& groups,
+                                                        std::chrono::milliseconds planned,
+                                                        NcclAgreement& agreement) {
+  Connected connected{{}, planned};
+  Groups missing;
+  for (const auto& [name, group] : by_name(groups)) {
+    if (!is_member(group))
       throw InvalidInput(str("rank ", options_.rank, " is not a member of group ", name));
-    if (!communicators_.contains(name)) result.emplace(name, group);
+    const NcclAgreement::Met met = agreement.meet(group, communicators_.contains(name), planned);
+    connected.longest = std::max(connected.longest, met.longest);
+    if (!met.all_are_connected) communicators_.erase(name);
+    if (communicators_.contains(name)) continue;
+    if (options_.all_gather) {
+      missing.emplace(name, group);
+      continue;
+    }
+    const Attempt attempt = connecting(name);
+    const std::int64_t again = made_[name]++;
+    ncclComm_t* const parent = connect_parent(
+        again == 0 ? str("group ", name) : str("group ", name, " again ", again), group.ranks, attempt);
+    split(*parent, 0, &group, attempt);
+    handles_.retire(parent);
   }
-  return result;
+  if (options_.all_gather) split_from_world(missing);
+  ++uses_;
+  for (const Group& group : groups) {
+    connected.members.push_back(communicators_.at(canonical_name(group)));
+    connected.members.back()->used = uses_;
+  }
+  return connected;
 }
 
 void NcclCommunicators::split_from_world(const Groups& own) {
@@ -160,15 +215,15 @@ void NcclCommunicators::split_from_world(const Groups& own) {
       return std::ranges::find(group->ranks, options_.rank) != group->ranks.end();
     });
     if (mine == round.end()) {
-      split(world_, NCCL_SPLIT_NOCOLOR, nullptr, connecting("of other ranks"));
+      split(*world_, NCCL_SPLIT_NOCOLOR, nullptr, connecting("of other ranks"));
     } else {
-      split(world_, static_cast<int>(mine - round.begin()), *mine, connecting(canonical_name(**mine)));
+      split(*world_, static_cast<int>(mine - round.begin()), *mine, connecting(canonical_name(**mine)));
     }
   }
 }
 
-ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::vector<Rank>& ranks,
-                                             const Attempt& attempt) {
+ncclComm_t* NcclCommunicators::connect_parent(const std::string& key, const std::vector<Rank>& ranks,
+                                              const Attempt& attempt) {
   const auto index = std::ranges::find(ranks, options_.rank) - ranks.begin();
   ncclUniqueId id{};
   std::optional<std::string> own;
@@ -193,7 +248,7 @@ ncclComm_t NcclCommunicators::connect_parent(const std::string& key, const std::
     if (has_failed(result)) throw_nccl(result, nullptr, attempt.what, attempt.facts);
   }
   await(*comm, attempt.what, attempt.facts);
-  return *comm;
+  return comm;
 }
 
 void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, const Attempt& attempt) {
@@ -209,10 +264,14 @@ void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, 
     if (has_failed(result)) throw_nccl(result, parent, attempt.what, attempt.facts);
   }
   await(parent, attempt.what, attempt.facts);
-  if (group == nullptr) return;
+  if (group == nullptr) return handles_.retire(comm);  // the place alone
   const std::string name = canonical_name(*group);
-  communicators_[name] = std::make_unique<NcclCommunicator>(
-      NcclCommunicator{.group = *group, .name = name, .begun = {}, .comm = comm});
+  communicators_[name] = NcclCommunicatorPtr(
+      new NcclCommunicator{.group = *group, .name = name, .begun = begun_[name], .comm = comm},
+      [&handles = handles_](NcclCommunicator* last) {
+        handles.retire(last->comm);
+        delete last;
+      });
 }
 
 void NcclCommunicators::await(ncclComm_t comm, const std::string& what, const ErrorFacts& facts) const {
@@ -256,10 +315,10 @@ ncclConfig_t NcclCommunicators::config() const {
   return made;
 }
 
-void NcclCommunicators::register_buffers(const std::vector<NcclCommunicator*>& members,
+void NcclCommunicators::register_buffers(const std::vector<NcclCommunicatorPtr>& members,
                                          std::span<const std::span<std::byte>> buffers,
                                          std::vector<Registered>& registered) {
-  for (const NcclCommunicator* member : members) {
+  for (const NcclCommunicatorPtr& member : members) {
     const std::string what = str("rank ", options_.rank, " cannot register its buffers with ", member->name);
     const Entered entered(handles_, what, NcclHandles::Call::use);
     for (const std::span<std::byte> buffer : buffers) {
@@ -280,7 +339,7 @@ void NcclCommunicators::deregister(std::vector<Registered>& registered) {
 }
 
 void NcclCommunicators::reset_sequences() {
-  for (const auto& [name, communicator] : communicators_) communicator->begun.reset_sequence();
+  for (auto& [name, begun] : begun_) begun.reset_sequence();
 }
 
 void NcclCommunicators::forget_ends() {

@@ -18,6 +18,7 @@
 #include "runtime/latest_steps.h"
 #include "runtime/nccl/first_error.h"
 #include "runtime/nccl/gpu_facts.h"
+#include "runtime/nccl/nccl_agreement.h"
 #include "runtime/nccl/nccl_communicators.h"
 #include "runtime/nccl/nccl_error.h"
 #include "runtime/nccl/nccl_handles.h"
@@ -25,6 +26,7 @@
 #include "runtime/nccl/nccl_memory.h"
 #include "runtime/nccl/nccl_order.h"
 #include "runtime/nccl/nccl_watchdog.h"
+#include "runtime/planned_work.h"
 #include "runtime/step_times.h"
 #include "shared/plan/bindings.h"
 #include "shared/plan/kept_plans.h"
@@ -60,6 +62,7 @@ class NcclDevice::Impl {
         target_(target_of(started(options_))),
         handles_(options_.cuda_device),
         communicators_(options_, handles_),
+        agreement_(options_.rank, agree_while_idle()),
         watchdog_({.rank = options_.rank,
                    .cuda_device = options_.cuda_device,
                    .timeout = options_.timeout,
@@ -89,7 +92,6 @@ class NcclDevice::Impl {
   const Target& target() const { return target_; }
 
   void prepare(const Plan& plan, const Bindings& bindings) {
-    if (options_.before_connect) options_.before_connect(plan.groups);
     CP_CUDA(cudaSetDevice(options_.cuda_device));
     synchronize();
     // What the caller enqueued for its buffers, on whichever stream, has happened: a run of this plan waits
@@ -113,7 +115,6 @@ class NcclDevice::Impl {
   }
 
   PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
-    if (options_.before_connect) options_.before_connect(plan.groups);
     CP_CUDA(cudaSetDevice(options_.cuda_device));
     std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane, arenas_.of(lane));
     share(lane, made->memory->arena());
@@ -241,7 +242,7 @@ class NcclDevice::Impl {
     return std::exchange(observed_, {});
   }
 
-  DeviceActivity activity() const { return {!watchdog_.is_stalled(), 0}; }
+  DeviceActivity activity() const { return {!watchdog_.is_stalled() && !meets_idle_.load(), 0}; }
 
   DeviceTimes take_times() {
     read_times();
@@ -268,11 +269,14 @@ class NcclDevice::Impl {
     try {
       throw;
     } catch (const Error& error) {
-      if (latest.empty() || !error.facts().operation.empty()) return fail(std::current_exception());
+      if (!error.facts().operation.empty()) return fail(std::current_exception());
+      ErrorFacts facts = error.facts();
+      facts.culprits = {options_.rank};
       fail(std::make_exception_ptr(
           Error(error.kind(),
-                str("rank ", options_.rank, ": ", error.what(), "; the steps launched last are ", latest),
-                error.facts())));
+                str("rank ", options_.rank, ": ", error.what(),
+                    latest.empty() ? "" : str("; the steps launched last are ", latest)),
+                std::move(facts))));
     } catch (...) {
       fail(std::current_exception());
     }
@@ -296,7 +300,8 @@ class NcclDevice::Impl {
     std::vector<StreamId> streams;  // of the device, by the plan's StreamId
     std::unique_ptr<CudaMemory> memory;
     std::optional<StepKernels> kernels;
-    std::vector<NcclCommunicator*> members;  // by GroupId
+    std::vector<NcclCommunicatorPtr> members;  // by GroupId
+    std::chrono::milliseconds longest{0};      // planned time, of this rank and those of its groups
     std::optional<NcclLaunches> launches;
     std::vector<NcclCommunicators::Registered> registered;
     std::vector<Digest> digests;             // of collectives, by StepId
@@ -305,16 +310,14 @@ class NcclDevice::Impl {
 
   std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane,
                                        std::shared_ptr<CudaArena> arena) {
+    communicators_.make_room(plan.groups, agreement_ && is_idle());
     auto prepared = std::make_unique<Prepared>();
     prepared->plan = &plan;
     prepared->lane = lane;
     prepared->streams = lanes_.streams_for(plan, lane, priorities(plan));
     add_streams(plan, prepared->streams);
-    prepared->memory = std::make_unique<CudaMemory>(
-        plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
-        std::move(arena));
-    prepared->kernels.emplace(plan, prepared->streams, *prepared->memory, libraries_);
     connect(*prepared);
+    build(*prepared, bindings, std::move(arena));
     prepared->digests = collective_digests(plan);
     if (options_.traces) count_steps(plan);
     return prepared;
@@ -361,16 +364,68 @@ class NcclDevice::Impl {
     return cuda_streams_[static_cast<std::size_t>(stream)].get();
   }
 
-  void connect(Prepared& prepared) {
-    const Plan& plan = *prepared.plan;
+  // Runs f(), which calls NCCL and leaves communicators of no use if it throws.
+  template <class F>
+  void or_fail(const F& f) {
     try {
-      prepared.members = communicators_.connect(plan.groups);
-      if (options_.communicators.register_buffers) register_buffers(prepared);
-      prepared.launches.emplace(plan, *prepared.memory, prepared.members, options_.traces);
+      f();
     } catch (...) {
       fail(std::current_exception());
       throw_error();
     }
+  }
+
+  void connect(Prepared& prepared) {
+    const Plan& plan = *prepared.plan;
+    // Ranks of one GPU have it by turns.
+    const std::int64_t turns =
+        options_.each_is_a_host ? std::max<std::int64_t>(1, std::ssize(options_.here)) : 1;
+    or_fail([&] {
+      auto connected = communicators_.connect(plan.groups, planned_time(plan) * turns, agreement_);
+      prepared.members = std::move(connected.members);
+      prepared.longest = connected.longest;
+    });
+  }
+
+  // Graphs of kernels take their time, another one on each rank. So they are built when nobody waits in a
+  // call that has a time limit, and nobody launches before all have built theirs.
+  void build(Prepared& prepared, const Bindings& bindings, std::shared_ptr<CudaArena> arena) {
+    const Plan& plan = *prepared.plan;
+    try {
+      prepared.memory = std::make_unique<CudaMemory>(
+          plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
+          std::move(arena));
+      prepared.kernels.emplace(plan, prepared.streams, *prepared.memory, libraries_);
+    } catch (const Error& error) {
+      tell_failure(plan, error.what());
+      throw;
+    }
+    or_fail([&] {
+      if (options_.communicators.register_buffers) register_buffers(prepared);
+      prepared.launches.emplace(plan, *prepared.memory, prepared.members, options_.traces);
+    });
+    agreement_.ready(plan.groups, "");
+  }
+
+  // The others wait for this rank; what they answer, or that they are lost, changes nothing here.
+  void tell_failure(const Plan& plan, const std::string& why) {
+    try {
+      agreement_.ready(plan.groups, why);
+    } catch (const Error&) {
+    }
+  }
+
+  // While it meets others on a GPU that is idle, this rank does nothing at all, which activity() says.
+  NcclAgreement::Agree agree_while_idle() {
+    if (!options_.agree) return {};
+    return [this](const Group& group, std::int64_t number, const std::string& own) {
+      struct Ended {
+        std::atomic<bool>& flag;
+        ~Ended() { flag.store(false); }
+      } const ended{meets_idle_};
+      meets_idle_.store(is_idle());
+      return options_.agree(group, number, own);
+    };
   }
 
   void register_buffers(Prepared& prepared) {
@@ -433,6 +488,7 @@ class NcclDevice::Impl {
                                     .digest = point.digest,
                                     .begin = pair.begin,
                                     .end = pair.end,
+                                    .planned = used_->longest,
                                     .under_way = &used_->under_way};
     ++used_->under_way;
     watchdog_.begin(watched);
@@ -557,6 +613,8 @@ class NcclDevice::Impl {
   NcclHandles handles_;
   FirstError error_;
   NcclCommunicators communicators_;
+  std::atomic<bool> meets_idle_{false};
+  NcclAgreement agreement_;
   LibraryKernels libraries_{FusedKernels(FusedOptions{options_.graph_folder, options_.on_note}), {}};
   HostCopies copies_;
   NcclOrder order_{nccl_keeps_launch_order()};

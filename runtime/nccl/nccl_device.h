@@ -8,9 +8,9 @@
 // collectives of several communicators are kept in order.
 //
 // A watchdog thread follows the collectives by their events and reports each that begins. The device ends
-// with an error if a collective makes no progress for `timeout`, if NCCL reports an error of its own, or if
-// abort() is called. The communicators are then aborted on another thread, for which synchronize() waits no
-// longer than `abort_timeout`.
+// with an error if a collective makes no progress for `timeout` and what the plan's kernels take, if NCCL
+// reports an error of its own, or if abort() is called. The communicators are then aborted on another thread,
+// for which synchronize() waits no longer than `abort_timeout`.
 #pragma once
 
 #include <chrono>
@@ -43,6 +43,11 @@ struct NcclCommOptions {
   // are then made by ncclMemAlloc. Inside a node the registration of a bound buffer has an effect only if the
   // caller made it by ncclMemAlloc, too.
   bool register_buffers = false;
+  // How many communicators a rank keeps, each for one group: beyond that, those that no plan uses are given
+  // back, the least recently used ones first. It has an effect only if NcclOptions::agree is set. Chosen: a
+  // mesh of five axes has five groups on each rank, and with its pairs and a double ring less than 20; NCCL
+  // takes up to some hundred MB of the GPU for each of eight GPUs' (estimated), and makes it in 0.3 to 1 s.
+  int most_kept = 32;
 };
 
 struct NcclOptions {
@@ -60,13 +65,27 @@ struct NcclOptions {
   // groups are then split from one communicator of the world (ncclCommSplit, which all its ranks must call).
   // If it is not set, each group has an id of its own.
   std::function<std::vector<std::string>(const std::string& key, const std::string& own)> all_gather = {};
+  // Where the members of a group meet while they prepare a plan (nccl_agreement.h). Returns what each member
+  // gave as `own`, in the order of group.ranks, when all have called it with this group and number; a
+  // group's numbers begin at 0 and grow by one. It waits for as long as the others live, and throws if one of
+  // them is lost. If it is not set, ranks prepare and launch without a word: those that wait for one that
+  // builds kernels do it in a collective, where its time counts.
+  std::function<std::vector<std::string>(const Group& group, std::int64_t number, const std::string& own)>
+      agree = {};
+  // The ranks of this machine, if they are known, and whether NCCL takes each of them for a host of its own,
+  // since ranks share a GPU. prepare() and keep() then refuse groups for which NCCL would not find the shared
+  // memory or the file descriptors, with the numbers (nccl_pools.h, nccl_descriptors.h).
+  std::vector<Rank> here = {};
+  bool each_is_a_host = false;
 
   // Whether records and times are kept for take_observed() and take_times(). A program that never asks for
   // them saves two events for each step, and their memory.
   bool traces = true;
 
   // All times here are chosen; none is measured. 30 s is the default of a job (job_environment.h).
-  std::chrono::milliseconds timeout{30'000};  // how long a collective may make no progress
+  // How long a collective may make no progress, beyond the time that the plan's kernels may take at worst, on
+  // this rank or, if `agree` is set, on any rank that it shares a group with (runtime/planned_work.h).
+  std::chrono::milliseconds timeout{30'000};
   // How long connecting a group may take in prepare(). If it is not set, it is `timeout`, but at least 30 s,
   // since NCCL takes seconds to start on a machine of many GPUs.
   std::optional<std::chrono::milliseconds> connect_timeout = {};
@@ -82,10 +101,6 @@ struct NcclOptions {
   // Called with one line of what a user may want to know: that a step needs memory beside its plan, or that
   // graphs cannot be kept. Threads of the device may call it.
   std::function<void(const std::string& note)> on_note = {};
-
-  // Called by prepare() with the plan's groups, before the new ones connect. If it throws, prepare() throws
-  // the same, and the device is as it was before.
-  std::function<void(const std::vector<Group>&)> before_connect = {};
   // Called on the watchdog's thread or inside synchronize(), soon after a collective begins, and soon after
   // it has ended (then without a record).
   OnCollective on_collective = {};
@@ -125,7 +140,11 @@ class NcclDevice : public ProcessDevice {
   Rank rank() const override;
   const Target& target() const override;  // that of NcclOptions, else the GPU's
   // Bindings are addresses of the GPU's memory. On all ranks the missing communicators are made in the order
-  // of the groups' names. The device keeps them for later plans.
+  // of the groups' names. The device keeps them for later plans, up to NcclCommOptions::most_kept.
+  //
+  // Kernels are made ready when all groups have connected. If ranks agree, it returns when the kernels of all
+  // members of the plan's groups are ready. If one of them cannot make its kernels ready, that one throws
+  // why, the others throw PeerLost with the same words, and all devices are as they were before.
   void prepare(const Plan& plan, const Bindings& bindings) override;
   void launch(const StepRef& step, std::int64_t iteration) override;
   EventId record(StreamId stream) override;

@@ -1,6 +1,8 @@
 #include "runtime/nccl/nccl_handles.h"
 
+#include <algorithm>
 #include <thread>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 
@@ -29,7 +31,34 @@ bool NcclHandles::enter(Call call) {
 
 ncclComm_t* NcclHandles::add(Kind kind) {
   const std::lock_guard lock(state_->mutex);
-  return &(kind == Kind::parent ? state_->parents : state_->children).emplace_back(nullptr);
+  auto& free = kind == Kind::parent ? state_->free_parents : state_->free_children;
+  if (free.empty()) return &(kind == Kind::parent ? state_->parents : state_->children).emplace_back(nullptr);
+  ncclComm_t* const place = free.back();
+  free.pop_back();
+  return place;
+}
+
+void NcclHandles::retire(ncclComm_t* place) {
+  ncclComm_t comm = nullptr;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->ending.load()) return;
+    comm = std::exchange(*place, nullptr);
+    const bool is_parent =
+        std::ranges::any_of(state_->parents, [place](const ncclComm_t& parent) { return &parent == place; });
+    (is_parent ? state_->free_parents : state_->free_children).push_back(place);
+    if (comm == nullptr) return;
+    ++state_->retiring;
+  }
+  std::thread([state = state_, comm] {
+    static_cast<void>(cudaSetDevice(state->cuda_device));
+    static_cast<void>(end_together({&comm}, End::destroy, [] {}));
+    {
+      const std::lock_guard lock(state->mutex);
+      --state->retiring;
+    }
+    state->changed.notify_all();
+  }).detach();
 }
 
 ncclResult_t NcclHandles::async_error(ncclComm_t comm) const {
@@ -73,9 +102,14 @@ bool NcclHandles::end_all(State& state, End how) {
   }
   if (places.empty()) return true;
   static_cast<void>(cudaSetDevice(state.cuda_device));
-  // All end in one group of NCCL, because an abort waits for the GPU, where another communicator's kernel may
-  // wait for what is not aborted yet. Parents come first: a split that is under way ends with its parent, and
-  // has then either written its child or never will.
+  return end_together(places, how, [&] { poll_until([&] { return state.inside.load() == Call::none; }); });
+}
+
+// All end in one group of NCCL, because an abort waits for the GPU, where another communicator's kernel may
+// wait for what is not aborted yet. Parents come first: a split that is under way ends with its parent, and
+// has then either written its child or never will.
+template <class Free>
+bool NcclHandles::end_together(const std::vector<const ncclComm_t*>& places, End how, const Free& may_free) {
   int levels = 1;  // how many groups of NCCL the thread is in
   bool ended = ncclGroupStart() == ncclSuccess;
   for (const ncclComm_t* place : places) {
@@ -92,7 +126,7 @@ bool NcclHandles::end_all(State& state, End how) {
   }
   // By now all are told to abort, even one that a call of the rank's thread still uses. NCCL frees them at
   // the end of the group, so that call must have returned before.
-  poll_until([&] { return state.inside.load() == Call::none; });
+  may_free();
   for (; levels > 0; --levels) ended = ncclGroupEnd() == ncclSuccess && ended;
   return ended;
 }
@@ -100,8 +134,9 @@ bool NcclHandles::end_all(State& state, End how) {
 bool NcclHandles::await_end(std::chrono::milliseconds timeout) const {
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, [&] { return state_->ending.load(); });
-  state_->changed.wait_until(lock, state_->began + timeout, [&] { return state_->ended || state_->failed; });
-  return state_->ended;
+  state_->changed.wait_until(lock, state_->began + timeout,
+                             [&] { return (state_->ended || state_->failed) && state_->retiring == 0; });
+  return state_->ended && state_->retiring == 0;
 }
 
 }  // namespace cp::runtime

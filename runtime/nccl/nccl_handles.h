@@ -37,6 +37,10 @@ class NcclHandles {
   // own. It is ended with the others. A `parent` is one from which others are split.
   enum class Kind { parent, child };
   ncclComm_t* add(Kind kind);
+  // Destroys one communicator, whose work is done and which nobody uses any more, on a thread of its own; the
+  // place may be given out again. NCCL waits there for the ranks of the same machine, which must do the same.
+  // Once the end has begun this does nothing, since that one ends the communicator.
+  void retire(ncclComm_t* place);
 
   // ---- any thread
   // The state of the communicator as NCCL tells it (ncclCommGetAsyncError), or success if the end has begun.
@@ -47,7 +51,7 @@ class NcclHandles {
   bool abort() { return end(End::abort); }
   bool destroy() { return end(End::destroy); }
   // Waits until the end has begun, and then for at most `timeout` from its beginning. Returns whether all
-  // communicators are gone.
+  // communicators are gone, the retired ones among them.
   bool await_end(std::chrono::milliseconds timeout) const;
 
  private:
@@ -61,7 +65,9 @@ class NcclHandles {
     std::mutex asking;  // held by async_error
     std::mutex mutex;   // guards what follows
     std::condition_variable changed;
-    std::deque<ncclComm_t> parents, children;  // deques, because the addresses must stay
+    std::deque<ncclComm_t> parents, children;              // deques, because the addresses must stay
+    std::vector<ncclComm_t*> free_parents, free_children;  // places of those that were retired
+    int retiring = 0;                                      // threads of retire()
     bool ended = false, failed = false;
     Clock::time_point began;
   };
@@ -69,6 +75,8 @@ class NcclHandles {
   bool end(End how);
   static void run_end(State& state, End how);
   static bool end_all(State& state, End how);
+  template <class Free>
+  static bool end_together(const std::vector<const ncclComm_t*>& places, End how, const Free& may_free);
 
   std::shared_ptr<State> state_;  // shared with the thread of the end, which may live longer
 };

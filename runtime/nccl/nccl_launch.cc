@@ -50,8 +50,8 @@ Plan only_groups(const Plan& plan) {
 
 }  // namespace
 
-NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
-                           bool keeps_calls)
+NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory,
+                           std::vector<NcclCommunicatorPtr> members, bool keeps_calls)
     : plan_(plan),
       groups_(only_groups(plan)),
       memory_(memory),

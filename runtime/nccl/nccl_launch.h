@@ -21,7 +21,7 @@ class NcclLaunches {
  public:
   // `plan` must live until the last issue(), and `memory` and `members` (by GroupId) as long as this object.
   // `keeps_calls` says whether take_records() will ask for what was issued.
-  NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicator*> members,
+  NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicatorPtr> members,
                bool keeps_calls);
 
   NcclCommunicator& member(GroupId group) { return *members_[static_cast<std::size_t>(group)]; }
@@ -44,7 +44,7 @@ class NcclLaunches {
   const Plan& plan_;
   const Plan groups_;  // has only the plan's rank and groups, for take_records()
   const CudaMemory& memory_;
-  std::vector<NcclCommunicator*> members_;
+  std::vector<NcclCommunicatorPtr> members_;
   const bool keeps_calls_;
   std::vector<NcclCall> calls_;          // issued since the last take_records()
   std::vector<std::int64_t> sequences_;  // of the collectives that they are

@@ -11,15 +11,18 @@
 namespace cp::runtime {
 namespace {
 
-CollectiveBegin begin_of(const WatchedCollective& watched) {
+CollectiveBegin begin_of(const WatchedCollective& watched, std::chrono::milliseconds timeout) {
   return {.plan = *watched.plan,
           .collective = *watched.collective,
           .group = watched.communicator->group,
           .number = watched.number,
           .step = watched.step,
           .digest = watched.digest,
-          .stream = watched.stream};
+          .stream = watched.stream,
+          .patience = timeout + watched.planned};
 }
+
+double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
 }  // namespace
 
@@ -135,10 +138,12 @@ bool NcclWatchdog::has_happened(cudaEvent_t event, const WatchedCollective& watc
   try {
     return is_finished(event);
   } catch (const Error& error) {
-    throw Error(
-        error.kind(),
-        str(error.what(), "; the first collective not seen to end is ", describe(options_.rank, watched)),
-        error.facts());
+    ErrorFacts facts = facts_of(options_.rank, watched);
+    facts.culprits = {options_.rank};
+    throw Error(error.kind(),
+                str(error.what(), "; the first collective not seen to end is ",
+                    describe(options_.rank, watched), ", step ", watched.step),
+                std::move(facts));
   }
 }
 
@@ -150,14 +155,14 @@ bool NcclWatchdog::advance(Stream& stream) {
     if (!has_happened(watched.begin, watched)) return false;
     first.has_begun = true;
     first.since = Clock::now();
-    if (options_.on_collective) options_.on_collective(begin_of(watched));
+    if (options_.on_collective) options_.on_collective(begin_of(watched, options_.timeout));
   }
   if (first.place < issued_.load(std::memory_order_acquire) && has_happened(watched.end, watched)) {
     const auto at = static_cast<std::size_t>(watched.stream);
     if (at >= ended_.size()) ended_.resize(at + 1);
     ++ended_[at];
     if (options_.on_collective_end) {
-      const CollectiveBegin begin = begin_of(watched);
+      const CollectiveBegin begin = begin_of(watched, options_.timeout);
       options_.on_collective_end({begin});
     }
     watched.under_way->fetch_sub(1, std::memory_order_release);
@@ -167,14 +172,17 @@ bool NcclWatchdog::advance(Stream& stream) {
     stalled_.store(false);
     return true;
   }
-  if (Clock::now() - first.since > options_.timeout) {
-    if (options_.may_wait && options_.may_wait(begin_of(watched))) {
+  if (Clock::now() - first.since > options_.timeout + watched.planned) {
+    if (options_.may_wait && options_.may_wait(begin_of(watched, options_.timeout))) {
       first.since = Clock::now();
       stalled_.store(true);
       return false;
     }
+    const std::string planned = watched.planned.count() == 0 ? ""
+                                                             : str(", ", seconds(watched.planned),
+                                                                   " s of which the plan's kernels may take");
     throw Timeout(str(describe(options_.rank, watched), ": no progress for ",
-                      static_cast<double>(options_.timeout.count()) / 1000, " s"),
+                      seconds(options_.timeout + watched.planned), " s", planned),
                   facts_of(options_.rank, watched));
   }
   return false;

@@ -2,8 +2,9 @@
 // own.
 //
 // It reports that a collective has begun and that it has ended, in the order of its stream. It finds a
-// collective that has begun and makes no progress for a time. And it asks NCCL for errors of its own while a
-// collective is under way. Its thread looks every kPeriod while something is under way, and else sleeps.
+// collective that has begun and makes no progress for the timeout and the time of the kernels that were
+// planned. And it asks NCCL for errors of its own while a collective is under way. Its thread looks every
+// kPeriod while something is under way, and else sleeps.
 #pragma once
 
 #include <array>
@@ -39,6 +40,7 @@ struct WatchedCollective {
   std::int64_t number = 0, sequence = 0;
   Digest digest;  // of all collectives on its group up to this one
   cudaEvent_t begin = nullptr, end = nullptr;
+  std::chrono::milliseconds planned{0};  // of kernels that a rank may have to run before it comes
   // Collectives of the prepared plan that have not been seen to end. The device counts up, the watchdog down.
   std::atomic<std::int64_t>* under_way = nullptr;
 };
@@ -55,7 +57,7 @@ class NcclWatchdog {
   struct Options {
     Rank rank = 0;
     int cuda_device = 0;
-    std::chrono::milliseconds timeout{30'000};
+    std::chrono::milliseconds timeout{30'000};  // beyond WatchedCollective::planned
     OnCollective on_collective;
     OnCollectiveEnd on_collective_end;
     std::function<bool(const CollectiveBegin&)> may_wait;  // that of NcclOptions

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <list>
+#include <optional>
 #include <utility>
 
 #include "shared/plan/device.h"
@@ -32,17 +33,27 @@ class PreparedPlans {
   // valid until `most` other plans were asked for.
   PreparedPlan& get(const Digest& key, const std::function<const Plan&()>& plan, const Bindings& bindings);
 
-  std::size_t size() const { return kept_.size(); }
+  // To be called where other ranks ask for a plan in which this rank has no part, with a key of this rank's
+  // own: the plan takes a place here, too. So all ranks give back the plans that they share in one order, and
+  // make them ready again together.
+  void pass(const Digest& key);
+
+  std::size_t size() const { return kept_.size(); }  // of plans and places
 
  private:
   struct Kept {
+    explicit Kept(const Digest& digest) : key(digest) {}
     Kept(const Digest& digest, const Plan& its_plan, Device& device, const Bindings& bindings, LaneId lane)
-        : key(digest), plan(its_plan), prepared(device, plan, bindings, lane) {}
+        : key(digest), plan(its_plan) {
+      prepared.emplace(device, plan, bindings, lane);
+    }
 
     const Digest key;
     const Plan plan;
-    PreparedPlan prepared;
+    std::optional<PreparedPlan> prepared;  // none of a plan without this rank
   };
+  bool is_latest(const Digest& key);  // whether it is kept; then it is the latest now
+  void make_place();
 
   Device& device_;
   const LaneId lane_;

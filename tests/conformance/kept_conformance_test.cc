@@ -200,6 +200,25 @@ TEST_P(DeviceConformance, PlansByKeyAreKeptUntilOthersTakeTheirPlaces) {
   });
 }
 
+// Plans without this rank have places, too: what is given back is the same on ranks that have a part in all.
+TEST_P(DeviceConformance, PlansOfOtherRanksTakePlaces) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  world().run([&](Rank rank, Device& device) {
+    KeepingLog log(device);
+    PreparedPlans plans(log, 0, 2);
+    const auto key = [](std::int64_t elements) { return Hasher().add(elements).digest(); };
+    for (const std::int64_t elements : {4, -1, 4, -2, -1, 4}) {  // negative: of others
+      if (elements < 0) {
+        plans.pass(key(elements));
+        continue;
+      }
+      const ScaledSum sum(rank, GetParam().target, "all", 2, elements);
+      plans.get(key(elements), [&]() -> const Plan& { return sum.plan; }, {}).run().wait();
+    }
+    EXPECT_THAT(log.log, ::testing::ElementsAre(4, -4, 4));
+  });
+}
+
 TEST_P(DeviceConformance, AGroupBelongsToOneLane) {
   if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
   world().run([&](Rank rank, Device& device) {

@@ -67,6 +67,18 @@ TEST_F(CprunEmulated, ARankThatComesLateIsWaitedFor) {
                              HasSubstr("for rank 1, which has been computing for ")));
 }
 
+// Rank 1 builds each of its graphs for longer than the timeout: it lives, and all groups have connected.
+TEST_F(CprunEmulated, ARankThatBuildsForLongIsWaitedFor) {
+  const TemporaryFolder folder;
+  const ProgramEnd end =
+      run(command({"--backend", "nccl", "--timeout", "2", "--verify", attention(folder, "}")}),
+          {"CP_EMULATED_GPUS=2", "CP_EMULATED_BUILD_MS=0,3000"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("cprun: note: rank 0 waits in prepare #1 of plans of ring[0,1] for rank 1, "
+                                 "which has been computing for "));
+  EXPECT_THAT(end.out, HasSubstr("\nidentical: 2 ranks, "));
+}
+
 // Whose buffers are copied, and which warms up.
 TEST_F(CprunEmulated, AProgramRunsPassesOfItsOwn) {
   const ProgramEnd end =

@@ -22,11 +22,11 @@ target_compile_definitions(cp_emulated_runtime PUBLIC CP_GPU_EMULATED CP_HAVE_NC
 target_link_libraries(cp_emulated_runtime PUBLIC cp::runtime_base cp_cuda_headers)
 
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS "gpu/*.cc")
-set(gpu_test_helpers runtime/processes.cc runtime/allocations.cc identity/identity_case.cc identity/scenario_generator.cc
+set(gpu_test_helpers runtime/processes.cc runtime/job_attempts.cc runtime/allocations.cc identity/identity_case.cc identity/scenario_generator.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
   conformance/kept_conformance_test.cc conformance/process_world.cc)
 file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
-cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${emulation_test_sources}
+cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${emulation_test_sources} rendezvous/test_job.cc
   LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated SLOW "Ranks/NcclIdentity.*/6:Ranks/NcclIdentity.*/8")
 # Where NCCL keeps communicators in order the device does not, or a double ring (6 ranks) would lock itself.
 add_test(NAME NcclDeviceWithLaunchOrder WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
@@ -77,7 +77,7 @@ endif()
 set(thread_sources ${gpu_test_sources})
 list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|slow_steps|nccl_(conformance|device|failure|refusal|times)_test)\\.cc$")
 file(GLOB hand_plan_sources CONFIGURE_DEPENDS "support/hand_*.cc")
-cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sources} runtime/processes.cc
+cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sources} runtime/processes.cc rendezvous/test_job.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
   conformance/kept_conformance_test.cc conformance/process_world.cc support/values.cc support/attention_definition.cc support/fabric_run.cc ${hand_plan_sources})
 set_target_properties(emulated_threads_test PROPERTIES EXCLUDE_FROM_ALL ON)

@@ -4,11 +4,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 
 #include "shared/base/text.h"
 #include "tests/emulated_gpu/devices.h"
+#include "tests/emulated_gpu/emulated_stream.h"
 
 using namespace cp::emulated;
 using cp::str;
@@ -30,6 +33,8 @@ Events& events() {
   static auto& all = *new Events;
   return all;
 }
+
+thread_local std::chrono::milliseconds t_late{0};  // be_late()
 
 // The event at this moment; nothing where there is no such event.
 std::optional<Event> find_event(cudaEvent_t handle) {
@@ -61,6 +66,8 @@ cudaError_t create_event(cudaEvent_t* event, unsigned flags) {
 }
 
 }  // namespace
+
+void cp::emulated::be_late(std::chrono::milliseconds time) { t_late = time; }
 
 extern "C" {
 
@@ -195,6 +202,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     const auto found = find_event(event);
     if (!found) return cudaErrorInvalidResourceHandle;
     if (found->latest) found->latest->wait();
+    std::this_thread::sleep_for(std::exchange(t_late, {}));
     return gpu(found->device).error();
   });
 }

@@ -1,8 +1,11 @@
 #include "tests/emulated_gpu/devices.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <unistd.h>
 #include <utility>
 
@@ -27,9 +30,14 @@ struct Gpus {
       for (const std::string_view one : split(text, ','))
         capabilities.push_back(static_cast<int>(std::strtod(std::string(one).c_str(), nullptr) * 10 + 0.5));
     }
+    const char* build = std::getenv("CP_EMULATED_BUILD_MS");
+    const std::vector<std::string_view> times = split(build != nullptr ? build : "0", ',');
+    for (std::size_t i = 0; i < gpus.size(); ++i)
+      build_ms.emplace_back(parse_int(times[std::min(i, times.size() - 1)], "CP_EMULATED_BUILD_MS"));
   }
   std::vector<std::unique_ptr<Gpu>> gpus;
   std::vector<int> capabilities = {90};
+  std::deque<std::atomic<std::int64_t>> build_ms;
   pid_t process = getpid();
 };
 
@@ -48,6 +56,12 @@ int device_count() { return static_cast<int>(gpus().gpus.size()); }
 int compute_capability(int device) {
   const std::vector<int>& all = gpus().capabilities;
   return all[std::min(static_cast<std::size_t>(device), all.size() - 1)];
+}
+std::chrono::milliseconds build_time(int device) {
+  return std::chrono::milliseconds(gpus().build_ms.at(static_cast<std::size_t>(device)).load());
+}
+void set_build_time(int device, std::chrono::milliseconds time) {
+  gpus().build_ms.at(static_cast<std::size_t>(device)).store(time.count());
 }
 Gpu& gpu(int device) { return *gpus().gpus.at(static_cast<std::size_t>(device)); }
 int current_device() { return t_device; }

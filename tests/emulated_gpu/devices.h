@@ -4,11 +4,13 @@
 //   CP_EMULATED_GPU_MEMORY        bytes of each (16 GiB)
 //   CP_EMULATED_GPU_CAPABILITY    compute capability ("9.0"), or one for each GPU ("8.0,9.0"): those without
 //                                 one have the last
+//   CP_EMULATED_BUILD_MS          how long fused attention takes to build (0), or one for each GPU, as above
 //
 // Stricter than a GPU, never laxer: addresses are checked, a child made by fork has no GPU, and a failed
 // device stays failed.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -70,6 +72,9 @@ int device_count();
 Gpu& gpu(int device);  // one of device_count()
 int current_device();
 int compute_capability(int device = current_device());  // 90
+// How long fused attention takes to build, for a test that has ranks prepare unevenly.
+std::chrono::milliseconds build_time(int device = current_device());
+void set_build_time(int device, std::chrono::milliseconds time);
 void set_current_device(int device);
 std::shared_ptr<Stream> find_stream(cudaStream_t handle);  // of any device; the default one of the current
 bool in_host_function();               // whether this thread runs a function of cudaLaunchHostFunc

@@ -45,6 +45,7 @@ std::size_t communicator_count();
 
 // What NCCL does without saying so: of this process, so far.
 struct NcclUse {
+  std::size_t made = 0;                // communicators, also those that were split from others
   std::size_t registered = 0;          // by ncclCommRegister
   std::size_t without_effect = 0;      // of them: of memory that is not from ncclMemAlloc
   std::size_t allocated = 0;           // by ncclMemAlloc, and not freed

@@ -3,6 +3,7 @@
 // the host.
 #pragma once
 
+#include <chrono>
 #include <functional>
 
 #include <cuda_runtime_api.h>
@@ -19,6 +20,10 @@ class Inside {
   Inside& operator=(const Inside&) = delete;
 };
 bool is_inside();  // this thread
+
+// The next cudaEventSynchronize() of this thread returns so much later than its event has happened, as where
+// the thread loses its processor meanwhile.
+void be_late(std::chrono::milliseconds time);
 
 // Enqueues; the work runs on the stream's thread, after what was enqueued before it. `stream` 0 is the
 // default stream of the thread's device. An exception of the work becomes a sticky error of the device, as a

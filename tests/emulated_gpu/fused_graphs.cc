@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -201,6 +202,7 @@ class EmulatedGraph final : public FusedGraph {
 class EmulatedBuilder final : public FusedGraphBuilder {
  public:
   BuiltGraph build(const CudnnGraphKey& key) override {
+    std::this_thread::sleep_for(emulated::build_time(device_));
     const int capability = emulated::compute_capability(device_);
     const FusedAttention& library = *gpu_target(str("sm", capability)).fused_attention;
     if (const auto why = refuse(library, largest(key))) return {nullptr, *why};

@@ -37,6 +37,7 @@ ncclComm_t make_handle(const CommunicatorPtr& communicator) {
   auto* handle = new ncclComm{communicator};
   const std::lock_guard lock(handles().mutex);
   handles().live.insert(handle);
+  ++handles().use.made;
   return handle;
 }
 

@@ -1,6 +1,5 @@
 #include "tests/gpu/gpu_ranks.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -12,7 +11,9 @@
 
 #include "runtime/cuda/visible_gpus.h"
 #include "runtime/errors.h"
+#include "shared/base/digest.h"
 #include "shared/base/text.h"
+#include "shared/plan/canonical.h"
 #include "shared/plan/target.h"
 #include "tests/gpu/slow_steps.h"
 
@@ -42,13 +43,7 @@ class FileStore {
 
  private:
   std::string path(const std::string& key) const {
-    std::string name;
-    for (const char c : key) {
-      char digits[3];
-      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      name += digits;
-    }
-    return directory_ + "/" + name;
+    return directory_ + "/" + to_string(Hasher().add(key).digest());
   }
 
   std::string directory_;
@@ -124,6 +119,15 @@ runtime::NcclOptions GpuJob::options(Rank rank) const {
     if (id) store.set(key, *id);
     return store.get(key);
   };
+  options.agree = [store, rank](const Group& group, std::int64_t number, const std::string& own) {
+    const std::string key = str("plans of ", canonical_name(group), " ", number, " of ");
+    store.set(str(key, rank), own);
+    std::vector<std::string> all;
+    for (const Rank from : group.ranks) all.push_back(store.get(str(key, from)));
+    return all;
+  };
+  for (Rank other = 0; other < world_size_; ++other) options.here.push_back(other);
+  options.each_is_a_host = world_size_ > gpus();
   if (const char* seed = std::getenv("CP_SLOW_STEPS"))
     options.before_step =
         slow_at_random(std::strtoull(seed, nullptr, 10) * 1'000 + static_cast<std::uint64_t>(rank));

@@ -33,7 +33,8 @@ class GpuJob {
  public:
   explicit GpuJob(int world_size);
 
-  // With a GPU and a way to share ids; every `timeout` is that of tests. Where the environment says
+  // With a GPU, a way to share ids and to agree, and what ranks of one GPU need; every `timeout` is that of
+  // tests. Where the environment says
   // CP_SLOW_STEPS=SEED, random steps are delayed (slow_steps.h).
   runtime::NcclOptions options(Rank rank) const;
   // The same, where all ranks prepare together: groups are split from the world's communicator.

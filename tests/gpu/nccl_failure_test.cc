@@ -226,6 +226,7 @@ TEST(NcclFailure, APeerThatNeverComesIsATimeoutOfPrepare) {
                 [&](Rank rank) -> std::string {
                   NcclOptions options = job.options(rank);
                   options.connect_timeout = milliseconds(500);
+                  options.agree = {};  // or it would wait for the peer before it connects
                   NcclDevice device(options);
                   const Plan plan = sums(rank, {0, 1});
                   return expect<Timeout>(
@@ -240,7 +241,9 @@ TEST(NcclFailure, AbortEndsConnecting) {
   const GpuJob job(2);
   EXPECT_EQ(testing::run_gpu_ranks(1,
                                    [&](Rank rank) -> std::string {
-                                     NcclDevice device(job.options(rank));
+                                     NcclOptions options = job.options(rank);
+                                     options.agree = {};  // or it would wait for the peer before it connects
+                                     NcclDevice device(options);
                                      const std::jthread aborter([&] {
                                        std::this_thread::sleep_for(milliseconds(300));
                                        device.abort();

@@ -10,6 +10,9 @@
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_streams.h"
 #include "tests/gpu/kernel_run.h"
+#ifdef CP_GPU_EMULATED
+#include "tests/emulated_gpu/emulated_stream.h"
+#endif
 
 namespace cp {
 namespace {
@@ -43,6 +46,7 @@ class GpuStepEvents : public ::testing::Test {
     CP_SKIP_WITHOUT_GPU();
     first_.emplace(CudaStream::Priority::normal), second_.emplace(CudaStream::Priority::normal);
     events_.emplace();
+    made_ = std::chrono::steady_clock::now();
     events_->add_stream(first_->get());
     events_->add_stream(second_->get());
     events_->reserve(16);
@@ -60,6 +64,7 @@ class GpuStepEvents : public ::testing::Test {
 
   std::optional<CudaStream> first_, second_;
   std::optional<StepEvents> events_;
+  std::chrono::steady_clock::time_point made_;  // soon after
 };
 
 TEST_F(GpuStepEvents, AStepBehindAnUnfinishedOneBeginsAtItsEnd) {
@@ -158,6 +163,25 @@ TEST_F(GpuStepEvents, EventsAreUsedAgainOnceTheirTimesAreTaken) {
   EXPECT_EQ(events_->take().size(), 42U);
   EXPECT_GE(events_->left(), 40U / 2);
 }
+
+#ifdef CP_GPU_EMULATED
+
+// The host comes back late from the first try to set the time: the others are as good as if it had not.
+TEST_F(GpuStepEvents, TimesDoNotMoveWhereTheHostIsLate) {
+  constexpr auto kLate = 2000ms;
+  const auto start = std::chrono::steady_clock::now();  // later than that of the events
+  emulated::be_late(kLate);
+  events_->restart();
+  step(0);
+  finish();
+  const std::chrono::nanoseconds ended = std::chrono::steady_clock::now() - start;
+  const std::int64_t begin_ns = events_->take().at(0).begin_ns;
+  const std::chrono::nanoseconds before = start - made_;
+  EXPECT_GE(begin_ns, before.count());
+  EXPECT_LT(std::chrono::nanoseconds(begin_ns), before + ended + kLate / 4);
+}
+
+#endif
 
 }  // namespace
 }  // namespace cp

@@ -49,6 +49,16 @@ TEST(NcclPools, GroupsThatWereRefusedDoNotCount) {
   EXPECT_EQ(pools.count(), 2);
 }
 
+TEST(NcclPools, GroupsThatWereGivenBackDoNotCount) {
+  NcclPools pools({0, 1}, true);
+  pools.add({kPair, kFour}, std::nullopt);
+  pools.remove(kPair);
+  pools.remove(kPair);
+  pools.remove(kElsewhere);  // never added
+  EXPECT_EQ(pools.count(), 2);
+  EXPECT_NO_THROW(pools.add({kPair}, 4 * kNcclPoolBytes));
+}
+
 TEST(NcclPools, ErrorsOfNcclAboutSharedMemoryAreExplained) {
   EXPECT_THAT(
       std::string(shared_memory_advice("unhandled system error (Error while creating shared memory segment "
