@@ -88,8 +88,9 @@ double RankRun::execute(const Plan& plan, const Bindings& bindings, RankTrace& t
   const bool host_memory = device_->host_memory();
   RunOptions options{.trace = &trace};
   if (options_.issued) options.issued = [this, &trace] { options_.issued(trace); };
+  options.kept = options_.kept && !host_memory;
   if (options_.warm_up && !host_memory) {
-    options.warm_up = 1;
+    options.warm_up = options.kept ? 2 : 1;
     options.ready = [this] {
       device_->take_observed();
       device_->take_times();

@@ -38,6 +38,9 @@ struct RankRunOptions {
   // ranks in their first collectives, and CUDA loads a kernel when it is launched first. The warm-up leaves
   // nothing in the trace.
   bool warm_up = true;
+  // If the device's memory is not the host's, the device keeps each pass, so that it can be a CUDA graph
+  // (NcclBackendOptions::graphs). There are two warm-ups then, and the run that counts is a replay.
+  bool kept = false;
   // These are called around each pass that the rank has a part in, on the caller's thread, with the pass's
   // trace: begin_pass when the trace has its rank and its clock; issued when all steps are issued, so that
   // its `issued` is complete; and end_pass when all of the trace is there, or, after an error, as much of it

@@ -5,12 +5,16 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "runtime/process_device.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {
+
+// What the label of a time ends with that is not the step's own, but that of the whole run.
+inline constexpr std::string_view kOfWholeGraph = "[of the whole graph]";
 
 // Keeps the latest kKeptTimes times of each of the device's streams.
 class StepTimes {
@@ -21,13 +25,18 @@ class StepTimes {
     // Adds a time, in ns since the device was made, of a step that ran behind those before it. The step must
     // live until take() or settle().
     void add(const Step& step, std::int64_t begin_ns, std::int64_t end_ns);
+    // The same of a step of a CUDA graph, of which only the whole is timed: the times are the graph's, and
+    // the label says so (kOfWholeGraph).
+    void add_of_graph(const Step& step, std::int64_t begin_ns, std::int64_t end_ns);
 
    private:
     friend class StepTimes;
     struct Time {
       const Step* step = nullptr;
       std::int64_t begin_ns = 0, end_ns = 0;
+      bool of_graph = false;
     };
+    void add(const Time& time);
     std::deque<Time> times_;
   };
 

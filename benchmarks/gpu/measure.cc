@@ -39,9 +39,10 @@ benchmark::internal::Benchmark* add_benchmark(const std::string& name, int itera
 bool any_failed() { return failed; }
 const std::vector<Measured>& measured() { return all_measured; }
 
-std::unique_ptr<NcclDevice> make_device(Rank rank) {
+std::unique_ptr<NcclDevice> make_device(Rank rank, DeviceChoices choices) {
   runtime::NcclOptions options;
   options.rank = rank;
+  options.traces = choices.traces, options.graphs = choices.graphs;
   options.share = [](const std::string&, const std::optional<std::string>& id) { return *id; };
   return std::make_unique<NcclDevice>(std::move(options));
 }

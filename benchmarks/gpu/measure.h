@@ -17,8 +17,12 @@
 
 namespace cp::benchmarks {
 
+// What of NcclOptions benchmarks choose.
+struct DeviceChoices {
+  bool traces = true, graphs = false;
+};
 // A device of one rank without peers, on GPU 0.
-std::unique_ptr<runtime::NcclDevice> make_device(Rank rank = 0);
+std::unique_ptr<runtime::NcclDevice> make_device(Rank rank = 0, DeviceChoices choices = {});
 
 // Registers a benchmark that tells its own time, of so many iterations. An exception of the body is the
 // benchmark's result: the others run on.

@@ -18,7 +18,9 @@ TEST(GpuBenchmarkTargets, WhatMeetsThemIsNotNamed) {
                               {"Ring/forward/head_tail", {{"share", 0.92}}},
                               {"Ring/backward/head_tail", {{"share", 0.90}}},
                               {"Moves/pack/64MiB", {{"share", 0.85}}},
-                              {"HostCost/busy/steps_to_a_stream:1", {{"us/step", 5}}}}),
+                              {"HostCost/busy/steps_to_a_stream:1", {{"us/step", 4}}},
+                              {"HostCost/traced/busy/steps_to_a_stream:1", {{"us/step", 5}}},
+                              {"RunStart/graph/forward", {{"us/run", 60}}}}),
               IsEmpty());
 }
 
@@ -27,14 +29,18 @@ TEST(GpuBenchmarkTargets, WhatMissesThemIsNamedWithItsValue) {
                               {"Ring/forward/contiguous", {{"share", 0.91}}},
                               {"Ring/backward/contiguous", {{"share", 0.89}}},
                               {"Moves/cast/64MiB", {{"share", 0.84}}},
-                              {"HostCost/idle/steps_to_a_stream:64", {{"us/step", 5.01}}},
+                              {"HostCost/idle/steps_to_a_stream:64", {{"us/step", 4.01}}},
+                              {"HostCost/traced/idle/steps_to_a_stream:64", {{"us/step", 5.01}}},
+                              {"RunStart/forward", {{"us/run", 61}}},
                               {"Moves/unpack/64MiB", {{"share", 0.9}}}}),
               ElementsAre(AllOf(HasSubstr("Attention/backward/full"), HasSubstr("at least 0.98"),
                                 HasSubstr("0.9799")),
                           AllOf(HasSubstr("Ring/forward"), HasSubstr("0.91")),
                           AllOf(HasSubstr("Ring/backward"), HasSubstr("0.89")),
                           AllOf(HasSubstr("Moves/cast"), HasSubstr("0.84")),
-                          AllOf(HasSubstr("HostCost/idle"), HasSubstr("at most 5"), HasSubstr("5.01"))));
+                          AllOf(HasSubstr("HostCost/idle"), HasSubstr("at most 4"), HasSubstr("4.01")),
+                          AllOf(HasSubstr("HostCost/traced"), HasSubstr("at most 5"), HasSubstr("5.01")),
+                          AllOf(HasSubstr("RunStart/forward"), HasSubstr("at most 60"), HasSubstr("61"))));
 }
 
 // Moves of 256 MiB are measured for the profile; what they tell of a launch is less.

@@ -356,6 +356,7 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
   if (request.checksums != Checksums::off) argv.push_back(str("--checksums=", name(request.checksums)));
   if (request.hash_host) argv.emplace_back("--hash-hosts");
   if (!request.warm_up) argv.emplace_back("--no-warm-up");
+  if (request.cuda_graphs) argv.emplace_back("--cuda-graphs");
   return argv;
 }
 

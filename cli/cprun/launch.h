@@ -32,6 +32,7 @@ struct LaunchRequest {
   bool allow_shared_gpu = false;         // several ranks on one GPU
   bool hash_host = false;
   bool warm_up = true;  // as in RankOptions
+  bool cuda_graphs = false;
   // How long ranks may take to join, and how long a rank may be silent before it counts as lost. Chosen;
   // --timeout sets it.
   std::chrono::milliseconds timeout{30'000};

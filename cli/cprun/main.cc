@@ -113,6 +113,10 @@ void add_flags(FlagSet app, Flags& flags) {
       "--no-warm-up", [&launch] { launch.warm_up = false; },
       "With nccl: run each plan once. Without this flag it runs twice and the second run counts, so that its "
       "times do not hold the connecting of ranks and the loading of kernels");
+  app.add_flag(
+      "--cuda-graphs", launch.cuda_graphs,
+      "With nccl: make a CUDA graph of each plan, which the run that counts launches as one. Two runs "
+      "come before it. Times are those of the whole plan then");
   app.add_flag("--verify", launch.verify,
                "Run the same scenario on the simulated fabric too, and compare traces and results");
   app.add_flag(
@@ -208,6 +212,7 @@ int run(Flags& flags) {
     flags.rank.check_results = launch_request.verify;
     flags.rank.hash_host = launch_request.hash_host;
     flags.rank.warm_up = launch_request.warm_up;
+    flags.rank.cuda_graphs = launch_request.cuda_graphs;
     flags.rank.checksums = launch_request.checksums;
     return run_rank(flags.rank, *job);
   }
@@ -218,6 +223,11 @@ int run(Flags& flags) {
               "--nproc-per-node 4 -- ./program"
             : str("a scenario (", launch_request.scenario, ") and a program (",
                   launch_request.program.front(), ") are given; give only one of them"));
+  }
+  if (launch_request.cuda_graphs && (launch_request.backend != "nccl" || !launch_request.warm_up)) {
+    throw InvalidInput(
+        "--cuda-graphs is for --backend nccl, where a plan runs twice before it is a graph; leave out "
+        "--no-warm-up, and do not use it with another backend");
   }
   join_other_launcher(launch_request);
   return launch(launch_request);

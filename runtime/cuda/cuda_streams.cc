@@ -66,6 +66,7 @@ void StepEvents::add_stream(cudaStream_t stream) {
   CP_INVARIANT(streams_.size() + 1 < (std::size_t{1} << kStreamBits), streams_.size(), " streams");
   streams_.push_back(stream);
   last_.push_back(nullptr);
+  last_pair_.push_back(-1);
 }
 
 void StepEvents::reserve(std::size_t steps) {
@@ -78,9 +79,22 @@ void StepEvents::restart() {
   anchor();
 }
 
+void StepEvents::make_all(bool pairs) {
+  while (std::ssize(ring_) < kRing) ring_.emplace_back();
+  for (Recorded& recorded : ring_) make_own(recorded);
+  while (pairs && std::ssize(pairs_) < kPairs) add_pair();
+}
+
+void StepEvents::make_own(Recorded& recorded) {
+  if (!recorded.own) recorded.own.emplace(CudaEvent::Timing::off);
+}
+
+void StepEvents::add_pair() {
+  pairs_.push_back({CudaEvent(CudaEvent::Timing::off), CudaEvent(CudaEvent::Timing::off)});
+}
+
 StepEvents::Pair StepEvents::begin_untimed(StreamId stream) {
-  if (std::ssize(pairs_) < std::min(next_pair_ + 1, kPairs))
-    pairs_.push_back({CudaEvent(CudaEvent::Timing::off), CudaEvent(CudaEvent::Timing::off)});
+  if (std::ssize(pairs_) < std::min(next_pair_ + 1, kPairs)) add_pair();
   const auto& [begin, end] = pairs_[static_cast<std::size_t>(next_pair_++ % kPairs)];
   CP_CUDA(cudaEventRecord(begin.get(), streams_.at(static_cast<std::size_t>(stream))));
   enqueued(stream);
@@ -88,7 +102,10 @@ StepEvents::Pair StepEvents::begin_untimed(StreamId stream) {
 }
 
 void StepEvents::end_untimed(StreamId stream, const Pair& pair) {
-  CP_CUDA(cudaEventRecord(pair.end, streams_[static_cast<std::size_t>(stream)]));
+  const auto at = static_cast<std::size_t>(stream);
+  CP_CUDA(cudaEventRecord(pair.end, streams_[at]));
+  last_[at] = pair.end;
+  last_pair_[at] = next_pair_ - 1;  // no other has begun since
 }
 
 cudaEvent_t StepEvents::next_event() {
@@ -114,29 +131,46 @@ void StepEvents::end() {
   CP_CUDA(cudaEventRecord(step.pair.end, streams_[stream]));
   step.has_end = true;
   last_[stream] = step.pair.end;
+  last_pair_[stream] = -1;
 }
 
-EventId StepEvents::record(StreamId stream) {
+void StepEvents::record_own(Recorded& recorded, StreamId stream) {
+  make_own(recorded);
+  recorded.event = recorded.own->get();
+  recorded.pair = -1;
+  CP_CUDA(cudaEventRecord(recorded.event, streams_[static_cast<std::size_t>(stream)]));
+}
+
+EventId StepEvents::reserve_event(StreamId stream) {
   if (std::ssize(ring_) < std::min(next_ + 1, kRing)) ring_.emplace_back();
-  Recorded& recorded = ring_[static_cast<std::size_t>(next_ % kRing)];
-  recorded.event = last_.at(static_cast<std::size_t>(stream));
-  if (recorded.event == nullptr) {
-    if (!recorded.own) recorded.own.emplace(CudaEvent::Timing::off);
-    recorded.event = recorded.own->get();
-    CP_CUDA(cudaEventRecord(recorded.event, streams_[static_cast<std::size_t>(stream)]));
-  }
   return next_++ << kStreamBits | stream;
 }
 
-// Of the event, or where it is too old of all that its stream has been given so far.
+EventId StepEvents::record(StreamId stream) {
+  const EventId made = reserve_event(stream);
+  record_again(made);
+  return made;
+}
+
+void StepEvents::record_again(EventId event) {
+  const StreamId stream = stream_of(event);
+  const auto at = static_cast<std::size_t>(stream);
+  Recorded& recorded = place_of(event);
+  if (last_.at(at) == nullptr || is_used_again(last_pair_[at])) return record_own(recorded, stream);
+  recorded.event = last_[at];
+  recorded.pair = last_pair_[at];
+}
+
+// Of the event, or where it is too old, or its pair is another step's by now, of all that its stream has been
+// given so far.
 const StepEvents::Recorded& StepEvents::recorded_of(EventId event) {
-  if (event >> kStreamBits < next_ - kRing)
-    event = record(static_cast<StreamId>(event & ((1 << kStreamBits) - 1)));
-  return ring_[static_cast<std::size_t>((event >> kStreamBits) % kRing)];
+  if (event >> kStreamBits < next_ - kRing || is_used_again(place_of(event).pair))
+    event = record(stream_of(event));
+  return place_of(event);
 }
 
 void StepEvents::wait(StreamId stream, EventId event) {
-  if (event >> kStreamBits < finished_) return;
+  if (event >> kStreamBits < finished_ || stream_of(event) == stream) return;
   wait(streams_.at(static_cast<std::size_t>(stream)), event);
   enqueued(stream);
 }

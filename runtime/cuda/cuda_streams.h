@@ -94,8 +94,11 @@ class StepEvents {
   // caller sees to it that nobody asks for it any more then. Chosen: a collective in flight needs a pair, and
   // no program has thousands of them.
   static constexpr std::int64_t kPairs = 4096;
+  // The end also serves as what other streams wait for, until the pair is used again.
   Pair begin_untimed(StreamId stream);
   void end_untimed(StreamId stream, const Pair& pair);
+  // Makes all events that record() and, with `pairs`, begin_untimed() may ever need, so that runs make none.
+  void make_all(bool pairs);
   // The number of steps whose intervals are kept, and for how many more steps there are events.
   std::size_t used() const { return steps_.size(); }
   std::size_t left() const { return (pool_.size() - used_events_) / 2; }
@@ -106,10 +109,15 @@ class StepEvents {
   // The number is chosen: with a smaller ring, waits for old events end later.
   static constexpr std::int64_t kRing = 4096;
   EventId record(StreamId stream);
+  // A wait for an event of the same stream asks nothing of CUDA.
   void wait(StreamId stream, EventId event);
   // The same for a stream that is none of these.
   void wait(cudaStream_t stream, EventId event);
   bool has_happened(EventId event);
+  // The number of an event that record_again() is to record, before anybody waits for it.
+  EventId reserve_event(StreamId stream);
+  // Records it anew on its stream, as what the stream has been given by now; for one of the last kRing.
+  void record_again(EventId event);
   // To be called if something else was enqueued on the stream.
   void enqueued(StreamId stream) { last_[static_cast<std::size_t>(stream)] = nullptr; }
 
@@ -124,12 +132,19 @@ class StepEvents {
   struct Recorded {
     std::optional<CudaEvent> own;
     cudaEvent_t event = nullptr;  // `own`, or a step's end
+    std::int64_t pair = -1;       // whose end it is, of begin_untimed()
   };
   struct Step {
     StreamId stream = 0;
     Pair pair;
     bool has_end = false;  // whether the end was recorded
   };
+  static StreamId stream_of(EventId event) { return static_cast<StreamId>(event & ((1 << kStreamBits) - 1)); }
+  Recorded& place_of(EventId event) {
+    return ring_[static_cast<std::size_t>((event >> kStreamBits) % kRing)];
+  }
+  bool is_used_again(std::int64_t pair) const { return pair >= 0 && pair < next_pair_ - kPairs; }
+  void record_own(Recorded& recorded, StreamId stream);
   cudaEvent_t next_event();
   const Recorded& recorded_of(EventId event);
   // CUDA tells the distance of two events as a float of milliseconds, which is exact to the microsecond only
@@ -146,13 +161,17 @@ class StepEvents {
   std::optional<std::int64_t> happened_ns(cudaEvent_t event) const;  // since the object's making
 
   std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> last_;  // by stream: the step's end behind which nothing was enqueued
+  std::vector<cudaEvent_t> last_;        // by stream: the step's end behind which nothing was enqueued
+  std::vector<std::int64_t> last_pair_;  // by stream: whose end that is, of begin_untimed(); else -1
 
   std::deque<CudaEvent> pool_;
   std::vector<std::array<CudaEvent, 2>> pairs_;  // of begin_untimed(); grows up to kPairs
   std::int64_t next_pair_ = 0;
   std::size_t used_events_ = 0;
   std::vector<Step> steps_;
+
+  static void make_own(Recorded& recorded);
+  void add_pair();
 
   std::vector<Recorded> ring_;  // grows up to kRing
   std::int64_t next_ = 0, finished_ = 0;

@@ -96,6 +96,8 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   nccl.timeout = job.timeout;
   nccl.communicators = options.communicators;
   nccl.traces = request.traces;
+  nccl.graphs = options.graphs;
+  nccl.on_refused_graph = options.on_refused_graph;
   nccl.on_collective = std::move(request.on_collective);
   nccl.on_collective_end = std::move(request.on_collective_end);
   nccl.may_wait = std::move(request.may_wait);

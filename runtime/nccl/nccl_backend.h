@@ -1,7 +1,9 @@
 // The nccl back end gives each rank a GPU. This header has the back end, and the options that only it has.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "runtime/backend.h"
 #include "runtime/nccl/nccl_device.h"
@@ -15,6 +17,9 @@ struct NcclBackendOptions final : BackendOptions {
   // unset, because they tell each other their GPUs.
   std::optional<RankGpu> gpu = {};
   NcclCommOptions communicators = {};
+  // Those of NcclOptions.
+  bool graphs = false;
+  std::function<void(const std::string&)> on_refused_graph = {};
 };
 
 // In a build without CUDA and NCCL the back end has no `make`, and `why_not` says what is missing

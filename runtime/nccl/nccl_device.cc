@@ -4,11 +4,13 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "runtime/begun_collectives.h"
 #include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/cuda_graphs.h"
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/cuda/cuda_streams.h"
 #include "runtime/cuda/host_copies.h"
@@ -26,6 +28,7 @@
 #include "runtime/nccl/nccl_memory.h"
 #include "runtime/nccl/nccl_order.h"
 #include "runtime/nccl/nccl_watchdog.h"
+#include "runtime/nccl/plan_graphs.h"
 #include "runtime/planned_work.h"
 #include "runtime/step_times.h"
 #include "shared/plan/bindings.h"
@@ -80,11 +83,13 @@ class NcclDevice::Impl {
       if (is_idle()) {
         collect_all_records();
         prepared_.for_each([&](Prepared& prepared) { communicators_.deregister(prepared.registered); });
+        graphs_.drop_all();
         destroys = handles_.destroy();
       }
     } catch (const Error&) {  // the GPU is lost
     }
     if (!destroys) handles_.abort();
+    graphs_.drop_all();
     return handles_.await_end(destroys ? options_.destroy_timeout : options_.abort_timeout);
   }
 
@@ -116,7 +121,9 @@ class NcclDevice::Impl {
 
   PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
     CP_CUDA(cudaSetDevice(options_.cuda_device));
+    events_.make_all(!options_.traces);
     std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane, arenas_.of(lane));
+    if (options_.graphs) allow_graphs(*made);
     share(lane, made->memory->arena());
     lanes_.keep(plan, lane);
     return prepared_.add(std::move(made));
@@ -158,54 +165,59 @@ class NcclDevice::Impl {
   void launch(const StepRef& ref, std::int64_t iteration) {
     if (handles_.is_ending()) return;
     try {
-      const Step& step = *ref.step;
-      const StreamId stream = device_stream(step.stream);
+      const StreamId stream = device_stream(ref.step->stream);
       latest_.launched(stream, *used_->plan, ref.id);
-      if (options_.before_step) {
-        options_.before_step(step, cuda_stream(stream));
-        events_.enqueued(stream);
-      }
-      if (const Collective* collective = std::get_if<Collective>(&step.work)) {
-        launch_collective(ref, *collective, iteration, stream);
-        return;
-      }
-      if (options_.traces) {
-        static_cast<void>(events_.begin(stream));
-        launched_.push_back({&step, stream});
-      } else {
-        events_.enqueued(stream);
-      }
-      used_->kernels->launch(ref, iteration, cuda_stream(stream));
-      if (options_.traces) events_.end();
+      if (!in_run_) begin_loose();
+      if (replayed_ != nullptr) return;
+      if (captured_ != nullptr) return capture(ref, iteration, stream);
+      launch_step(ref, iteration, stream);
     } catch (...) {
       fail_at_latest();
     }
   }
 
   EventId record(StreamId stream) {
-    return enqueued([&] { return events_.record(device_stream(stream)); });
+    return enqueued([&] {
+      if (replayed_ != nullptr) return end_of_replay_;
+      const StreamId on = device_stream(stream);
+      return captured_ != nullptr ? capture_record(on) : events_.record(on);
+    });
   }
   void wait(StreamId stream, EventId event) {
-    enqueued([&] { return events_.wait(device_stream(stream), event), event; });
+    enqueued([&] {
+      if (replayed_ != nullptr) return event;
+      const StreamId on = device_stream(stream);
+      if (captured_ != nullptr) return capture_wait(on, event);
+      return events_.wait(on, event), event;
+    });
   }
 
   void begin_run(CallerStream caller) {
+    if (caller != nullptr) refuse_captured(static_cast<cudaStream_t>(caller));
+    end_graph_run();
+    in_run_ = true;
     enqueued([&] {
       const StreamId first = device_stream(0);
       CP_CUDA(cudaEventRecord(from_caller_.get(), static_cast<cudaStream_t>(caller)));
       CP_CUDA(cudaStreamWaitEvent(cuda_stream(first), from_caller_.get(), 0));
       events_.enqueued(first);
       if (const EventId before = lanes_.last_end(used_->lane); before >= 0) events_.wait(first, before);
+      begin_graph_run(first);
       return EventId{0};
     });
   }
   void end_run(CallerStream caller, EventId end) {
     enqueued([&] {
+      if (captured_ != nullptr) end_capture();
+      if (replayed_ != nullptr) replay(end);
       lanes_.last_end(used_->lane) = end;
       events_.wait(static_cast<cudaStream_t>(caller), end);
       return end;
     });
+    end_graph_run();
   }
+
+  const GraphUse& graph_use() const { return graph_use_; }
 
   bool has_happened(EventId event) {
     if (error_ || handles_.is_ending()) return false;
@@ -222,6 +234,8 @@ class NcclDevice::Impl {
     watchdog_.drain();
     if (error_) throw_error();
     order_.forget();
+    has_loose_steps_ = false;
+    end_of_last_replay_ = -1;
     latest_.forget();
     communicators_.forget_ends();
     if (options_.traces && events_.left() < launches_of_run_) read_times();
@@ -260,6 +274,7 @@ class NcclDevice::Impl {
   void fail(const std::exception_ptr& error) {
     error_.set(error);
     handles_.abort();
+    graphs_.drop_all();  // or the abort would wait for them
   }
 
   // In a handler: as fail(), with the steps that were launched last, since CUDA reports an error of running
@@ -306,6 +321,7 @@ class NcclDevice::Impl {
     std::vector<NcclCommunicators::Registered> registered;
     std::vector<Digest> digests;             // of collectives, by StepId
     std::atomic<std::int64_t> under_way{0};  // collectives that the watchdog has not seen to end
+    std::optional<PlanGraphs> graphs;        // of a plan that is kept, if the options say so
   };
 
   std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane,
@@ -330,6 +346,7 @@ class NcclDevice::Impl {
     prepared_.for_each_in(lane, [&](Prepared& kept) {
       communicators_.deregister(kept.registered);
       kept.memory->move_to(*kept.plan, arena);
+      if (kept.graphs) kept.graphs->clear();
       if (options_.communicators.register_buffers) register_buffers(kept);
     });
   }
@@ -463,6 +480,26 @@ class NcclDevice::Impl {
 
   // ---- running
 
+  void launch_step(const StepRef& ref, std::int64_t iteration, StreamId stream) {
+    const Step& step = *ref.step;
+    if (options_.before_step) {
+      options_.before_step(step, cuda_stream(stream));
+      events_.enqueued(stream);
+    }
+    if (const Collective* collective = std::get_if<Collective>(&step.work)) {
+      launch_collective(ref, *collective, iteration, stream);
+      return;
+    }
+    if (options_.traces) {
+      static_cast<void>(events_.begin(stream));
+      launched_.push_back({&step, stream, nullptr});
+    } else {
+      events_.enqueued(stream);
+    }
+    used_->kernels->launch(ref, iteration, cuda_stream(stream));
+    if (options_.traces) events_.end();
+  }
+
   // The watchdog hears of a collective before its calls, since these may block (the first ones of a
   // communicator connect). The waits for room and for a turn come before the begin is recorded, so that they
   // do not count as time of the collective.
@@ -471,10 +508,10 @@ class NcclDevice::Impl {
     const Step& step = *ref.step;
     const cudaStream_t on = cuda_stream(stream);
     NcclCommunicator& member = used_->launches->member(group_of(collective));
-    if (!order_.await_room(member, handles_) || !await_pair()) return;
+    if (!order_.await_room(member, handles_) || !await_pair(1)) return;
     if (order_.await_turn(member, on)) events_.enqueued(stream);
     const StepEvents::Pair pair = options_.traces ? events_.begin(stream) : events_.begin_untimed(stream);
-    if (options_.traces) launched_.push_back({&step, stream});
+    if (options_.traces) launched_.push_back({&step, stream, nullptr});
     if (!handles_.enter()) return;
     const BegunCollectives::Point point =
         member.begun.begin(used_->digests.at(static_cast<std::size_t>(ref.id)));
@@ -508,13 +545,269 @@ class NcclDevice::Impl {
     order_.done(member, on, pair.end);
   }
 
-  // Untimed pairs of events are used again: waits until the watchdog has done with the next one. Returns
-  // false if the end began before that.
-  bool await_pair() {
+  // Untimed pairs of events are used again: waits until the watchdog has done with the next one, for one or
+  // more collectives that share it. Returns false if the end began before that.
+  bool await_pair(std::int64_t collectives) {
     if (options_.traces) return true;
-    await_on_host([&] { return collectives_ - watchdog_.ended() < StepEvents::kPairs; });
-    ++collectives_;
+    await_on_host([&] { return collectives_ + collectives - watchdog_.ended() <= StepEvents::kPairs; });
+    collectives_ += collectives;
     return !handles_.is_ending();
+  }
+
+  // ---- graphs: a run of a kept plan that is captured, or replayed, or neither
+
+  // All streams of a run have joined the first one when it ends, and only the first one is in order with the
+  // graph of a replay. Steps that are launched outside of runs are on any stream.
+  void begin_loose() {
+    has_loose_steps_ = true;
+    if (const EventId end = std::exchange(end_of_last_replay_, -1); end >= 0) {
+      for (const StreamId stream : used_->streams) events_.wait(stream, end);
+    }
+  }
+  void join_loose(StreamId first) {
+    if (used_->lane != 0 || !std::exchange(has_loose_steps_, false)) return;
+    for (const StreamId stream : used_->streams) events_.wait(first, events_.record(stream));
+  }
+
+  void allow_graphs(Prepared& prepared) {
+    const Plan& plan = *prepared.plan;
+    prepared.graphs.emplace(graphs_, plan.buffers.size());
+    std::vector<std::int64_t> collectives(plan.groups.size());
+    for (const StepRef& ref : steps_of(plan)) {
+      if (const auto* collective = std::get_if<Collective>(&ref.step->work))
+        collectives[static_cast<std::size_t>(group_of(*collective))] += ref.count;
+    }
+    const std::int64_t all = std::accumulate(collectives.begin(), collectives.end(), std::int64_t{0});
+    if (all > StepEvents::kPairs)
+      refuse_graphs(prepared, str("it has ", all, " collectives, and the watchdog follows no more than ",
+                                  StepEvents::kPairs, " at once"));
+    for (std::size_t group = 0; group < collectives.size(); ++group) {
+      if (collectives[group] <= std::int64_t{NcclOrder::kMostUnderWay}) continue;
+      refuse_graphs(prepared,
+                    str("it has ", collectives[group], " collectives of group ",
+                        canonical_name(plan.groups[group]), ", all of which a graph would put under ",
+                        "way at once, and no more than ", NcclOrder::kMostUnderWay, " may be"));
+    }
+  }
+
+  void refuse_graphs(Prepared& prepared, const std::string& why) {
+    prepared.graphs->refuse(why);
+    graph_use_.refused.push_back(str("rank ", options_.rank, ": a plan of ", steps_of(*prepared.plan).size(),
+                                     " steps is launched step by step, not as a graph: ", why));
+    if (options_.on_refused_graph) options_.on_refused_graph(graph_use_.refused.back());
+  }
+
+  // A run would become part of that capture, where nobody can follow its collectives.
+  static void refuse_captured(cudaStream_t caller) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(caller, &status) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // of running work, which whoever waits is told
+      return;
+    }
+    if (status == cudaStreamCaptureStatusNone) return;
+    throw InvalidInput(
+        "the caller's stream is being captured into a CUDA graph, of which a run cannot be part; run the "
+        "plan outside of the capture, and let NcclOptions::graphs make it a graph of its own");
+  }
+
+  struct Captured {
+    // What the executor asked for, for the case that it turns out not to fit into a graph.
+    struct Call {
+      StepRef ref;  // without a step: `event` is recorded, or waited for
+      std::int64_t iteration = 0;
+      StreamId stream = 0;  // of the device
+      EventId event = -1;
+      bool waits = false;
+    };
+    std::optional<GraphCapture> capture;
+    std::shared_ptr<PlanGraph> graph;
+    std::vector<Call> calls;
+    std::string why_not;  // the first reason
+    // The end of the latest collective that takes turns.
+    EventId turn = -1;
+  };
+
+  void begin_graph_run(StreamId first) {
+    std::shared_ptr<PlanGraph> graph;
+    if (used_->graphs && used_->graphs->why_not().empty()) graph = used_->graphs->of(*used_->memory);
+    if (graph == nullptr) {
+      ++graph_use_.launched;
+      return;
+    }
+    join_loose(first);
+    if (graph->id >= 0) {
+      ++graph_use_.replayed;
+      replayed_ = std::move(graph);
+      end_of_replay_ = events_.reserve_event(first);
+      return;
+    }
+    captured_ = std::make_unique<Captured>();
+    captured_->graph = std::move(graph);
+    for (const StreamId stream : used_->streams) events_.enqueued(stream);
+    capturing([&] { captured_->capture.emplace(cuda_stream(first)); });
+  }
+
+  // Also behind an error, when the run was not ended.
+  void end_graph_run() {
+    in_run_ = false;
+    replayed_ = nullptr;
+    captured_ = nullptr;
+  }
+
+  // Runs f(), whose calls become part of the graph. An error of CUDA's, unless the GPU is lost, says that
+  // they cannot.
+  template <class F>
+  void capturing(const F& f) {
+    if (!captured_->why_not.empty()) return;
+    try {
+      f();
+    } catch (const InvalidInput& error) {
+      captured_->why_not = error.what();
+    }
+  }
+
+  EventId capture_record(StreamId stream) {
+    const EventId event = events_.reserve_event(stream);
+    captured_->calls.push_back({.ref = {}, .stream = stream, .event = event});
+    capturing([&] { events_.record_again(event); });
+    return event;
+  }
+  EventId capture_wait(StreamId stream, EventId event) {
+    captured_->calls.push_back({.ref = {}, .stream = stream, .event = event, .waits = true});
+    capturing([&] { events_.wait(stream, event); });
+    return event;
+  }
+
+  void capture(const StepRef& ref, std::int64_t iteration, StreamId stream) {
+    captured_->calls.push_back({.ref = ref, .iteration = iteration, .stream = stream});
+    captured_->graph->steps.push_back({ref.step, stream});
+    const auto* const collective = std::get_if<Collective>(&ref.step->work);
+    ncclResult_t result = ncclSuccess;
+    capturing([&] {
+      if (options_.before_step) options_.before_step(*ref.step, cuda_stream(stream));
+      if (collective == nullptr) {
+        used_->kernels->launch(ref, iteration, cuda_stream(stream));
+      } else {
+        result = capture_collective(ref, *collective, iteration, stream);
+      }
+    });
+    if (result == ncclSuccess) return;
+    const NcclCommunicator& member = used_->launches->member(group_of(*collective));
+    const std::string operation(operation_name(*collective));
+    throw_nccl(result, *member.comm,
+               str("rank ", options_.rank, ": capturing ", operation, " on ", member.name),
+               {.operation = operation, .group = member.name, .rank = options_.rank, .step = ref.id});
+  }
+
+  // In the order of NcclOrder, inside of the graph.
+  ncclResult_t capture_collective(const StepRef& ref, const Collective& collective, std::int64_t iteration,
+                                  StreamId stream) {
+    NcclCommunicator& member = used_->launches->member(group_of(collective));
+    const bool takes_turns = order_.takes_turns(member);
+    if (takes_turns && captured_->turn >= 0) events_.wait(stream, captured_->turn);
+    if (!handles_.enter()) return ncclSuccess;
+    PlanGraph& graph = *captured_->graph;
+    const std::size_t first_call = graph.calls.size();
+    const ncclResult_t result = used_->launches->capture(collective, {ref.step->stream, 0, iteration},
+                                                         cuda_stream(stream), graph.calls);
+    handles_.leave();
+    graph.collectives.push_back({.collective = &collective,
+                                 .member = &member,
+                                 .step = ref.id,
+                                 .stream = stream,
+                                 .first_call = first_call,
+                                 .calls = graph.calls.size() - first_call});
+    if (takes_turns) captured_->turn = events_.record(stream);
+    return result;
+  }
+
+  // The run is replayed then, or was launched here.
+  void end_capture() {
+    const std::unique_ptr<Captured> captured = std::move(captured_);
+    if (captured->why_not.empty()) {
+      try {
+        captured->graph->count();
+        captured->graph->id = graphs_.add(captured->capture->end());
+        ++graph_use_.captured;
+        replayed_ = captured->graph;
+        return;
+      } catch (const InvalidInput& error) {
+        captured->why_not = error.what();
+      }
+    }
+    captured->capture.reset();
+    refuse_graphs(*used_, captured->why_not);
+    ++graph_use_.launched;
+    for (const Captured::Call& call : captured->calls) {
+      if (call.ref.step != nullptr) {
+        launch_step(call.ref, call.iteration, call.stream);
+      } else if (call.waits) {
+        events_.wait(call.stream, call.event);
+      } else {
+        events_.record_again(call.event);
+      }
+    }
+  }
+
+  bool await_room(const PlanGraph& graph) {
+    for (const auto& [member, count] : graph.counts) {
+      if (!order_.await_room(*member, handles_, count)) return false;
+    }
+    return graph.collectives.empty() || await_pair(std::ssize(graph.collectives));
+  }
+
+  // Launches the graph on the plan's first stream. To the watchdog and to other collectives all of its
+  // collectives begin and end with it.
+  void replay(EventId end) {
+    const PlanGraph& graph = *replayed_;
+    const StreamId first = device_stream(0);
+    const cudaStream_t on = cuda_stream(first);
+    if (!await_room(graph)) return;
+    const auto turn = std::ranges::find_if(
+        graph.collectives, [this](const GraphCollective& one) { return order_.takes_turns(*one.member); });
+    if (turn != graph.collectives.end() && order_.await_turn(*turn->member, on)) events_.enqueued(first);
+    StepEvents::Pair pair;
+    if (options_.traces) {
+      pair = events_.begin(first);
+      launched_.push_back({nullptr, first, replayed_});
+    } else if (!graph.collectives.empty()) {
+      pair = events_.begin_untimed(first);
+    }
+    for (const GraphCollective& one : graph.collectives) begin_replayed(one, graph, pair);
+    if (!graphs_.launch(graph.id, on)) return;
+    events_.enqueued(first);
+    if (options_.traces) {
+      events_.end();
+    } else if (!graph.collectives.empty()) {
+      events_.end_untimed(first, pair);
+    }
+    for (const GraphCollective& one : graph.collectives) {
+      watchdog_.issued();
+      order_.done(*one.member, on, pair.end);
+    }
+    events_.record_again(end);
+    if (used_->lane == 0) end_of_last_replay_ = end;
+  }
+
+  void begin_replayed(const GraphCollective& one, const PlanGraph& graph, const StepEvents::Pair& pair) {
+    const BegunCollectives::Point point =
+        one.member->begun.begin(used_->digests.at(static_cast<std::size_t>(one.step)));
+    ++used_->under_way;
+    watchdog_.begin({.plan = used_->plan,
+                     .collective = one.collective,
+                     .communicator = one.member,
+                     .stream = one.stream,
+                     .step = one.step,
+                     .number = point.number,
+                     .sequence = point.sequence,
+                     .digest = point.digest,
+                     .begin = pair.begin,
+                     .end = pair.end,
+                     .planned = used_->longest,
+                     .of_graph = std::ssize(graph.collectives),
+                     .under_way = &used_->under_way});
+    used_->launches->replayed(std::span(graph.calls).subspan(one.first_call, one.calls), launches_count_++,
+                              point.sequence);
   }
 
   // Runs f(). Its errors are kept for synchronize() to throw, like all errors of running work.
@@ -595,17 +888,22 @@ class NcclDevice::Impl {
   void read_times() {
     const std::vector<StepEvents::Interval> intervals = events_.take();
     for (std::size_t i = 0; i < intervals.size(); ++i) {
-      if (intervals[i].begin_ns >= 0)
-        times_.stream(launched_[i].stream)
-            .add(*launched_[i].step, intervals[i].begin_ns, intervals[i].end_ns);
+      const auto& [begin_ns, end_ns] = intervals[i];
+      const Launched& launched = launched_[i];
+      if (begin_ns < 0) continue;
+      if (launched.graph == nullptr) times_.stream(launched.stream).add(*launched.step, begin_ns, end_ns);
+      if (launched.graph == nullptr) continue;
+      for (const PlanGraph::Launched& one : launched.graph->steps)
+        times_.stream(one.stream).add_of_graph(*one.step, begin_ns, end_ns);
     }
     launched_.clear();
   }
 
-  // A step whose times are unread.
+  // A step whose times are unread, or a graph.
   struct Launched {
     const Step* step = nullptr;
     StreamId stream = 0;  // of the device
+    std::shared_ptr<const PlanGraph> graph;
   };
 
   const NcclOptions options_;
@@ -626,9 +924,20 @@ class NcclDevice::Impl {
   std::int64_t launches_count_ = 0, collectives_ = 0;
 
   Prepared* used_ = nullptr;  // the plan in use
+  CudaGraphs graphs_;         // those of prepared_
   LatestSteps latest_;
   KeptPlans<Prepared> prepared_;
   LaneArenas<CudaArena> arenas_;  // of plans that are kept
+
+  // Of the run under way: at most one of the two is not null.
+  std::unique_ptr<Captured> captured_;
+  std::shared_ptr<PlanGraph> replayed_;
+  bool in_run_ = false;
+  EventId end_of_replay_ = -1;
+  // Between runs.
+  bool has_loose_steps_ = false;
+  EventId end_of_last_replay_ = -1;  // in lane 0, if no loose step came behind it
+  GraphUse graph_use_;
 
   // With traces alone.
   std::size_t launches_of_run_ = 0;  // the most of any plan
@@ -676,6 +985,7 @@ bool NcclDevice::has_happened(EventId event) { return impl_->has_happened(event)
 void NcclDevice::await(EventId event) { impl_->await(event); }
 void NcclDevice::begin_run(CallerStream caller) { impl_->begin_run(caller); }
 void NcclDevice::end_run(CallerStream caller, EventId end) { impl_->end_run(caller, end); }
+const GraphUse& NcclDevice::graph_use() const { return impl_->graph_use(); }
 std::vector<OpRecord> NcclDevice::take_observed() { return impl_->take_observed(); }
 DeviceTimes NcclDevice::take_times() { return impl_->take_times(); }
 DeviceActivity NcclDevice::activity() const { return impl_->activity(); }

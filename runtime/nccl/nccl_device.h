@@ -82,6 +82,19 @@ struct NcclOptions {
   // them saves two events for each step, and their memory.
   bool traces = true;
 
+  // Whether kept plans become CUDA graphs, so that a run costs the host one launch instead of one for each
+  // step. plan_graphs.h says which runs do. What the device observes and the order of everything stay the
+  // same. Of times only those of whole runs are known: each step has those of its run, and says so in its
+  // label (step_times.h). A collective of a graph counts as begun when the graph has begun, and as under way
+  // until the whole graph has ended; so `timeout` has to be longer than a run of the plan.
+  //
+  // Capturing may exchange addresses with other ranks (NCCL_GRAPH_REGISTER, on by default). So the ranks of a
+  // plan must change the buffers of its runs in the same runs, unless NCCL_GRAPH_REGISTER=0, as the nccl back
+  // end sets it. A plan that cannot be captured is launched step by step; graph_use() says why.
+  bool graphs = false;
+  // Called on the rank's thread, with the reason for people, when a plan turns out not to be captured.
+  std::function<void(const std::string&)> on_refused_graph = {};
+
   // All times here are chosen; none is measured. 30 s is the default of a job (job_environment.h).
   // How long a collective may make no progress, beyond the time that the plan's kernels may take at worst, on
   // this rank or, if `agree` is set, on any rank that it shares a group with (runtime/planned_work.h).
@@ -129,6 +142,12 @@ const Target& gpu_target_of(int cuda_device);
 // no destructor runs of what they use.
 bool left_behind();
 
+// What became of the runs of kept plans (NcclOptions::graphs).
+struct GraphUse {
+  std::int64_t launched = 0, captured = 0, replayed = 0;  // runs; one that is captured is not replayed, too
+  std::vector<std::string> refused;                       // why a plan is not captured, for people
+};
+
 class NcclDevice : public ProcessDevice {
  public:
   // Throws InvalidInput if this process sees no such GPU, with the number that there are.
@@ -154,7 +173,8 @@ class NcclDevice : public ProcessDevice {
   void download(BufferId buffer, std::span<std::byte> host) override;
 
   // Kept plans. keep() waits for no stream of the GPU; a run blocks the host nowhere, but for what the head
-  // of this file lists. Lanes have CUDA streams of their own.
+  // of this file lists. Lanes have CUDA streams of their own. begin_run() throws InvalidInput, and enqueues
+  // nothing, if the caller's stream is being captured.
   PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) override;
   void use(PreparedId prepared, const Bindings& changed) override;
   void release(PreparedId prepared) override;
@@ -162,6 +182,9 @@ class NcclDevice : public ProcessDevice {
   void await(EventId event) override;
   void begin_run(CallerStream caller) override;
   void end_run(CallerStream caller, EventId end) override;
+
+  // Of this device so far. For the rank's thread.
+  const GraphUse& graph_use() const;
 
   std::vector<OpRecord> take_observed() override;
   DeviceTimes take_times() override;

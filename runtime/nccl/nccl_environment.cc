@@ -58,6 +58,7 @@ std::vector<std::string> nccl_variables(const JobEnvironment& rank, const Launch
   };
   set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
   set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+  set("NCCL_GRAPH_REGISTER", "0");
   const std::string name = network.interface.empty() ? "" : interface_name(network.interface, rank.interface);
   const bool one_machine = rank.allow_shared_gpu && network.machines == 1;
   set("NCCL_SOCKET_IFNAME", !name.empty() ? "=" + name : one_machine ? "lo" : "");  // "=": this one alone

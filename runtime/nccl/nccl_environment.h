@@ -14,6 +14,8 @@ namespace cp::runtime {
 //   NCCL_LAUNCH_ORDER_IMPLICIT=1    The communicators of a GPU start their work in the order of the calls.
 //   CUDA_DEVICE_MAX_CONNECTIONS=32  The GPU has 32 queues, the largest number, instead of 8. Streams that
 //                                   share a queue wait for one another's kernels.
+//   NCCL_GRAPH_REGISTER=0           A rank that captures a CUDA graph need not wait until all others do, as
+//                                   it would where NCCL registers the graph's buffers with them.
 //   NCCL_SOCKET_IFNAME              The interface of --interface; lo if ranks share GPUs of one machine.
 //   NCCL_SOCKET_MAGIC               A number made of the job's token. NCCL's data sockets ask for it in
 //                                   versions that read this variable. Older ones ask for a number that is

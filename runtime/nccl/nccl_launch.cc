@@ -67,14 +67,35 @@ ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch&
   }
   const std::size_t first = calls_.size();
   add_nccl_calls(plan_, collective, where, calls_);
-  const bool grouped = calls_[first].function == Function::group_start;
+  return issue_from(calls_, first, stream);
+}
+
+ncclResult_t NcclLaunches::capture(const Collective& collective, const NcclLaunch& where, cudaStream_t stream,
+                                   std::vector<NcclCall>& calls) {
+  const std::size_t first = calls.size();
+  add_nccl_calls(plan_, collective, where, calls);
+  return issue_from(calls, first, stream);
+}
+
+void NcclLaunches::replayed(std::span<const NcclCall> calls, std::int64_t number, std::int64_t sequence) {
+  if (!keeps_calls_) return;
+  sequences_.push_back(sequence);
+  for (const NcclCall& call : calls) {
+    calls_.push_back(call);
+    calls_.back().launch = number;
+  }
+}
+
+ncclResult_t NcclLaunches::issue_from(const std::vector<NcclCall>& calls, std::size_t first,
+                                      cudaStream_t stream) const {
+  const bool grouped = calls[first].function == Function::group_start;
   ncclResult_t result = ncclSuccess;
   // If there is nothing to do, NCCL is not called: 2.28 keeps some memory for each such group.
-  if (grouped ? calls_.size() == first + 2 : calls_[first].count == 0) return result;
-  for (std::size_t i = first; i < calls_.size(); ++i) {
-    result = issue(calls_[i], stream);
+  if (grouped ? calls.size() == first + 2 : calls[first].count == 0) return result;
+  for (std::size_t i = first; i < calls.size(); ++i) {
+    result = issue(calls[i], stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
-    if (grouped && i + 1 < calls_.size()) static_cast<void>(ncclGroupEnd());  // the thread is still in it
+    if (grouped && i + 1 < calls.size()) static_cast<void>(ncclGroupEnd());  // the thread is still in it
     break;
   }
   return result;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <nccl.h>
@@ -33,11 +34,19 @@ class NcclLaunches {
   ncclResult_t issue(const Collective& collective, const NcclLaunch& where, std::int64_t sequence,
                      cudaStream_t stream);
 
+  // The same while the stream is captured (cuda_graphs.h): the calls become part of a graph, and are appended
+  // to `calls`. They are no launch yet.
+  ncclResult_t capture(const Collective& collective, const NcclLaunch& where, cudaStream_t stream,
+                       std::vector<NcclCall>& calls);
+  // A graph with these calls of one collective in it is launched.
+  void replayed(std::span<const NcclCall> calls, std::int64_t number, std::int64_t sequence);
+
   // Returns the records of all that was issued since the last call, in this order; none unless calls are
   // kept. The plan need not exist any more.
   std::vector<OpRecord> take_records();
 
  private:
+  ncclResult_t issue_from(const std::vector<NcclCall>& calls, std::size_t first, cudaStream_t stream) const;
   ncclResult_t issue(const NcclCall& call, cudaStream_t stream) const;
   std::byte* address(const Address& address) const;
 

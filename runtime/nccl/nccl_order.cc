@@ -41,13 +41,14 @@ void NcclOrder::done(NcclCommunicator& member, cudaStream_t stream, cudaEvent_t 
   member.ends.push_back(end);
 }
 
-bool NcclOrder::await_room(NcclCommunicator& member, const NcclHandles& handles) {
-  if (!member.ends.full()) return true;
-  while (!is_finished(member.ends.front())) {
-    if (handles.is_ending()) return false;
-    std::this_thread::sleep_for(kNap);
+bool NcclOrder::await_room(NcclCommunicator& member, const NcclHandles& handles, std::size_t count) {
+  while (member.ends.reserve() < count) {
+    while (!is_finished(member.ends.front())) {
+      if (handles.is_ending()) return false;
+      std::this_thread::sleep_for(kNap);
+    }
+    member.ends.pop_front();
   }
-  member.ends.pop_front();
   return true;
 }
 

@@ -49,16 +49,19 @@ class NcclOrder {
   // collectives of 16 channels fit. An exchange takes two for each channel and peer over the network, so many
   // peers can still fill the pool.
   static constexpr std::size_t kMostUnderWay = NcclCommunicator::kMostUnderWay;
-  static bool await_room(NcclCommunicator& member, const NcclHandles& handles);
+  // With a `count` at most kMostUnderWay it waits until there is room for so many.
+  static bool await_room(NcclCommunicator& member, const NcclHandles& handles, std::size_t count = 1);
+
+  // Whether collectives of the group follow those of others.
+  bool takes_turns(const NcclCommunicator& member) const {
+    return !kept_by_nccl_ && member.group.ranks.size() > 1;
+  }
 
  private:
   struct Turn {
     cudaEvent_t end = nullptr;
     cudaStream_t stream = nullptr;
   };
-  bool takes_turns(const NcclCommunicator& member) const {
-    return !kept_by_nccl_ && member.group.ranks.size() > 1;
-  }
   const bool kept_by_nccl_;
   Turn last_;  // of a collective with peers; where NCCL does not keep the order
 };

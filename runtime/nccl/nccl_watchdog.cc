@@ -27,8 +27,10 @@ double seconds(std::chrono::milliseconds time) { return static_cast<double>(time
 }  // namespace
 
 std::string describe(Rank rank, const WatchedCollective& watched) {
-  return str("rank ", rank, ": ", operation_name(*watched.collective), " #", watched.sequence, " on ",
-             watched.communicator->name);
+  return str(
+      "rank ", rank, ": ", operation_name(*watched.collective), " #", watched.sequence, " on ",
+      watched.communicator->name,
+      watched.of_graph > 0 ? str(", or one behind it in a graph of ", watched.of_graph, " collectives") : "");
 }
 
 ErrorFacts facts_of(Rank rank, const WatchedCollective& watched) {
@@ -63,6 +65,9 @@ void NcclWatchdog::begin(const WatchedCollective& watched) {
 
 void NcclWatchdog::run() {
   static_cast<void>(cudaSetDevice(options_.cuda_device));
+  // What is asked of events here is no business of a capture that a thread of the program has under way.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
   std::unique_lock lock(sleep_mutex_);
   while (!stopping_) {
     if (pending_.load() == 0) {

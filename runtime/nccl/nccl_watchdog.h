@@ -41,6 +41,8 @@ struct WatchedCollective {
   Digest digest;  // of all collectives on its group up to this one
   cudaEvent_t begin = nullptr, end = nullptr;
   std::chrono::milliseconds planned{0};  // of kernels that a rank may have to run before it comes
+  // Of a CUDA graph: how many collectives it has, which all are seen to begin and end with it. Else 0.
+  std::int64_t of_graph = 0;
   // Collectives of the prepared plan that have not been seen to end. The device counts up, the watchdog down.
   std::atomic<std::int64_t>* under_way = nullptr;
 };

@@ -20,7 +20,7 @@ std::string wanted_by(const Plan& plan) {
 }
 
 // Into `bindings`, whose memory is used again.
-void bind(const Plan& plan, const NamedBuffers& buffers, Bindings& bindings) {
+void find_buffers(const Plan& plan, const NamedBuffers& buffers, Bindings& bindings) {
   bindings.clear();
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
@@ -41,7 +41,7 @@ void bind(const Plan& plan, const NamedBuffers& buffers, Bindings& bindings) {
 
 Bindings bindings_of(const Plan& plan, const NamedBuffers& buffers) {
   Bindings bindings;
-  bind(plan, buffers, bindings);
+  find_buffers(plan, buffers, bindings);
   return bindings;
 }
 
@@ -59,7 +59,7 @@ ContextParallelAttention::ContextParallelAttention(Device& device, std::vector<R
 std::map<std::string, std::int64_t> ContextParallelAttention::buffer_bytes(const AttentionProblem& problem,
                                                                            AttentionPass pass) {
   std::map<std::string, std::int64_t> bytes;
-  for (const Buffer& buffer : plan(problem, pass).buffers) {
+  for (const Buffer& buffer : plan(key(problem, pass), problem, pass).buffers) {
     if (is_the_callers(buffer)) bytes[buffer.name] = buffer.bytes();
   }
   return bytes;
@@ -83,8 +83,9 @@ Digest ContextParallelAttention::key(const AttentionProblem& problem, AttentionP
   return hasher.digest();
 }
 
-const Plan& ContextParallelAttention::plan(const AttentionProblem& problem, AttentionPass pass) {
-  return plans_.get(key(problem, pass), [&] {
+const Plan& ContextParallelAttention::plan(const Digest& key, const AttentionProblem& problem,
+                                           AttentionPass pass) {
+  return plans_.get(key, [&] {
     return attention_plan({problem, ranks_, strategy_, true, options_}, pass, device_.rank(),
                           device_.target());
   });
@@ -92,21 +93,26 @@ const Plan& ContextParallelAttention::plan(const AttentionProblem& problem, Atte
 
 PlanRun ContextParallelAttention::run(const AttentionProblem& problem, AttentionPass pass,
                                       const NamedBuffers& buffers, RankTrace* trace, CallerStream caller) {
-  const Plan& its_plan = plan(problem, pass);
-  const Bindings bindings = bindings_of(its_plan, buffers);
+  const Digest its_key = key(problem, pass);
+  const Plan& its_plan = plan(its_key, problem, pass);
+  find_buffers(its_plan, buffers, bindings_);
   const auto given = [&]() -> const Plan& { return its_plan; };
-  return prepared_.get(key(problem, pass), given, bindings).run(bindings, caller, trace);
+  return prepared_.get(its_key, given, bindings_).run(bindings_, caller, trace);
 }
 
 PreparedAttention::PreparedAttention(ContextParallelAttention& attention, const AttentionProblem& problem,
                                      AttentionPass pass, const NamedBuffers& buffers, LaneId lane)
-    : plan_(attention.plan(problem, pass)),
-      bindings_(bindings_of(plan_, buffers)),
-      prepared_(attention.device_, plan_, bindings_, lane) {}
+    : plan_(attention.plan(attention.key(problem, pass), problem, pass)),
+      prepared_(attention.device_, plan_, bindings_of(plan_, buffers), lane) {}
+
+Bindings PreparedAttention::bind(const NamedBuffers& buffers) const { return bindings_of(plan_, buffers); }
+
+PlanRun PreparedAttention::run(const Bindings& changed, CallerStream caller, RankTrace* trace) {
+  return prepared_.run(changed, caller, trace);
+}
 
 PlanRun PreparedAttention::run(const NamedBuffers& buffers, CallerStream caller, RankTrace* trace) {
-  bind(plan_, buffers, bindings_);
-  return prepared_.run(bindings_, caller, trace);
+  return run(bind(buffers), caller, trace);
 }
 
 }  // namespace cp

@@ -14,15 +14,17 @@
 // plans of all lengths that come by.
 //
 // The device keeps the passes that were run last ready, so that a pass of a length that it has seen prepares
-// nothing. forward() and backward() return when the device is done; on a GPU, a pass begins behind everything
-// that is on the stream `caller`, CUDA's default stream unless the program names another.
+// nothing; the call finds it by the digest of the problem, and its buffers by their names. forward() and
+// backward() return when the device is done; on a GPU, a pass begins behind everything that is on the stream
+// `caller`, CUDA's default stream unless the program names another.
 //
 // A program that has work of its own on the device keeps a pass ready itself, and goes on at once; each run
 // takes its place in a stream of that program (prepared_plan.h):
 //
 //   const NamedBuffers buffers = {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}};
 //   PreparedAttention forward(attention, problem, AttentionPass::forward, buffers);
-//   forward.run(buffers, stream);
+//   const Bindings bound = forward.bind(buffers);  // finds the names once; one for each set of buffers
+//   forward.run(bound, stream);
 #pragma once
 
 #include <cstdint>
@@ -66,7 +68,7 @@ class ContextParallelAttention {
  private:
   friend class PreparedAttention;
   Digest key(const AttentionProblem& problem, AttentionPass pass) const;
-  const Plan& plan(const AttentionProblem& problem, AttentionPass pass);
+  const Plan& plan(const Digest& key, const AttentionProblem& problem, AttentionPass pass);
   PlanRun run(const AttentionProblem& problem, AttentionPass pass, const NamedBuffers& buffers,
               RankTrace* trace, CallerStream caller);
 
@@ -75,6 +77,7 @@ class ContextParallelAttention {
   const Strategy strategy_;
   PlanCache& plans_;
   const AttentionOptions options_;
+  Bindings bindings_;  // filled anew by each run
   PreparedPlans prepared_;
 };
 
@@ -88,15 +91,21 @@ class PreparedAttention {
   PreparedAttention(ContextParallelAttention& attention, const AttentionProblem& problem, AttentionPass pass,
                     const NamedBuffers& buffers, LaneId lane = 0);
 
-  // Enqueues the pass and returns, as PreparedPlan::run() does. Throws InvalidInput, and enqueues nothing, if
-  // a buffer is missing or has no use in the pass.
+  // The buffers as bindings, by the names that each has in the plan. Throws InvalidInput if a buffer is
+  // missing or has no use in the pass.
+  Bindings bind(const NamedBuffers& buffers) const;
+
+  // Enqueues the pass and returns, as PreparedPlan::run() does. Each buffer in `changed` is bound anew, for
+  // this run and those after it; it is a part of what bind() returned, or all of it. No text is looked up
+  // here.
+  PlanRun run(const Bindings& changed, CallerStream caller = nullptr, RankTrace* trace = nullptr);
+  // The same in one call that binds by name: run(bind(buffers), ...).
   PlanRun run(const NamedBuffers& buffers, CallerStream caller = nullptr, RankTrace* trace = nullptr);
 
   const Plan& plan() const { return plan_; }
 
  private:
   const Plan plan_;
-  Bindings bindings_;  // filled anew by each run
   PreparedPlan prepared_;
 };
 

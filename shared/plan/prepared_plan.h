@@ -8,11 +8,14 @@
 //     multiply<<<..., stream>>>(out);                            // sees what the plan has written
 //   }
 //
-// run() only enqueues: it blocks the host nowhere, allocates nothing and builds nothing. The run takes its
-// place in the caller's stream: it begins when everything that was on the stream before is done, and what is
-// put on the stream behind it begins when the run has ended. Devices without streams of the caller's (Gloo,
-// the simulated fabric) begin with what the caller's memory holds when run() is called, and the caller waits
-// for the PlanRun before he reads what it wrote.
+// run() only enqueues and builds nothing. On Gloo and NCCL, once a plan has run some times, the thread that
+// calls it allocates nothing and waits for nothing, unless the device keeps traces or the run gets one, whose
+// records grow; what the libraries do inside of their calls, and on threads of their own, is theirs.
+// nccl_device.h lists where NCCL may make the host wait. The run takes its place in the caller's stream: it
+// begins when everything that was on the stream before is done, and what is put on the stream behind it
+// begins when the run has ended. Devices without streams of the caller's (Gloo, the simulated fabric) begin
+// with what the caller's memory holds when run() is called, and the caller waits for the PlanRun before he
+// reads what it wrote.
 //
 // Rules of order:
 //   - Runs of one lane follow one another in the order of the calls of run(), whichever plans they are of.

@@ -47,36 +47,45 @@ PlanSession::PlanSession(Device& device, const Plan& plan, const Bindings& bindi
   device_.prepare(plan_, bindings);
 }
 
-PlanSession::PlanSession(Device& device, const Plan& plan, HostBuffers buffers)
+PlanSession::PlanSession(Device& device, const Plan& plan, HostBuffers buffers, bool kept)
     : device_(device), plan_(plan), copied_(to_copy(plan, buffers)) {
-  device_.prepare(plan_, buffers.bound ? buffers.bindings : Bindings{});
+  const Bindings bindings = buffers.bound ? buffers.bindings : Bindings{};
+  if (kept) {
+    kept_.emplace(device_, plan_, bindings);
+  } else {
+    device_.prepare(plan_, bindings);
+  }
 }
 
 std::vector<BufferId> PlanSession::inputs() const { return buffers_that(plan_, is_read); }
 std::vector<BufferId> PlanSession::outputs() const { return buffers_that(plan_, is_written); }
 
-void PlanSession::upload(BufferId buffer, std::span<const std::byte> host) { device_.upload(buffer, host); }
-void PlanSession::download(BufferId buffer, std::span<std::byte> host) { device_.download(buffer, host); }
+void PlanSession::upload(BufferId buffer, std::span<const std::byte> host) {
+  kept_ ? kept_->upload(buffer, host) : device_.upload(buffer, host);
+}
+void PlanSession::download(BufferId buffer, std::span<std::byte> host) {
+  kept_ ? kept_->download(buffer, host) : device_.download(buffer, host);
+}
 
 std::vector<std::byte> PlanSession::download(BufferId buffer) {
   std::vector<std::byte> host(static_cast<std::size_t>(buffer_at(plan_, buffer).bytes()));
-  device_.download(buffer, host);
+  download(buffer, host);
   return host;
 }
 
 void PlanSession::upload() {
   for (const Binding& copied : copied_) {
     if (!is_read(buffer_at(plan_, copied.buffer))) continue;
-    device_.upload(copied.buffer,
-                   {static_cast<const std::byte*>(copied.data), static_cast<std::size_t>(copied.size_bytes)});
+    upload(copied.buffer,
+           {static_cast<const std::byte*>(copied.data), static_cast<std::size_t>(copied.size_bytes)});
   }
 }
 
 void PlanSession::download() {
   for (const Binding& copied : copied_) {
     if (!is_written(buffer_at(plan_, copied.buffer))) continue;
-    device_.download(copied.buffer,
-                     {static_cast<std::byte*>(copied.data), static_cast<std::size_t>(copied.size_bytes)});
+    download(copied.buffer,
+             {static_cast<std::byte*>(copied.data), static_cast<std::size_t>(copied.size_bytes)});
   }
 }
 
@@ -90,7 +99,7 @@ RunTimes PlanSession::run(const RunOptions& options) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   const auto elapsed = [begin] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-  for (int i = 0; i < options.iterations; ++i) enqueue_steps(plan_, device_, options.trace);
+  for (int i = 0; i < options.iterations; ++i) enqueue(options.trace);
   RunTimes times;
   times.issue_seconds = elapsed();
   if (options.issued) options.issued();
@@ -106,15 +115,23 @@ void PlanSession::warm_up(int runs) {
     if (buffer_at(plan_, id).kind == BufferKind::inout) given.emplace_back(id, download(id));
   }
   for (int i = 0; i < runs; ++i) {
-    enqueue_steps(plan_, device_);
+    enqueue(nullptr);
     device_.synchronize();
   }
-  for (const auto& [id, bytes] : given) device_.upload(id, bytes);
+  for (const auto& [id, bytes] : given) upload(id, bytes);
+}
+
+void PlanSession::enqueue(RankTrace* trace) {
+  if (kept_) {
+    kept_->run({}, nullptr, trace);
+  } else {
+    enqueue_steps(plan_, device_, trace);
+  }
 }
 
 RunTimes run_on_host_buffers(Device& device, const Plan& plan, HostBuffers buffers,
                              const RunOptions& options) {
-  PlanSession session(device, plan, std::move(buffers));
+  PlanSession session(device, plan, std::move(buffers), options.kept);
   session.upload();
   const RunTimes times = session.run(options);
   session.download();

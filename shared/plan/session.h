@@ -14,11 +14,13 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "shared/plan/device.h"
 #include "shared/plan/plan.h"
+#include "shared/plan/prepared_plan.h"
 #include "shared/plan/trace.h"
 
 namespace cp {
@@ -32,6 +34,9 @@ struct HostBuffers {
 };
 
 struct RunOptions {
+  // run_on_host_buffers() alone: the device keeps the plan (prepared_plan.h) instead of preparing it, so that
+  // what is said of kept plans is true of it, such as NcclOptions::graphs.
+  bool kept = false;
   // Runs before those that count, for work that only a first run does, such as loading kernels and connecting
   // ranks.
   int warm_up = 0;
@@ -60,7 +65,9 @@ class PlanSession {
   PlanSession(Device& device, const Plan& plan, const Bindings& bindings = {});
   // The same with buffers of the host. Throws InvalidInput if the plan lacks a buffer, if it is a temporary
   // or of another size, and if one is given twice.
-  PlanSession(Device& device, const Plan& plan, HostBuffers buffers);
+  // With `kept` the device keeps the plan (prepared_plan.h) instead, beside others, until the session ends;
+  // runs then follow one another whole.
+  PlanSession(Device& device, const Plan& plan, HostBuffers buffers, bool kept = false);
 
   const Plan& plan() const { return plan_; }
   // The caller's buffers that a plan reads (inputs and inouts), and those that it writes (outputs and
@@ -85,10 +92,12 @@ class PlanSession {
 
  private:
   void warm_up(int runs);
+  void enqueue(RankTrace* trace);
 
   Device& device_;
   const Plan& plan_;
   const Bindings copied_;  // between host and device, by upload() and download()
+  std::optional<PreparedPlan> kept_;
 };
 
 // Does all of it in one call: uploads, runs and downloads buffers of the host.

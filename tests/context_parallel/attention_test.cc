@@ -188,5 +188,41 @@ TEST(ContextParallelAttention, NamesTheBuffersThatItTakes) {
   });
 }
 
+// Names are found once; the runs get bindings.
+TEST(PreparedAttention, RunsOnBuffersThatWereBoundByName) {
+  sim::Fabric fabric(1);
+  fabric.run([&](Rank, Device& device) {
+    PlanCache plans;
+    ContextParallelAttention attention(device, {0}, Strategy{}, plans);
+    const AttentionProblem problem = grouped_problem(4);
+    std::map<std::string, std::vector<float>> memory;
+    NamedBuffers buffers;
+    for (const auto& [name, bytes] : attention.buffer_bytes(problem, AttentionPass::forward)) {
+      memory[name].assign(static_cast<std::size_t>(bytes) / sizeof(float), 2);
+      buffers[name] = memory[name].data();
+    }
+    PreparedAttention forward(attention, problem, AttentionPass::forward, buffers);
+    const Bindings bound = forward.bind(buffers);
+    EXPECT_EQ(bound.size(), buffers.size());
+    for (const Binding& binding : bound)
+      EXPECT_EQ(binding.data,
+                buffers.at(forward.plan().buffers[static_cast<std::size_t>(binding.buffer)].name));
+    std::vector<float> other(memory["out"].size());
+    NamedBuffers others = buffers;
+    others["out"] = other.data();
+    forward.run(bound).wait();
+    EXPECT_THAT(memory["out"], ::testing::Each(::testing::FloatNear(2, 1e-5F)));
+    memory["out"].assign(memory["out"].size(), 0);
+    forward.run(forward.bind(others)).wait();
+    EXPECT_THAT(other, ::testing::Each(::testing::FloatNear(2, 1e-5F)));
+    EXPECT_THAT(memory["out"], ::testing::Each(0));
+    forward.run(buffers).wait();  // by name, in one call
+    EXPECT_THAT(memory["out"], ::testing::Each(::testing::FloatNear(2, 1e-5F)));
+    others.erase("lse");
+    EXPECT_THAT(testing::message_of([&] { static_cast<void>(forward.bind(others)); }),
+                HasSubstr("lacks the buffer lse"));
+  });
+}
+
 }  // namespace
 }  // namespace cp

@@ -21,6 +21,7 @@ using cli::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class CprunEmulated : public ::testing::Test {
  protected:
@@ -185,6 +186,24 @@ TEST_F(CprunEmulated, OptionsOfTheCommunicatorsAreTaken) {
        attention(folder,
                  R"(} nccl { min_ctas: 1 max_ctas: 8 cta_policy: "efficiency" register_buffers: true })")});
   EXPECT_EQ(end.exit_code, 0) << end.err;
+}
+
+// Each pass runs twice, and its third run is one launch of a graph. The traces are the fabric's all the same.
+TEST_F(CprunEmulated, PlansAsCudaGraphsLeaveTheTracesOfTheFabric) {
+  const TemporaryFolder folder;
+  const ProgramEnd end =
+      on_gpus(2, {"--backend", "nccl", "--verify", "--cuda-graphs", attention(folder, "}")});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("identical: 2 ranks"));
+  EXPECT_THAT(end.err, Not(HasSubstr("not as a graph")));
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"--backend", "nccl", "--no-warm-up"}, {"--backend", "gloo"}}) {
+    std::vector<std::string> flags = wrong;
+    flags.insert(flags.end(), {"--cuda-graphs", attention(folder, "}")});
+    const ProgramEnd refused = on_gpus(2, flags);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("--cuda-graphs is for --backend nccl"));
+  }
 }
 
 // That of a container: 64 MiB, and NCCL takes 33 for each of the ranks.

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "shared/base/text.h"
+#include "tests/emulated_gpu/capture.h"
 #include "tests/emulated_gpu/device_memory.h"
 #include "tests/emulated_gpu/devices.h"
 
@@ -44,6 +45,8 @@ cudaError_t cudaGetDevice(int* device) {
 
 cudaError_t cudaDeviceSynchronize() {
   return call([&] {
+    if (const cudaError_t error = refuse_waiting_for_device(current_device(), "cudaDeviceSynchronize"))
+      return error;
     Gpu& device = gpu(current_device());
     for (const auto& stream : device.streams()) stream->finish();
     return device.error();
@@ -176,6 +179,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaGetLastError() {
+  const Inside inside("cudaGetLastError");
   const cudaError_t error = cudaPeekAtLastError();
   last_error() = cudaSuccess;
   return error;
@@ -207,7 +211,16 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
   X(cudaErrorNotPermitted, "operation not permitted")                                                    \
   X(cudaErrorNotSupported, "operation not supported")                                                    \
   X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped") \
-  X(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")
+  X(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")       \
+  X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")               \
+  X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")        \
+  X(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences")      \
+  X(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")             \
+  X(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work")                                \
+  X(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")          \
+  X(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream")   \
+  X(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing one")  \
+  X(cudaErrorStreamCaptureWrongThread, "attempt to terminate a thread-local capture from another thread")
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {

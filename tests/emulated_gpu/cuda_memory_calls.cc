@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "shared/base/text.h"
+#include "tests/emulated_gpu/capture.h"
 #include "tests/emulated_gpu/device_memory.h"
 #include "tests/emulated_gpu/devices.h"
 
@@ -80,30 +81,40 @@ void require(const Copy& copy, Sides sides) {
 
 cudaError_t enqueue_copy(const char* function, Copy copy, cudaMemcpyKind kind, cudaStream_t handle,
                          bool async) {
-  return call([&] {
-    const Sides sides = sides_of(copy, kind);
-    if (const auto why = refuse(copy, sides)) return refused(cudaErrorInvalidValue, function, *why);
-    if (copy.width > copy.to_pitch || copy.width > copy.from_pitch) return cudaErrorInvalidValue;
-    const auto stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    Stream::Work work = [copy, sides] {
-      require(copy, sides);
-      copy.run();
-    };
-    if (async && !sides.from_device && !is_pinned(copy.from)) {
-      // From pageable memory: staged, so that the caller may reuse it on return.
-      auto staged = std::make_shared<std::vector<std::byte>>(copy.from, copy.from + copy.from_extent());
-      work = [copy, sides, staged]() mutable {
-        copy.from = staged->data();
-        require(copy, sides);
-        copy.run();
-      };
-    }
-    gpu(stream->device()).push(stream, [&](Stream& to) { to.push(std::move(work)); });
-    const bool to_pageable = !sides.to_device && !is_pinned(copy.to);
-    if (!async || to_pageable) stream->finish();
-    return gpu(stream->device()).error();
-  });
+  return call(
+      [&] {
+        const Sides sides = sides_of(copy, kind);
+        if (const auto why = refuse(copy, sides)) return refused(cudaErrorInvalidValue, function, *why);
+        if (copy.width > copy.to_pitch || copy.width > copy.from_pitch) return cudaErrorInvalidValue;
+        const auto stream = find_stream(handle);
+        if (!stream) return cudaErrorInvalidResourceHandle;
+        const bool to_pageable = !sides.to_device && !is_pinned(copy.to);
+        const bool from_pageable = !sides.from_device && !is_pinned(copy.from);
+        if (!async) {
+          if (const cudaError_t error = refuse_waiting(*stream, function)) return error;
+        } else if (stream->capture() && (to_pageable || from_pageable)) {
+          stream->capture()->invalidate();
+          return refused(cudaErrorStreamCaptureUnsupported, function,
+                         "a graph would use pageable memory when it runs");
+        }
+        Stream::Work work = [copy, sides] {
+          require(copy, sides);
+          copy.run();
+        };
+        if (async && from_pageable) {
+          // From pageable memory: staged, so that the caller may reuse it on return.
+          auto staged = std::make_shared<std::vector<std::byte>>(copy.from, copy.from + copy.from_extent());
+          work = [copy, sides, staged]() mutable {
+            copy.from = staged->data();
+            require(copy, sides);
+            copy.run();
+          };
+        }
+        if (const cudaError_t error = push_work(stream, function, std::move(work))) return error;
+        if (!async || to_pageable) stream->finish();
+        return gpu(stream->device()).error();
+      },
+      function);
 }
 
 Copy flat(void* to, const void* from, std::size_t size) {
@@ -118,30 +129,35 @@ Copy pitched(void* to, std::size_t to_pitch, const void* from, std::size_t from_
 
 cudaError_t enqueue_fill(const char* function, void* data, int value, std::size_t size, cudaStream_t handle,
                          bool async) {
-  return call([&] {
-    if (const auto why = device_memory().refuse(data, size))
-      return refused(cudaErrorInvalidValue, function, *why);
-    const auto stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    gpu(stream->device()).push(stream, [&](Stream& to) {
-      to.push([=] {
+  return call(
+      [&] {
         if (const auto why = device_memory().refuse(data, size))
-          throw DeviceFailure(cudaErrorIllegalAddress, "fill: " + *why);
-        if (size > 0) std::memset(data, value, size);
-      });
-    });
-    if (!async) stream->finish();
-    return gpu(stream->device()).error();
-  });
+          return refused(cudaErrorInvalidValue, function, *why);
+        const auto stream = find_stream(handle);
+        if (!stream) return cudaErrorInvalidResourceHandle;
+        if (const cudaError_t error = async ? cudaSuccess : refuse_waiting(*stream, function)) return error;
+        const auto fill = [=] {
+          if (const auto why = device_memory().refuse(data, size))
+            throw DeviceFailure(cudaErrorIllegalAddress, "fill: " + *why);
+          if (size > 0) std::memset(data, value, size);
+        };
+        if (const cudaError_t error = push_work(stream, function, fill)) return error;
+        if (!async) stream->finish();
+        return gpu(stream->device()).error();
+      },
+      function);
 }
 
-cudaError_t allocate(void** data, std::size_t size, int device) {
-  return call([&] {
-    *data = nullptr;
-    if (size == 0) return cudaSuccess;
-    *data = device_memory().allocate(size, device);
-    return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
-  });
+cudaError_t allocate(const char* function, void** data, std::size_t size, int device) {
+  return call(
+      [&] {
+        if (const cudaError_t error = refuse_unsafe(function)) return error;
+        *data = nullptr;
+        if (size == 0) return cudaSuccess;
+        *data = device_memory().allocate(size, device);
+        return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+      },
+      function);
 }
 
 void finish_all(int device) {
@@ -152,13 +168,20 @@ void finish_all(int device) {
 
 extern "C" {
 
-cudaError_t cudaMalloc(void** data, std::size_t size) { return allocate(data, size, current_device()); }
-cudaError_t cudaMallocHost(void** data, std::size_t size) { return allocate(data, size, -1); }
-cudaError_t cudaHostAlloc(void** data, std::size_t size, unsigned) { return allocate(data, size, -1); }
+cudaError_t cudaMalloc(void** data, std::size_t size) {
+  return allocate("cudaMalloc", data, size, current_device());
+}
+cudaError_t cudaMallocHost(void** data, std::size_t size) {
+  return allocate("cudaMallocHost", data, size, -1);
+}
+cudaError_t cudaHostAlloc(void** data, std::size_t size, unsigned) {
+  return allocate("cudaHostAlloc", data, size, -1);
+}
 
 cudaError_t cudaFree(void* data) {
   return call([&] {
     if (data == nullptr) return cudaSuccess;
+    if (const cudaError_t error = refuse_unsafe("cudaFree")) return error;
     const auto found = device_memory().find(data);
     if (found && found->device >= 0) finish_all(found->device);  // as the driver does
     if (!device_memory().free(data, true))
@@ -170,6 +193,7 @@ cudaError_t cudaFree(void* data) {
 cudaError_t cudaFreeHost(void* data) {
   return call([&] {
     if (data == nullptr) return cudaSuccess;
+    if (const cudaError_t error = refuse_unsafe("cudaFreeHost")) return error;
     if (device_memory().find(data)) finish_all(current_device());
     if (!device_memory().free(data, false))
       return refused(cudaErrorInvalidValue, "cudaFreeHost", str(data, " was not allocated, or is freed"));
@@ -177,27 +201,29 @@ cudaError_t cudaFreeHost(void* data) {
   });
 }
 
-cudaError_t cudaMallocAsync(void** data, std::size_t size, cudaStream_t) {
-  return allocate(data, size, current_device());
+cudaError_t cudaMallocAsync(void** data, std::size_t size, cudaStream_t handle) {
+  const auto stream = find_stream(handle);
+  if (stream && stream->capture())
+    return call([&] { return refuse_waiting(*stream, "cudaMallocAsync"); });  // graphs of it are not emulated
+  return allocate("cudaMallocAsync", data, size, current_device());
 }
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t handle) {
   return call([&] {
     const auto stream = find_stream(handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
-    gpu(stream->device()).push(stream, [&](Stream& to) {
-      to.push([data] {
-        if (data != nullptr && !device_memory().free(data, true))
-          throw DeviceFailure(cudaErrorInvalidValue,
-                              str("cudaFreeAsync: ", data, " was not allocated, or is freed"));
-      });
+    if (stream->capture()) return refuse_waiting(*stream, "cudaFreeAsync");
+    return push_work(stream, "cudaFreeAsync", [data] {
+      if (data != nullptr && !device_memory().free(data, true))
+        throw DeviceFailure(cudaErrorInvalidValue,
+                            str("cudaFreeAsync: ", data, " was not allocated, or is freed"));
     });
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaHostRegister(void* data, std::size_t size, unsigned) {
   return call([&] {
+    if (const cudaError_t error = refuse_unsafe("cudaHostRegister")) return error;
     if (device_memory().find(data)) return cudaErrorHostMemoryAlreadyRegistered;
     device_memory().add_registered(data, size);
     return cudaSuccess;

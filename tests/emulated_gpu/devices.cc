@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "shared/base/text.h"
+#include "tests/emulated_gpu/call_counts.h"
+#include "tests/emulated_gpu/capture.h"
 #include "tests/emulated_gpu/emulated_stream.h"
 
 namespace cp::emulated {
@@ -103,6 +105,11 @@ cudaStream_t Gpu::create_stream(unsigned flags, int priority) {
   return handle;
 }
 
+bool Gpu::is_default_stream(const Stream& stream) const {
+  const std::lock_guard lock(mutex_);
+  return default_stream_.get() == &stream;
+}
+
 bool Gpu::destroy_stream(cudaStream_t handle) {
   {
     const std::lock_guard lock(mutex_);
@@ -121,6 +128,16 @@ void Gpu::reap() {
   for (auto& stream : destroyed_)
     if (stream->idle()) finished.push_back(std::move(stream));
   std::erase(destroyed_, nullptr);
+}
+
+std::shared_ptr<Stream> Gpu::create_branch() { return make_stream(cudaStreamNonBlocking, 0); }
+
+void Gpu::give_back(std::vector<std::shared_ptr<Stream>> branches) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& branch : branches) destroyed_.push_back(std::move(branch));
+  }
+  reap();
 }
 
 std::vector<std::shared_ptr<Stream>> Gpu::streams() {
@@ -188,26 +205,29 @@ cudaError_t refusal_of_call() {
   return gpu(t_device).error();
 }
 
-Inside::Inside() { ++t_inside; }
+Inside::Inside(const char* function) {
+  if (++t_inside == 1 && function != nullptr) count_call(function);
+}
 Inside::~Inside() { --t_inside; }
 bool is_inside() { return t_inside > 0; }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
-  call([&] {
-    const auto found = find_stream(stream);
-    if (!found) return refused(cudaErrorInvalidResourceHandle, "launch", "no such stream, or destroyed");
-    if (found->device() != t_device)
-      return refused(
-          cudaErrorInvalidResourceHandle, "launch",
-          str("the stream is of GPU ", found->device(), ", the thread's current device is ", t_device));
-    gpu(found->device()).push(found, [&](Stream& to) { to.push(std::move(work)); });
-    return cudaSuccess;
-  });
+  call(
+      [&] {
+        const auto found = find_stream(stream);
+        if (!found) return refused(cudaErrorInvalidResourceHandle, "launch", "no such stream, or destroyed");
+        if (found->device() != t_device)
+          return refused(
+              cudaErrorInvalidResourceHandle, "launch",
+              str("the stream is of GPU ", found->device(), ", the thread's current device is ", t_device));
+        return push_work(found, "launch", std::move(work));
+      },
+      "enqueue");
 }
 
 void enqueue_kernel(cudaStream_t stream, const void* arguments, std::size_t size_bytes,
                     void (*run)(const void*)) {
-  const Inside inside;
+  const Inside inside("kernel");
   const auto* const first = static_cast<const std::byte*>(arguments);
   enqueue(stream, [copy = std::vector<std::byte>(first, first + size_bytes), run] { run(copy.data()); });
 }

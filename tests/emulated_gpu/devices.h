@@ -41,7 +41,11 @@ class Gpu {
   std::shared_ptr<Stream> stream(cudaStream_t handle);
   cudaStream_t create_stream(unsigned flags, int priority);
   bool destroy_stream(cudaStream_t handle);  // its work still runs
+  bool is_default_stream(const Stream& stream) const;
   std::vector<std::shared_ptr<Stream>> streams();
+  // Of an executable graph, without a handle; given back, its work still runs.
+  std::shared_ptr<Stream> create_branch();
+  void give_back(std::vector<std::shared_ptr<Stream>> branches);
 
   // Enqueues with the rules of the default stream: its work starts after that of all streams without
   // cudaStreamNonBlocking, and theirs after it. `sync` is called with the lock held, after the waits that
@@ -85,9 +89,10 @@ void say(const std::string& message);  // on stderr, as the emulated GPU
 // kept for cudaGetLastError.
 cudaError_t refusal_of_call();
 cudaError_t& last_error();  // of the thread
+// `function` is what counts as called (call_counts.h): the function that this is the frame of.
 template <class F>
-cudaError_t call(const F& body) {
-  const Inside inside;
+cudaError_t call(const F& body, const char* function = __builtin_FUNCTION()) {
+  const Inside inside(function);
   cudaError_t error = refusal_of_call();
   if (error == cudaSuccess) error = body();
   if (error != cudaSuccess) last_error() = error;

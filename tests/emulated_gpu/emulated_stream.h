@@ -14,7 +14,9 @@ namespace cp::emulated {
 // that counts what the caller's thread does leaves out what happens inside.
 class Inside {
  public:
-  Inside();
+  // With a name it is a call of that function, which is counted unless it is inside of another one
+  // (call_counts.h).
+  explicit Inside(const char* function = nullptr);
   ~Inside();
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;

@@ -172,7 +172,7 @@ class EmulatedGraph final : public FusedGraph {
   std::int64_t workspace_bytes() const override { return workspace_bytes_; }
   std::string engine() const override { return "the host's kernels"; }
   void enqueue(TensorAddresses& addresses, std::byte* workspace, cudaStream_t stream) const override {
-    const emulated::Inside inside;
+    const emulated::Inside inside("cudnn");
     for (const CudnnTensor operand : operands(key_.shape))
       if (reinterpret_cast<std::uintptr_t>(addresses.at(static_cast<std::int64_t>(operand))) % 16 != 0)
         throw InvalidInput(str(name(operand), " does not begin at a multiple of 16 bytes"));

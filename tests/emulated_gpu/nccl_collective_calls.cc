@@ -61,7 +61,7 @@ void check_memory(const NcclOperation& operation, const Communicator& communicat
 }
 
 ncclResult_t add(const char* name, ncclComm_t comm, NcclOperation operation) {
-  const Inside inside;
+  const Inside inside(name);
   return nccl_call(name, [&] {
     const CommunicatorPtr communicator = find_communicator(comm, true);
     require(operation.peer >= 0 && operation.peer < communicator->size(),
@@ -90,9 +90,12 @@ std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
 
 extern "C" {
 
-ncclResult_t ncclGroupStart() { return start_group(); }
+ncclResult_t ncclGroupStart() {
+  const Inside inside("ncclGroupStart");
+  return start_group();
+}
 ncclResult_t ncclGroupEnd() {
-  const Inside inside;
+  const Inside inside("ncclGroupEnd");
   if (is_empty_group()) count_empty_group();
   return end_group();
 }

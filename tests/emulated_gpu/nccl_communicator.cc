@@ -144,32 +144,63 @@ void Communicator::launch(std::vector<NcclOperation> operations, const std::vect
   if (turn == 0) std::this_thread::sleep_for(std::chrono::milliseconds(g_connect_ms.load()));
   connect_peers(operations);
   if (is_aborted()) throw NcclFailure(ncclInternalError, str(name(), " was aborted"));
+  profiler_->tell(operations);
+  std::vector<std::shared_ptr<Stream>> all;
+  for (const cudaStream_t stream : streams) all.push_back(find_stream(stream));
+  for (const auto& stream : all) {
+    if (stream->capture() != all.front()->capture())
+      throw NcclFailure(
+          ncclInvalidUsage,
+          "Streams given to a communicator within a NCCL group must either be all uncaptured or "
+          "all captured by the same graph.");
+  }
+  if (const auto into = all.front()->capture()) return capture(*into, std::move(operations), all);
+  Gpu& own = gpu(device_);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    std::shared_ptr<Record> before;
+    own.push(all[i], [&](Stream& stream) { before = stream.record(); });
+    own.push(all.front(), [&](Stream& stream) { stream.wait_for(before); });
+  }
+  std::shared_ptr<Record> after;
+  const auto work = turn_of(std::move(operations));
+  own.push(all.front(), [&](Stream& stream) {
+    stream.push(work, true);  // its turn is to pass even when the device has failed
+    if (all.size() > 1) after = stream.record();
+  });
+  for (std::size_t i = 1; i < all.size(); ++i)
+    own.push(all[i], [&](Stream& stream) { stream.wait_for(after); });
+}
+
+std::function<void()> Communicator::turn_of(std::vector<NcclOperation> operations) {
+  std::uint64_t turn = 0;
   {
     const std::lock_guard lock(mutex_);
     turn = issued_++;
     const std::uint64_t under_way = issued_ - done_;
     if (under_way > g_most_under_way.load()) g_most_under_way.store(under_way);
   }
-  profiler_->tell(operations);
   const std::uint64_t gpu_turn = launch_order().enqueue();
-  Gpu& own = gpu(device_);
-  const auto main = find_stream(streams.front());
+  return [self = shared_from_this(), turn, gpu_turn, all = std::move(operations)]() mutable {
+    self->run(turn, gpu_turn, all);
+  };
+}
+
+void Communicator::capture(Capture& capture, std::vector<NcclOperation> operations,
+                           const std::vector<std::shared_ptr<Stream>>& streams) {
+  const auto require = [](cudaError_t error) {
+    if (error != cudaSuccess) throw NcclFailure(ncclUnhandledCudaError, cudaGetErrorString(error));
+  };
+  std::size_t point = 0;
   for (std::size_t i = 1; i < streams.size(); ++i) {
-    std::shared_ptr<Record> before;
-    const auto other = find_stream(streams[i]);
-    own.push(other, [&](Stream& stream) { before = stream.record(); });
-    own.push(main, [&](Stream& stream) { stream.wait_for(before); });
+    require(capture.record(*streams[i], point));
+    require(capture.wait(streams.front(), point));
   }
-  std::shared_ptr<Record> after;
-  own.push(main, [&](Stream& stream) {
-    const auto work = [self = shared_from_this(), turn, gpu_turn, all = std::move(operations)]() mutable {
-      self->run(turn, gpu_turn, all);
-    };
-    stream.push(work, true);  // its turn is to pass even when the device has failed
-    if (streams.size() > 1) after = stream.record();
-  });
-  for (std::size_t i = 1; i < streams.size(); ++i)
-    own.push(find_stream(streams[i]), [&](Stream& stream) { stream.wait_for(after); });
+  const auto make = [self = shared_from_this(), held = graphs_, all = std::move(operations)] {
+    return Stream::Work([work = self->turn_of(all), held]() mutable { work(); });
+  };
+  require(capture.add(*streams.front(), make, true));
+  if (streams.size() > 1) require(capture.record(*streams.front(), point));
+  for (std::size_t i = 1; i < streams.size(); ++i) require(capture.wait(streams[i], point));
 }
 
 void Communicator::run(std::uint64_t turn, std::uint64_t gpu_turn, std::vector<NcclOperation>& operations) {
@@ -202,6 +233,10 @@ bool Communicator::has_work() const {
 void Communicator::await_work() const {
   std::unique_lock lock(mutex_);
   while (done_ != issued_ && gpu(device_).error() == cudaSuccess) changed_.wait_for(lock, kPoll);
+}
+
+void Communicator::await_graphs() const {
+  while (graphs_.use_count() > 1) std::this_thread::sleep_for(kPoll);
 }
 
 void Communicator::abort() {

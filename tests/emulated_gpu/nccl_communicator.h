@@ -17,6 +17,7 @@
 
 #include <nccl.h>
 
+#include "tests/emulated_gpu/capture.h"
 #include "tests/emulated_gpu/nccl_bootstrap.h"
 #include "tests/emulated_gpu/nccl_connections.h"
 #include "tests/emulated_gpu/nccl_launch_order.h"
@@ -71,6 +72,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void launch(std::vector<NcclOperation> operations, const std::vector<cudaStream_t>& streams);
   bool has_work() const;
   void await_work() const;
+  // Until no graph has work of this communicator in it any more, as NCCL does since 2.26.
+  void await_graphs() const;
 
   // What waits ends, here and, as the loss of this rank, at the peers. await_work() then waits for what runs
   // on the GPU.
@@ -94,6 +97,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
  private:
   NcclLaunchOrder& launch_order() const;
+  // Gives the launch its turns, and returns what its stream runs.
+  std::function<void()> turn_of(std::vector<NcclOperation> operations);
+  void capture(Capture& capture, std::vector<NcclOperation> operations,
+               const std::vector<std::shared_ptr<Stream>>& streams);
   void run(std::uint64_t turn, std::uint64_t gpu_turn, std::vector<NcclOperation>& operations);
 
   const int device_;
@@ -113,6 +120,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   ncclResult_t state_ = ncclSuccess;
   std::string failure_;
   std::uint64_t issued_ = 0, done_ = 0;  // launches
+  // Held once more by each graph, and each run of one, that has work of this communicator in it.
+  std::shared_ptr<char> graphs_ = std::make_shared<char>();
 };
 
 void set_connect_time(std::chrono::milliseconds time);

@@ -80,6 +80,7 @@ ncclResult_t close(Open open) {
     }
   }
   for (const End& end : open.ends) end.communicator->await_work();
+  for (const End& end : open.ends) end.communicator->await_graphs();
   for (const End& end : open.ends) {
     end.communicator->freed();
     end.free();

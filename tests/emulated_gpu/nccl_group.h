@@ -23,7 +23,7 @@ void require_gpu_of_process();  // throws NcclFailure where it has none
 ncclResult_t fail_call(const char* function, const NcclFailure& failure);
 template <class F>
 ncclResult_t nccl_call(const char* function, const F& body) {
-  const Inside inside;
+  const Inside inside(function);
   start_group();
   try {
     require_gpu_of_process();

@@ -40,6 +40,16 @@ Stream::~Stream() {
   thread_.join();
 }
 
+std::shared_ptr<Capture> Stream::capture() const {
+  const std::lock_guard lock(mutex_);
+  return capture_;
+}
+
+void Stream::set_capture(std::shared_ptr<Capture> capture) {
+  const std::lock_guard lock(mutex_);
+  capture_ = std::move(capture);
+}
+
 void Stream::push(Entry entry) {
   const std::lock_guard lock(mutex_);
   entries_.push_back(std::move(entry));

@@ -12,6 +12,8 @@
 
 namespace cp::emulated {
 
+class Capture;
+
 // A point of a stream's work that others wait for.
 class Record {
  public:
@@ -45,6 +47,10 @@ class Stream {
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
 
+  // Not null while what the stream is given becomes part of a graph (capture.h).
+  std::shared_ptr<Capture> capture() const;
+  void set_capture(std::shared_ptr<Capture> capture);
+
   void push(Work work, bool vital = false);
   std::shared_ptr<Record> record();                     // of what was pushed so far
   void wait_for(std::shared_ptr<const Record> record);  // what is pushed from now on starts after it
@@ -69,6 +75,7 @@ class Stream {
   std::condition_variable has_entries_;
   std::deque<Entry> entries_;
   bool running_ = false, closing_ = false;
+  std::shared_ptr<Capture> capture_;
   std::thread thread_;  // last: it uses the above
 };
 

@@ -24,7 +24,8 @@ using runtime::NcclDevice;
 // A thread for each rank and run.
 class NcclWorld final : public DeviceWorld {
  public:
-  explicit NcclWorld(int world_size) : job_(world_size), devices_(static_cast<std::size_t>(world_size)) {
+  NcclWorld(int world_size, bool graphs)
+      : job_(world_size), graphs_(graphs), devices_(static_cast<std::size_t>(world_size)) {
     for (Rank rank = 0; rank < world_size; ++rank) traces_.emplace_back().rank = rank;
   }
   // Together, as the ends of processes are.
@@ -59,7 +60,11 @@ class NcclWorld final : public DeviceWorld {
  private:
   void run_rank(Rank rank, const std::function<void(Rank, Device&)>& body) {
     const auto index = static_cast<std::size_t>(rank);
-    if (!devices_[index]) devices_[index] = std::make_unique<NcclDevice>(job_.options(rank));
+    if (!devices_[index]) {
+      runtime::NcclOptions options = job_.options(rank);
+      options.graphs = graphs_;
+      devices_[index] = std::make_unique<NcclDevice>(options);
+    }
     cp::testing::use_gpu(rank);
     body(rank, *devices_[index]);
     for (OpRecord& record : devices_[index]->take_observed())
@@ -67,33 +72,40 @@ class NcclWorld final : public DeviceWorld {
   }
 
   const GpuJob job_;
+  const bool graphs_;
   std::vector<std::unique_ptr<NcclDevice>> devices_;
   std::vector<RankTrace> traces_;
 };
 
-std::unique_ptr<DeviceWorld> make_world(int world_size) { return std::make_unique<NcclWorld>(world_size); }
+std::unique_ptr<DeviceWorld> make_world(int world_size, bool graphs) {
+  return std::make_unique<NcclWorld>(world_size, graphs);
+}
 
 #else
 
-std::unique_ptr<DeviceWorld> make_world(int world_size) {
+std::unique_ptr<DeviceWorld> make_world(int world_size, bool graphs) {
   const auto job = std::make_shared<GpuJob>(world_size);
-  return std::make_unique<ProcessWorld>(world_size, [job](Rank rank) {
+  return std::make_unique<ProcessWorld>(world_size, [job, graphs](Rank rank) {
     cp::testing::become_rank(rank, job->world_size());
-    return std::make_unique<NcclDevice>(job->options(rank));
+    runtime::NcclOptions options = job->options(rank);
+    options.graphs = graphs;
+    return std::make_unique<NcclDevice>(options);
   });
 }
 
 #endif
 
-DeviceFactory nccl_factory() {
-  return {.name = "Nccl",
+DeviceFactory nccl_factory(bool graphs) {
+  return {.name = graphs ? "NcclGraphs" : "Nccl",
           .target = host_target(),
           .host_memory = false,
-          .make = make_world,
+          .make = [graphs](int world_size) { return make_world(world_size, graphs); },
           .why_not = cp::testing::why_no_gpu};
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpu, DeviceConformance, ::testing::Values(nccl_factory()), factory_name);
+INSTANTIATE_TEST_SUITE_P(Gpu, DeviceConformance, ::testing::Values(nccl_factory(false)), factory_name);
+// Kept plans as CUDA graphs; what is not kept is launched as before.
+INSTANTIATE_TEST_SUITE_P(NcclGraphs, DeviceConformance, ::testing::Values(nccl_factory(true)), factory_name);
 
 }  // namespace
 }  // namespace cp::conformance

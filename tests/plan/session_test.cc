@@ -172,6 +172,24 @@ TEST(PlanSession, WarmsUpWithoutATrace) {
   }
 }
 
+// The device prepares nothing then, and has the plan no longer when the session has ended.
+TEST(PlanSession, OfAKeptPlanDoesTheSame) {
+  const Plan plan = plan_that_counts();
+  for (const bool bound : {false, true}) {
+    HostNumbers buffers;
+    RankTrace trace;
+    const AskedCalls calls = asked_of([&](Device& device) {
+      run_on_host_buffers(device, plan, buffers.host(bound),
+                          {.kept = true, .warm_up = 2, .iterations = 3, .trace = &trace});
+      EXPECT_THROW(device.use(1, {}), InvalidInput);
+    });
+    EXPECT_THAT(calls, ::testing::Each(::testing::Not(HasSubstr("prepare"))));
+    EXPECT_EQ(trace.issued.size(), 3u * 2u);
+    EXPECT_EQ(buffers.sum, (Numbers{13, 26})) << "three times, not five";
+    EXPECT_EQ(buffers.copy, (Numbers{13, 26}));
+  }
+}
+
 TEST(PlanSession, EachRunFindsWhatTheOneBeforeLeft) {
   const Plan plan = plan_that_counts();
   const auto bytes_of = [](const Numbers& values) { return std::as_bytes(std::span(values)); };

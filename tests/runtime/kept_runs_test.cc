@@ -1,9 +1,13 @@
 // What a run of a kept plan costs the program: no allocation, and no wait.
 #ifdef CP_HAVE_GLOO
+#include <cmath>
+#include <map>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "runtime/gloo/gloo_device.h"
+#include "shared/context_parallel/attention.h"
 #endif
 
 #include <gtest/gtest.h>
@@ -75,6 +79,47 @@ TEST(KeptRuns, TenThousandAllocateNothing) {
     // Where they are not counted, this shows that the runs are right.
     const std::int64_t allocations = testing::allocations_of_this_thread() - before;
     return allocations == 0 ? "" : str(allocations, " allocations in ", kRuns, " runs");
+  });
+  EXPECT_EQ(said, std::vector<std::string>(2));
+}
+
+// Attention as a program keeps it. What the device's own threads allocate inside of Gloo is not counted.
+TEST(KeptRuns, TenThousandOfARingOfAttentionAllocateNothing) {
+  constexpr int kRunsOfAPass = 5'000, kWarmUp = 10;
+  const testing::TemporaryDirectory store;
+  const auto said = testing::run_processes(2, [&](Rank rank) -> std::string {
+    runtime::GlooDevice device({.rank = rank, .store_directory = store.path(), .traces = false});
+    AttentionProblem problem;
+    problem.q_len = problem.kv_len = 8;
+    problem.q_heads = 2, problem.kv_heads = 1, problem.head_dim = problem.v_head_dim = 4;
+    problem.causal = true;
+    PlanCache plans;
+    ContextParallelAttention attention(device, {0, 1}, named_strategy({"ring", {}, {}}, problem, 2), plans);
+    for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+      std::map<std::string, std::vector<float>> memory[2];
+      NamedBuffers named[2];
+      for (const auto& [name, bytes] : attention.buffer_bytes(problem, pass)) {
+        for (int i = 0; i < 2; ++i) {
+          memory[i][name].assign(static_cast<std::size_t>(bytes) / sizeof(float), 1);
+          named[i][name] = memory[i][name].data();
+        }
+      }
+      PreparedAttention prepared(attention, problem, pass, named[0]);
+      const Bindings bound[2] = {prepared.bind(named[0]), prepared.bind(named[1])};
+      std::int64_t before = 0;
+      for (int run = 0; run < kRunsOfAPass + kWarmUp; ++run) {
+        if (run == kWarmUp) before = testing::allocations_of_this_thread();
+        prepared.run(bound[run % 2]).wait();
+      }
+      const std::int64_t allocations = testing::allocations_of_this_thread() - before;
+      if (allocations != 0) return str(allocations, " allocations in ", kRunsOfAPass, " runs");
+      // All values are 1, and so is what attention makes of them.
+      const char* const made = pass == AttentionPass::forward ? "out" : "dv";
+      if (memory[0][made] != memory[1][made]) return "the two sets of buffers got different results";
+      if (pass == AttentionPass::forward && std::abs(memory[1]["out"].front() - 1) > 1e-5)
+        return "wrong results";
+    }
+    return "";
   });
   EXPECT_EQ(said, std::vector<std::string>(2));
 }

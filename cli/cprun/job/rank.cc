@@ -101,9 +101,12 @@ class RankProgram {
     runtime::RankRunOptions options;
     auto nccl = std::make_shared<runtime::NcclBackendOptions>();
     nccl->gpu = gpu_, nccl->communicators = nccl_options(scenario.nccl());
+    nccl->graphs = options_.cuda_graphs;
+    nccl->on_refused_graph = [](const std::string& why) { std::fprintf(stderr, "note: %s\n", why.c_str()); };
     options.device.own = std::move(nccl);
     options.device.checksums = options_.checksums;
     options.warm_up = options_.warm_up;
+    options.kept = options_.cuda_graphs;
     if (!trace_) return options;
     options.device.on_collective_end = [this](const runtime::CollectiveEnd& end) {
       if (end.observed != nullptr) trace_->observed(*end.observed);

@@ -19,7 +19,8 @@ struct RankOptions {
   // Checksums of payloads: what arrived is compared with what the senders had, when a plan ends or at each
   // collective.
   Checksums checksums = Checksums::off;
-  bool warm_up = true;  // on GPUs, each plan runs once before the run that counts
+  bool warm_up = true;       // on GPUs, each plan runs once before the run that counts
+  bool cuda_graphs = false;  // on GPUs, each plan becomes a CUDA graph, and runs twice before
 };
 
 // Joins the job, calls work(), says goodbye, and returns the exit code. The text that work() returns is

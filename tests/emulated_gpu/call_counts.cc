@@ -1,0 +1,43 @@
+#include "tests/emulated_gpu/call_counts.h"
+
+#include <functional>
+#include <string_view>
+
+namespace cp::emulated {
+namespace {
+
+std::map<std::string, std::int64_t, std::less<>>& counts() {
+  thread_local std::map<std::string, std::int64_t, std::less<>> of_thread;
+  return of_thread;
+}
+
+}  // namespace
+
+void count_call(const char* function) {
+  const auto found = counts().find(std::string_view(function));
+  if (found != counts().end()) {
+    ++found->second;
+  } else {
+    counts().emplace(function, 1);
+  }
+}
+
+CallCounts calls_of_this_thread() { return {counts().begin(), counts().end()}; }
+
+std::int64_t total(const CallCounts& calls) {
+  std::int64_t sum = 0;
+  for (const auto& [function, count] : calls) sum += count;
+  return sum;
+}
+
+CallCounts since(const CallCounts& before, const CallCounts& now) {
+  CallCounts made;
+  for (const auto& [function, count] : now) {
+    const auto earlier = before.find(function);
+    const std::int64_t more = count - (earlier != before.end() ? earlier->second : 0);
+    if (more != 0) made.emplace(function, more);
+  }
+  return made;
+}
+
+}  // namespace cp::emulated
