@@ -21,6 +21,9 @@ inline constexpr int kOldestNccl = 22100;
 inline constexpr int kNcclCtaPolicySince = 22700;
 // NCCL_LAUNCH_ORDER_IMPLICIT has an effect since (release notes of NCCL 2.26.2).
 inline constexpr int kNcclLaunchOrderSince = 22602;
+// Copy engines move AllGather and AlltoAll (NCCL_CTA_POLICY_ZERO with symmetric windows) since 2.28, with
+// which ncclAlltoAll came (nccl.h); the host writes into a peer's window (ncclPutSignal) since 2.29 (nccl.h).
+inline constexpr int kNcclCopyEnginesSince = 22800, kNcclPutSince = 22900;
 // Two ranks on one GPU are refused in other words since 2.30.3 (init.cc): "Multiple Ranks are using the same
 // GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration." instead of "Duplicate GPU
 // detected : rank 1 and rank 0 both on CUDA device 1b000".

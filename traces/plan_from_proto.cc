@@ -73,7 +73,8 @@ Target read_target(const proto::Target& message, const FieldPath& path) {
           .kernels = read_set(message.kernels(), path, "kernels", text),
           .dtypes = read_set(message.dtypes(), path, "dtypes", dtype),
           .alignment_bytes = message.alignment_bytes(),
-          .fused_attention = std::move(fused)};
+          .fused_attention = std::move(fused),
+          .sm_only = read_set(message.sm_only(), path, "sm_only", text)};
 }
 
 MaskSlice read_slice(const proto::MaskSlice& message, const FieldPath& path) {
@@ -115,6 +116,8 @@ class PlanReader {
     FieldPath(root, "arena_bytes").require_not_negative(message_.arena_bytes());
     plan_.self = message_.self();
     plan_.arena_bytes = message_.arena_bytes();
+    FieldPath(root, "symmetric_bytes").require_range(message_.symmetric_bytes(), 0, plan_.arena_bytes);
+    plan_.symmetric_bytes = message_.symmetric_bytes();
     plan_.target = read_target(message_.target(), FieldPath(root, "target"));
     plan_.streams.assign(message_.streams().begin(), message_.streams().end());
     plan_.inputs = from_proto(message_.inputs());
@@ -155,6 +158,7 @@ class PlanReader {
                   .kind = kBufferKinds.from_proto(message.kind(), FieldPath(path, "kind")),
                   .dtype = from_proto(message.dtype(), FieldPath(path, "dtype")),
                   .numel = message.numel(),
+                  .symmetric = message.symmetric(),
                   .offset_bytes = message.offset_bytes(),
                   .first_use = message.first_use(),
                   .last_use = message.last_use()};
@@ -265,7 +269,8 @@ class PlanReader {
   void read_field(const Message& op, std::string_view name, const FieldPath& path,
                   std::vector<Transfer>& values) const {
     read_messages<proto::Transfer>(op, name, path, [&](const proto::Transfer& transfer, const FieldPath& at) {
-      values.push_back({transfer.peer(), read(transfer.view(), FieldPath(at, "view"))});
+      const View there = transfer.has_there() ? read(transfer.there(), FieldPath(at, "there")) : View{};
+      values.push_back({transfer.peer(), read(transfer.view(), FieldPath(at, "view")), there});
     });
   }
   void read_field(const Message& op, std::string_view name, const FieldPath& path,

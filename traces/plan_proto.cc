@@ -32,6 +32,8 @@ void write(const Target& target, proto::Target& message) {
   }
   for (const DType dtype : target.dtypes) message.add_dtypes(to_proto(dtype));
   message.set_alignment_bytes(target.alignment_bytes);
+  for (const std::string& name : target.sm_only)
+    message.add_sm_only(require_utf8(name, FieldPath("target.sm_only")));
   if (target.fused_attention) write(*target.fused_attention, *message.mutable_fused_attention());
 }
 
@@ -43,6 +45,7 @@ void write(const Buffer& buffer, proto::Buffer& message) {
   message.set_offset_bytes(buffer.offset_bytes);
   message.set_first_use(buffer.first_use);
   message.set_last_use(buffer.last_use);
+  message.set_symmetric(buffer.symmetric);
 }
 
 void write(const View& view, proto::View& message) {
@@ -59,6 +62,7 @@ void write(const View& view, proto::View& message) {
 void write(const Transfer& transfer, proto::Transfer& message) {
   message.set_peer(transfer.peer);
   write(transfer.view, *message.mutable_view());
+  if (!is_absent(transfer.there)) write(transfer.there, *message.mutable_there());
 }
 
 void write(const MaskSlice& slice, proto::MaskSlice& message) {
@@ -172,6 +176,7 @@ proto::Plan to_proto(const Plan& plan) {
     }
   }
   message.set_arena_bytes(plan.arena_bytes);
+  message.set_symmetric_bytes(plan.symmetric_bytes);
   *message.mutable_inputs() = to_proto(plan.inputs);
   *message.mutable_digest() = to_proto(digest(plan));
   return message;

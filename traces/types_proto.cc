@@ -54,6 +54,7 @@ proto::Group to_proto(const Group& group) {
   proto::Group message;
   message.set_name(require_utf8(group.name, FieldPath("group.name")));
   message.mutable_ranks()->Add(group.ranks.begin(), group.ranks.end());
+  message.set_copy_engine(group.copy_engine);
   return message;
 }
 
@@ -66,7 +67,7 @@ Group from_proto(const proto::Group& group, const FieldPath& path) {
   for (int i = 0; i < group.ranks_size(); ++i) {
     FieldPath(path, "ranks", i).require_range(group.ranks(i), 0, std::numeric_limits<Rank>::max());
   }
-  return {group.name(), {group.ranks().begin(), group.ranks().end()}};
+  return {group.name(), {group.ranks().begin(), group.ranks().end()}, group.copy_engine()};
 }
 
 const std::string& require_utf8(const std::string& text, const FieldPath& path) {

@@ -32,9 +32,10 @@ runtime::NcclCommOptions nccl_options(const proto::Nccl& nccl) {
   }
   if (nccl.cta_policy() == "zero") {
     throw InvalidInput(
-        "the scenario's nccl.cta_policy: \"zero\" has no effect on plans: it needs memory with equal offsets "
-        "on all ranks, and a plan's buffers have different ones; use \"efficiency\" with "
-        "register_buffers: true");
+        "the scenario's nccl.cta_policy: \"zero\" is that of the groups whose plans promise memory with "
+        "equal "
+        "offsets on all ranks, and has no effect on others; use attention { transfers: \"copy_engine\" }, or "
+        "\"efficiency\" with register_buffers: true");
   }
   if (!nccl.cta_policy().empty()) {
     const auto policy = std::find(kPolicies.begin(), kPolicies.end(), nccl.cta_policy());

@@ -122,6 +122,11 @@ void add_strategy_flags(FlagSet app, Flags& flags) {
             "each beside "
             "attention on the one before [1]",
             [degree](Job& job, Text text) { job.set_pieces(degree("--pieces", text)); });
+  add_field(app, flags, "--transfers", "HOW",
+            "What moves data between GPUs: sm (multiprocessors) or copy_engine, which leaves them all to "
+            "attention; needs NVLink between all ranks, and NCCL 2.28 for Ulysses and all_gather, 2.29 for "
+            "rings [sm]",
+            [](Job& job, Text text) { job.set_transfers(text); });
   add_field(app, flags, "--dkv-dtype", "DTYPE",
             "The dtype in which partial gradients travel: f32, or input for that of the inputs [f32]",
             [](Job& job, Text text) { job.set_dkv_dtype(text); });

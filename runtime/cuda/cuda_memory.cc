@@ -1,6 +1,7 @@
 #include "runtime/cuda/cuda_memory.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <cuda_runtime_api.h>
 
@@ -65,7 +66,9 @@ struct CudaMemory::Impl {
     std::int64_t size_bytes = 0;
     DType dtype = DType::f32;
   };
-  std::shared_ptr<CudaArena> arena;
+  std::shared_ptr<CudaArena> arena;  // without the symmetric segment
+  std::optional<DeviceBytes> segment;
+  std::int64_t segment_bytes = 0;
   std::vector<DeviceBytes> owned;
   std::vector<Place> places;
   std::vector<std::int64_t> alignments;  // of bindings, by BufferId
@@ -73,13 +76,15 @@ struct CudaMemory::Impl {
   void place_temporaries(const Plan& plan) {
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const Buffer& buffer = plan.buffers[i];
-      if (buffer.kind == BufferKind::temporary) places[i].data = arena->data + buffer.offset_bytes;
+      if (buffer.kind != BufferKind::temporary) continue;
+      places[i].data = buffer.symmetric ? segment->get() + buffer.offset_bytes
+                                        : arena->data + buffer.offset_bytes - plan.symmetric_bytes;
     }
   }
 };
 
 CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAllocator& allocator,
-                       std::shared_ptr<CudaArena> shared)
+                       std::shared_ptr<CudaArena> shared, const CudaAllocator& of_symmetric)
     : impl_(std::make_unique<Impl>()) {
   const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
   impl_->alignments = bound_alignments(plan);
@@ -93,16 +98,22 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
   }
   // An arena that is too large, and that nobody else has, is not kept if there are buffers to allocate, too:
   // they may lack what the arena has too much of. The factor of two is chosen.
+  const std::int64_t arena_bytes = plan.arena_bytes - plan.symmetric_bytes;
   const bool wastes = need.asked > plan.arena_bytes && shared.use_count() == 1;
-  if (shared != nullptr && shared->size_bytes >= plan.arena_bytes &&
-      (!wastes || shared->size_bytes <= 2 * plan.arena_bytes))
+  if (shared != nullptr && shared->size_bytes >= arena_bytes &&
+      (!wastes || shared->size_bytes <= 2 * arena_bytes))
     impl_->arena = std::move(shared);
   shared.reset();
   const CudaStream filling(CudaStream::Priority::normal);
   if (impl_->arena == nullptr) {
-    DeviceBytes made = allocate(plan.arena_bytes, "the arena", need, allocator, filling.get());
-    impl_->arena = std::make_shared<CudaArena>(made.get(), plan.arena_bytes, allocator.release);
+    DeviceBytes made = allocate(arena_bytes, "the arena", need, allocator, filling.get());
+    impl_->arena = std::make_shared<CudaArena>(made.get(), arena_bytes, allocator.release);
     static_cast<void>(made.release());
+  }
+  if (plan.symmetric_bytes > 0) {
+    impl_->segment_bytes = plan.symmetric_bytes;
+    impl_->segment.emplace(
+        allocate(plan.symmetric_bytes, "the symmetric segment", need, of_symmetric, filling.get()));
   }
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
@@ -123,6 +134,11 @@ CudaArena::~CudaArena() {
 }
 
 const std::shared_ptr<CudaArena>& CudaMemory::arena() const { return impl_->arena; }
+
+std::span<std::byte> CudaMemory::symmetric() const {
+  if (!impl_->segment) return {};
+  return {impl_->segment->get(), static_cast<std::size_t>(impl_->segment_bytes)};
+}
 
 void CudaMemory::move_to(const Plan& plan, std::shared_ptr<CudaArena> arena) {
   impl_->arena = std::move(arena);

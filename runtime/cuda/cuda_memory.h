@@ -44,17 +44,23 @@ class CudaMemory {
   // this one's follow one another. If it is large enough, it becomes that of this object too, with its
   // contents.
   //
+  // The plan's symmetric segment is memory of its own, by `of_symmetric`, and of the same size on all ranks;
+  // the arena is the rest.
+  //
   // Throws InvalidInput if a binding has another size than its buffer, if its address is not aligned as a
   // fused step of the plan needs it (bound_alignment.h), or if the GPU's memory is too small;
   // the message has what was asked for, what is free, and the plan's peak.
   explicit CudaMemory(const Plan& plan, const Bindings& bindings,
                       const CudaAllocator& allocator = cuda_allocator(),
-                      std::shared_ptr<CudaArena> shared = nullptr);
+                      std::shared_ptr<CudaArena> shared = nullptr,
+                      const CudaAllocator& of_symmetric = cuda_allocator());
   ~CudaMemory();
 
   const std::shared_ptr<CudaArena>& arena() const;
-  // Puts the plan's temporaries into `arena`, which is not smaller than theirs, for what is launched from
-  // here on; what they hold is lost.
+  // The symmetric segment; empty if the plan has none.
+  std::span<std::byte> symmetric() const;
+  // Puts the plan's other temporaries into `arena`, which is not smaller than theirs, for what is launched
+  // from here on; what they hold is lost.
   void move_to(const Plan& plan, std::shared_ptr<CudaArena> arena);
 
   // Binds buffers anew for the kernels and collectives that are launched from here on; those that were

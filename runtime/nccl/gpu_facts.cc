@@ -9,6 +9,7 @@
 #include "runtime/cuda/fused_kernels.h"
 #include "runtime/cuda/visible_gpus.h"
 #include "runtime/nccl/nccl_device.h"
+#include "runtime/nccl/nccl_windows.h"
 #include "runtime/nccl_versions.h"
 #include "shared/base/error.h"
 #include "shared/plan/cudnn_target.h"
@@ -50,7 +51,8 @@ const Target& gpu_target_of(int cuda_device) {
   CP_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda_device));
   const std::string gpu = str("sm", major, minor);
   const std::optional<CudnnVersion> version = fused_library_version();
-  return version ? gpu_target(gpu, std::array{*version}) : gpu_target(gpu);
+  return with_copy_engines_of(version ? gpu_target(gpu, std::array{*version}) : gpu_target(gpu),
+                              nccl_versions());
 }
 
 }  // namespace cp::runtime

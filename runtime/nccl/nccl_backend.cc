@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/copy_engine_reach.h"
 #include "runtime/cuda/visible_gpus.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_environment.h"
+#include "runtime/nccl/nccl_windows.h"
 #include "runtime/progress_page.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/this_host.h"
@@ -89,7 +91,7 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   nccl.cuda_device = gpu.cuda_device;
   // Plans are the same on all ranks. If the ranks' GPUs differ, plans are therefore made for the host's
   // target, which fits every GPU.
-  nccl.target = gpu.targets_differ.empty() ? gpu.target : &host_target();
+  nccl.target = &with_copy_engines_of(gpu.targets_differ.empty() ? *gpu.target : host_target(), nccl_versions());
   nccl.on_note = [rank = job.rank](const std::string& note) {
     std::fputs(str("note: rank ", rank, ": ", note, "\n").c_str(), stderr);
   };

@@ -1,5 +1,6 @@
 #include "runtime/nccl/nccl_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "shared/plan/execute.h"
@@ -33,6 +34,10 @@ class Lowering {
     const auto size =
         static_cast<std::int32_t>(plan_.groups[static_cast<std::size_t>(op.group)].ranks.size());
     const std::int64_t count = op.in.numel() / size;
+    if (by_copy_engine(op.group)) {
+      in_out(Function::all_to_all, op.group, op.in, op.out, count);
+      return;
+    }
     bracket(Function::group_start, op.group);
     for (std::int32_t peer = 0; peer < size; ++peer) {
       if (count == 0 && peer != self) continue;
@@ -42,6 +47,7 @@ class Lowering {
     bracket(Function::group_end, op.group);
   }
   void add(const Exchange& op) {
+    if (by_copy_engine(op.group)) return add_puts(op);
     bracket(Function::group_start, op.group);
     for (const Transfer& send : op.sends) {
       if (send.view.numel() > 0)
@@ -56,6 +62,43 @@ class Lowering {
 
  private:
   Address at(const View& view) const { return {view.buffer, offset_at(view, launch_.iteration)}; }
+  bool by_copy_engine(GroupId group) const {
+    return plan_.groups[static_cast<std::size_t>(group)].copy_engine;
+  }
+
+  // nccl_calls.h says why in this order.
+  void add_puts(const Exchange& op) {
+    for (const std::int32_t peer : peers_of(op.recvs)) signal(Function::signal, op.group, peer);
+    for (const std::int32_t peer : peers_of(op.sends)) signal(Function::wait_signal, op.group, peer);
+    bracket(Function::group_start, op.group);
+    for (const Transfer& send : op.sends) {
+      NcclCall& made = call(Function::put_signal, op.group, send.view.numel(), send.view);
+      made.peer = send.peer;
+      made.send_buffer = at(send.view), made.recv_buffer = at(send.there);
+    }
+    bracket(Function::group_end, op.group);
+    for (const Transfer& recv : op.recvs) {
+      NcclCall& made = call(Function::wait_signal, op.group, recv.view.numel(), recv.view);
+      made.peer = recv.peer;
+      made.recv_buffer = at(recv.view);
+    }
+  }
+  void signal(Function function, GroupId comm, std::int32_t peer) {
+    calls_.push_back({.function = function,
+                      .stream = launch_.stream,
+                      .launch = launch_.number,
+                      .comm = comm,
+                      .peer = peer});
+  }
+  // Each once, in the order of its first transfer.
+  static std::vector<std::int32_t> peers_of(const std::vector<Transfer>& transfers) {
+    std::vector<std::int32_t> peers;
+    for (const Transfer& transfer : transfers) {
+      if (std::find(peers.begin(), peers.end(), transfer.peer) == peers.end()) peers.push_back(transfer.peer);
+    }
+    return peers;
+  }
+
   DType dtype(const View& view) const { return plan_.buffers[static_cast<std::size_t>(view.buffer)].dtype; }
 
   NcclCall& call(Function function, GroupId comm, std::int64_t count, const View& typed) {

@@ -6,6 +6,15 @@
 //   Exchange     one group of sends and receives; transfers of nothing are left out
 //   AllToAll     one group of sends and receives with all members and with the rank itself. An Exchange never
 //                has a transfer with the rank itself, so that the two can be told apart.
+//   of a group with copy_engine (Group): AllToAll is the call of the same name, and an Exchange is
+//                  1. a signal to each peer that this rank receives from: the places are free, since the
+//                     stream has waited for all that the plan orders before the Exchange
+//                  2. a wait for such a signal of each peer that this rank sends to
+//                  3. the puts, in one group
+//                  4. a wait for the signal of each put to this rank
+//                  The signals between two ranks come in the order of the calls, and both ranks call in the
+//                  plan's order, so that one counter for each pair is enough. Between 1. and 2. nothing
+//                  waits, so that no rank waits for more than in a group of sends and receives.
 //   Repeat       its iterations one after the other
 #pragma once
 
@@ -36,6 +45,10 @@ struct NcclCall {
     broadcast,
     send,
     recv,
+    all_to_all,   // in a group with copy_engine; else one of sends and receives
+    put_signal,   // writes into the peer's memory at `recv_buffer`, and then signals
+    signal,       // says that this rank's memory is free for the puts of the launch
+    wait_signal,  // for one signal of the peer; with `recv_buffer` and `count`, for that of a put to there
     group_start,
     group_end,
     kernel,  // a kernel of a plan, which is not NCCL's
@@ -52,7 +65,8 @@ struct NcclCall {
   std::int64_t count = 0;
   DType dtype = DType::f32;
   std::optional<ReduceOp> reduction = {};
-  std::int32_t peer = -1;  // index in the group: of send and recv; the root of broadcast
+  // Index in the group: of send, recv, put_signal, signal and wait_signal; the root of broadcast.
+  std::int32_t peer = -1;
   EventId event = -1;
   bool operator==(const NcclCall&) const = default;
 };

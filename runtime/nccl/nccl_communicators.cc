@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "runtime/copy_engine_reach.h"
 #include "runtime/errors.h"
 #include "runtime/nccl/nccl_error.h"
 #include "shared/base/error.h"
@@ -26,8 +27,8 @@ constexpr std::chrono::milliseconds kLeastConnectTimeout{30'000};
 std::string encode(const std::map<std::string, Group>& groups) {
   std::string text;
   for (const auto& [name, group] : groups) {
-    text += str(group.name.size(), " ", group.name, " ", group.ranks.size(), " ", cp::join(group.ranks, " "),
-                " ");
+    text += str(group.name.size(), " ", group.name, " ", group.copy_engine ? 1 : 0, " ", group.ranks.size(),
+                " ", cp::join(group.ranks, " "), " ");
   }
   return text;
 }
@@ -41,7 +42,7 @@ void decode(const std::string& text, std::map<std::string, Group>& groups) {
     in.get();
     in.read(group.name.data(), static_cast<std::streamsize>(name_size));
     std::size_t size = 0;
-    in >> size;
+    in >> group.copy_engine >> size;
     group.ranks.resize(size);
     for (Rank& rank : group.ranks) in >> rank;
     CP_INVARIANT(!in.fail(), "groups of another rank: ", text);
@@ -76,7 +77,10 @@ void check_policy(int policy) {
     throw InvalidInput(
         str("cta_policy ", policy, " is neither ", kDefaultPolicy, " (default) nor ", kEfficiencyPolicy,
             " (efficiency)",
-            policy == kZeroPolicy ? "; 2 (zero) would need memory at equal offsets on all ranks" : ""));
+            policy == kZeroPolicy
+                ? "; 2 (zero) is that of the groups whose plans promise memory at equal offsets: plan with "
+                  "transfers=copy_engine"
+                : ""));
   }
   const auto refusal =
       refuse_nccl_option(str("cta_policy ", policy, " (efficiency)"), kNcclCtaPolicySince, nccl_versions());
@@ -145,6 +149,7 @@ bool NcclCommunicators::forget_oldest(const Groups& but) {
 }
 
 void NcclCommunicators::make_room(const std::vector<Group>& groups, bool may_end) {
+  refuse_copy_engines_across(groups, options_.here, options_.each_is_a_host);
   const Groups named = by_name(groups);
   const auto missing = std::ranges::count_if(
       named, [this](const auto& entry) { return !communicators_.contains(entry.first); });
@@ -173,6 +178,11 @@ NcclCommunicators::Connected NcclCommunicators::connect(const std::vector<Group>
   for (const auto& [name, group] : by_name(groups)) {
     if (!is_member(group))
       throw InvalidInput(str("rank ", options_.rank, " is not a member of group ", name));
+    if (const auto known = communicators_.find(name);
+        known != communicators_.end() && known->second->group != group) {
+      throw InvalidInput(str("group ", name, " is connected ", group.copy_engine ? "without" : "with",
+                             " copy engines; give the other one another name"));
+    }
     const NcclAgreement::Met met = agreement.meet(group, communicators_.contains(name), planned);
     connected.longest = std::max(connected.longest, met.longest);
     if (!met.all_are_connected) communicators_.erase(name);
@@ -253,7 +263,7 @@ ncclComm_t* NcclCommunicators::connect_parent(const std::string& key, const std:
 
 void NcclCommunicators::split(ncclComm_t parent, int color, const Group* group, const Attempt& attempt) {
   ncclComm_t* const comm = handles_.add(NcclHandles::Kind::child);
-  ncclConfig_t how = config();
+  ncclConfig_t how = config(group != nullptr && group->copy_engine);
   const int key =
       group == nullptr
           ? 0
@@ -301,7 +311,7 @@ NcclCommunicators::Attempt NcclCommunicators::connecting(const std::string& grou
           {.operation = "connect", .group = group, .rank = options_.rank}};
 }
 
-ncclConfig_t NcclCommunicators::config() const {
+ncclConfig_t NcclCommunicators::config([[maybe_unused]] bool copy_engine) const {
   ncclConfig_t made = NCCL_CONFIG_INITIALIZER;
   made.blocking = 1;
   const NcclCommOptions& wanted = options_.communicators;
@@ -311,6 +321,9 @@ ncclConfig_t NcclCommunicators::config() const {
   if (wanted.min_ctas && !wanted.max_ctas) made.maxCTAs = NcclCommOptions::kMostCtas;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   if (wanted.cta_policy) made.CTAPolicy = *wanted.cta_policy;
+#endif
+#ifdef NCCL_CTA_POLICY_ZERO
+  if (copy_engine) made.CTAPolicy = NCCL_CTA_POLICY_ZERO;
 #endif
   return made;
 }

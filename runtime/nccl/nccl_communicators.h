@@ -122,7 +122,7 @@ class NcclCommunicators {
   ncclComm_t* connect_parent(const std::string& key, const std::vector<Rank>& ranks, const Attempt& attempt);
   // Splits the parent. `group` is this rank's group among those that the parent is split into, or null.
   void split(ncclComm_t parent, int color, const Group* group, const Attempt& attempt);
-  ncclConfig_t config() const;
+  ncclConfig_t config(bool copy_engine) const;
 
   const NcclOptions& options_;
   NcclHandles& handles_;

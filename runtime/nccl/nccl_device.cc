@@ -28,6 +28,7 @@
 #include "runtime/nccl/nccl_memory.h"
 #include "runtime/nccl/nccl_order.h"
 #include "runtime/nccl/nccl_watchdog.h"
+#include "runtime/nccl/nccl_windows.h"
 #include "runtime/nccl/plan_graphs.h"
 #include "runtime/planned_work.h"
 #include "runtime/step_times.h"
@@ -82,7 +83,10 @@ class NcclDevice::Impl {
     try {
       if (is_idle()) {
         collect_all_records();
-        prepared_.for_each([&](Prepared& prepared) { communicators_.deregister(prepared.registered); });
+        prepared_.for_each([&](Prepared& prepared) {
+          communicators_.deregister(prepared.registered);
+          windows_.remove(prepared.windows);
+        });
         graphs_.drop_all();
         destroys = handles_.destroy();
       }
@@ -107,6 +111,7 @@ class NcclDevice::Impl {
     if (place) {
       collect_records(*place);
       communicators_.deregister(place->registered);
+      windows_.remove(place->windows);
       before = place->memory->arena();
     }
     used_ = nullptr;
@@ -159,6 +164,7 @@ class NcclDevice::Impl {
       watchdog_.drain(released.under_way);
     }
     communicators_.deregister(released.registered);
+    windows_.remove(released.windows);
     prepared_.remove(id);
   }
 
@@ -319,6 +325,7 @@ class NcclDevice::Impl {
     std::chrono::milliseconds longest{0};      // planned time, of this rank and those of its groups
     std::optional<NcclLaunches> launches;
     std::vector<NcclCommunicators::Registered> registered;
+    std::vector<NcclWindow> windows;         // by GroupId
     std::vector<Digest> digests;             // of collectives, by StepId
     std::atomic<std::int64_t> under_way{0};  // collectives that the watchdog has not seen to end
     std::optional<PlanGraphs> graphs;        // of a plan that is kept, if the options say so
@@ -411,7 +418,7 @@ class NcclDevice::Impl {
     try {
       prepared.memory = std::make_unique<CudaMemory>(
           plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
-          std::move(arena));
+          std::move(arena), nccl_allocator());
       prepared.kernels.emplace(plan, prepared.streams, *prepared.memory, libraries_);
     } catch (const Error& error) {
       tell_failure(plan, error.what());
@@ -419,7 +426,8 @@ class NcclDevice::Impl {
     }
     or_fail([&] {
       if (options_.communicators.register_buffers) register_buffers(prepared);
-      prepared.launches.emplace(plan, *prepared.memory, prepared.members, options_.traces);
+      windows_.add(plan, prepared.members, prepared.memory->symmetric(), prepared.windows);
+      prepared.launches.emplace(plan, *prepared.memory, prepared.members, prepared.windows, options_.traces);
     });
     agreement_.ready(plan.groups, "");
   }
@@ -457,14 +465,15 @@ class NcclDevice::Impl {
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const Buffer& buffer = plan.buffers[i];
       std::byte* const data = memory.data(static_cast<BufferId>(i));
-      if (buffer.bytes() == 0) continue;
+      if (buffer.bytes() == 0 || buffer.symmetric) continue;  // windows are registered already
       if (buffer.kind == BufferKind::temporary) {
-        arena = data - buffer.offset_bytes;
+        arena = data - (buffer.offset_bytes - plan.symmetric_bytes);
       } else {
         buffers.emplace_back(data, static_cast<std::size_t>(buffer.bytes()));
       }
     }
-    if (arena != nullptr) buffers.emplace_back(arena, static_cast<std::size_t>(plan.arena_bytes));
+    if (arena != nullptr)
+      buffers.emplace_back(arena, static_cast<std::size_t>(plan.arena_bytes - plan.symmetric_bytes));
     return buffers;
   }
 
@@ -913,6 +922,7 @@ class NcclDevice::Impl {
   NcclCommunicators communicators_;
   std::atomic<bool> meets_idle_{false};
   NcclAgreement agreement_;
+  NcclWindows windows_{handles_};
   LibraryKernels libraries_{FusedKernels(FusedOptions{options_.graph_folder, options_.on_note}), {}};
   HostCopies copies_;
   NcclOrder order_{nccl_keeps_launch_order()};
@@ -967,6 +977,7 @@ Rank NcclDevice::rank() const { return impl_->rank(); }
 const Target& NcclDevice::target() const { return impl_->target(); }
 void NcclDevice::prepare(const Plan& plan, const Bindings& bindings) {
   refuse_foreign_plan(plan, *this, "nccl");
+  refuse_copy_engines(plan, nccl_versions());
   impl_->prepare(plan, bindings);
 }
 void NcclDevice::launch(const StepRef& step, std::int64_t iteration) { impl_->launch(step, iteration); }
@@ -977,6 +988,7 @@ void NcclDevice::upload(BufferId buffer, std::span<const std::byte> host) { impl
 void NcclDevice::download(BufferId buffer, std::span<std::byte> host) { impl_->download(buffer, host); }
 PreparedId NcclDevice::keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
   refuse_foreign_plan(plan, *this, "nccl");
+  refuse_copy_engines(plan, nccl_versions());
   return impl_->keep(plan, bindings, lane);
 }
 void NcclDevice::use(PreparedId prepared, const Bindings& changed) { impl_->use(prepared, changed); }

@@ -36,8 +36,8 @@ struct NcclCommOptions {
   static constexpr int kMostCtas = 64;    // MAXCHANNELS of NCCL's sources
   std::optional<int> min_ctas, max_ctas;  // CTAs (thread blocks) of a collective, one for each NCCL channel
   // NCCL_CTA_POLICY_*: 0 is the default, and 1 (efficiency) takes fewer channels for registered buffers. 2
-  // (zero) is refused: NCCL uses it only for windows of memory that has equal offsets on all ranks, and
-  // buffers of plans do not have that.
+  // (zero) is refused: it is that of the groups with copy_engine, and of no others, since NCCL uses it only
+  // for windows of memory that has equal offsets on all ranks.
   std::optional<int> cta_policy;
   // Whether the arena and the caller's buffers are registered (ncclCommRegister). Buffers without a binding
   // are then made by ncclMemAlloc. Inside a node the registration of a bound buffer has an effect only if the

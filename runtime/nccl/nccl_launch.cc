@@ -1,8 +1,10 @@
 #include "runtime/nccl/nccl_launch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/inline_list.h"
 
 namespace cp::runtime {
 namespace {
@@ -41,6 +43,12 @@ ncclRedOp_t nccl_reduction(ReduceOp op) {
   CP_INVARIANT(false, "reduction ", static_cast<int>(op));
 }
 
+// NCCL is not called then: 2.28 keeps some memory for each group of nothing.
+bool nothing_to_do(std::span<const NcclCall> calls) {
+  if (calls.front().function == Function::group_start) return calls.size() == 2;
+  return calls.size() == 1 && calls.front().count == 0;
+}
+
 Plan only_groups(const Plan& plan) {
   Plan made;
   made.self = plan.self;
@@ -51,11 +59,13 @@ Plan only_groups(const Plan& plan) {
 }  // namespace
 
 NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory,
-                           std::vector<NcclCommunicatorPtr> members, bool keeps_calls)
+                           std::vector<NcclCommunicatorPtr> members, const std::vector<NcclWindow>& windows,
+                           bool keeps_calls)
     : plan_(plan),
       groups_(only_groups(plan)),
       memory_(memory),
       members_(std::move(members)),
+      windows_(windows),
       keeps_calls_(keeps_calls) {}
 
 ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch& where, std::int64_t sequence,
@@ -86,20 +96,60 @@ void NcclLaunches::replayed(std::span<const NcclCall> calls, std::int64_t number
   }
 }
 
-ncclResult_t NcclLaunches::issue_from(const std::vector<NcclCall>& calls, std::size_t first,
+ncclResult_t NcclLaunches::issue_from(const std::vector<NcclCall>& all, std::size_t first,
                                       cudaStream_t stream) const {
-  const bool grouped = calls[first].function == Function::group_start;
+  const std::span<const NcclCall> calls = std::span(all).subspan(first);
   ncclResult_t result = ncclSuccess;
-  // If there is nothing to do, NCCL is not called: 2.28 keeps some memory for each such group.
-  if (grouped ? calls.size() == first + 2 : calls[first].count == 0) return result;
-  for (std::size_t i = first; i < calls.size(); ++i) {
-    result = issue(calls[i], stream);
+  if (nothing_to_do(calls)) return result;
+  bool in_group = false;
+  for (std::size_t i = 0, next = 0; i < calls.size(); i = next) {
+    next = i + 1;
+    if (calls[i].function == Function::wait_signal) {
+      while (next < calls.size() && calls[next].function == Function::wait_signal) ++next;
+      result = await_signals(calls.subspan(i, next - i), stream);
+    } else if (calls[i].function == Function::group_start && next < calls.size() &&
+               calls[next].function == Function::group_end) {
+      ++next;  // of puts, where this rank has none
+      continue;
+    } else {
+      result = issue(calls[i], stream);
+    }
+    if (calls[i].function == Function::group_start) in_group = true;
+    if (calls[i].function == Function::group_end) in_group = false;
     if (result == ncclSuccess || result == ncclInProgress) continue;
-    if (grouped && i + 1 < calls.size()) static_cast<void>(ncclGroupEnd());  // the thread is still in it
+    if (in_group) static_cast<void>(ncclGroupEnd());  // the thread is still in it
     break;
   }
   return result;
 }
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)
+ncclResult_t NcclLaunches::await_signals(std::span<const NcclCall> calls, cudaStream_t stream) const {
+  // As many peers in one call; a ring has one.
+  constexpr std::size_t kAtOnce = 8;
+  InlineList<ncclWaitSignalDesc_t, kAtOnce> waits;
+  const ncclComm_t comm = *members_[static_cast<std::size_t>(calls.front().comm)]->comm;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const auto known = std::find_if(waits.begin(), waits.end(), [&](const ncclWaitSignalDesc_t& wait) {
+      return wait.peer == calls[i].peer;
+    });
+    if (known != waits.end()) {
+      ++known->opCnt;
+    } else {
+      waits.push_back({.opCnt = 1, .peer = calls[i].peer, .sigIdx = 0, .ctx = 0});
+    }
+    if (waits.size() < kAtOnce && i + 1 < calls.size()) continue;
+    const ncclResult_t result = ncclWaitSignal(static_cast<int>(waits.size()), waits.begin(), comm, stream);
+    if (result != ncclSuccess && result != ncclInProgress) return result;
+    waits.clear();
+  }
+  return ncclSuccess;
+}
+#else
+ncclResult_t NcclLaunches::await_signals(std::span<const NcclCall>, cudaStream_t) const {
+  CP_INVARIANT(false, "puts without a library that has them; refuse_copy_engines() lets none through");
+}
+#endif
 
 std::byte* NcclLaunches::address(const Address& address) const {
   if (address.buffer < 0) return nullptr;
@@ -127,6 +177,27 @@ ncclResult_t NcclLaunches::issue(const NcclCall& call, cudaStream_t stream) cons
       return ncclSend(send, count, type, call.peer, comm, stream);
     case Function::recv:
       return ncclRecv(recv, count, type, call.peer, comm, stream);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    case Function::all_to_all:
+      return ncclAlltoAll(send, recv, count, type, comm, stream);
+#else
+    case Function::all_to_all:
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)
+    case Function::put_signal: {
+      auto* const window = static_cast<ncclWindow_t>(windows_[static_cast<std::size_t>(call.comm)].window);
+      const auto offset =
+          static_cast<std::size_t>(static_cast<std::byte*>(recv) - memory_.symmetric().data());
+      return ncclPutSignal(send, count, type, call.peer, window, offset, 0, 0, 0, comm, stream);
+    }
+    case Function::signal:
+      return ncclSignal(call.peer, 0, 0, 0, comm, stream);
+#else
+    case Function::put_signal:
+    case Function::signal:
+#endif
+    case Function::wait_signal:
+      break;  // await_signals()
     case Function::group_start:
       return ncclGroupStart();
     case Function::group_end:

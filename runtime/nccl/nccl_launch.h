@@ -13,6 +13,7 @@
 #include "runtime/cuda/cuda_memory.h"
 #include "runtime/nccl/nccl_calls.h"
 #include "runtime/nccl/nccl_communicators.h"
+#include "runtime/nccl/nccl_windows.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {
@@ -20,10 +21,10 @@ namespace cp::runtime {
 // All functions are for the rank's thread. They throw CUDA's errors as CP_CUDA does.
 class NcclLaunches {
  public:
-  // `plan` must live until the last issue(), and `memory` and `members` (by GroupId) as long as this object.
-  // `keeps_calls` says whether take_records() will ask for what was issued.
+  // `plan` must live until the last issue(), and `memory`, `members` and `windows` (both by GroupId) as long
+  // as this object. `keeps_calls` says whether take_records() will ask for what was issued.
   NcclLaunches(const Plan& plan, const CudaMemory& memory, std::vector<NcclCommunicatorPtr> members,
-               bool keeps_calls);
+               const std::vector<NcclWindow>& windows, bool keeps_calls);
 
   NcclCommunicator& member(GroupId group) { return *members_[static_cast<std::size_t>(group)]; }
 
@@ -48,12 +49,15 @@ class NcclLaunches {
  private:
   ncclResult_t issue_from(const std::vector<NcclCall>& calls, std::size_t first, cudaStream_t stream) const;
   ncclResult_t issue(const NcclCall& call, cudaStream_t stream) const;
+  // Calls of wait_signal alone, as one of NCCL.
+  ncclResult_t await_signals(std::span<const NcclCall> waits, cudaStream_t stream) const;
   std::byte* address(const Address& address) const;
 
   const Plan& plan_;
   const Plan groups_;  // has only the plan's rank and groups, for take_records()
   const CudaMemory& memory_;
   std::vector<NcclCommunicatorPtr> members_;
+  [[maybe_unused]] const std::vector<NcclWindow>& windows_;  // of puts alone
   const bool keeps_calls_;
   std::vector<NcclCall> calls_;          // issued since the last take_records()
   std::vector<std::int64_t> sequences_;  // of the collectives that they are

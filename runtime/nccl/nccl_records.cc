@@ -17,6 +17,8 @@ std::string_view operation_of(Function function) {
       return "all_reduce";
     case Function::broadcast:
       return "broadcast";
+    case Function::all_to_all:
+      return "all_to_all";
     default:
       return "exchange";  // a group of transfers, until one with the rank itself shows
   }
@@ -36,6 +38,10 @@ class RecordBuilder {
 
   void add(const NcclCall& call) {
     if (call.function == Function::group_start || call.function == Function::group_end) return;
+    // What says that memory is free carries no data.
+    if (call.function == Function::signal ||
+        (call.function == Function::wait_signal && call.recv_buffer.buffer < 0))
+      return;
     if (!typed_) record_.dtype = call.dtype;
     typed_ = true;
     if (call.reduction) record_.reduction = call.reduction;
@@ -45,6 +51,12 @@ class RecordBuilder {
         if (call.peer == self_) record_.operation = "all_to_all";
         record_.sent[static_cast<std::size_t>(call.peer)] += bytes;
         break;
+      case Function::put_signal:
+        record_.sent[static_cast<std::size_t>(call.peer)] += bytes;
+        break;
+      // A wait counts signals and knows no bytes; those are of the put that it waits for, which the peer's
+      // record has of its own call.
+      case Function::wait_signal:
       case Function::recv:
         record_.received[static_cast<std::size_t>(call.peer)] += bytes;
         break;

@@ -57,6 +57,19 @@ class Writer {
         return str("  ncclSend(", transfer(call, call.send_buffer), on);
       case Function::recv:
         return str("  ncclRecv(", transfer(call, call.recv_buffer), on);
+      case Function::all_to_all:
+        return str("ncclAlltoAll(", in_out(call), on);
+      case Function::put_signal:
+        return str("  ncclPutSignal(", address(call.send_buffer), ", ", typed(call), call.peer, ", ",
+                   address(call.recv_buffer), ", ", on);
+      case Function::signal:
+        return str("ncclSignal(", call.peer, ", ", on);
+      case Function::wait_signal:
+        return str("ncclWaitSignal(", call.peer, ", ",
+                   call.recv_buffer.buffer < 0
+                       ? ""
+                       : str(address(call.recv_buffer), ", ", call.count, ", ", nccl_name(call.dtype), ", "),
+                   on);
       case Function::group_start:
         return "ncclGroupStart()";
       case Function::group_end:

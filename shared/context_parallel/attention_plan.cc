@@ -41,7 +41,7 @@ class Stages {
               {(is_query ? sharding.home_q(index) : sharding.home_kv(index)).rows, std::nullopt});
         }
         (is_query ? ulysses_q_ : ulysses_kv_)
-            .emplace(writer, writer.ulysses_group(), sharding.ulysses_index(writer.index()),
+            .emplace(writer, writer.ulysses_team(), sharding.ulysses_index(writer.index()),
                      std::move(members));
       }
     }
@@ -50,7 +50,7 @@ class Stages {
       for (int r = 0; r < sharding.ring_size(); ++r) {
         members.push_back({arrived_rows(r), writer.context().q_rows(r)});
       }
-      exchange_.emplace(writer, writer.ring_group(), writer.ring_index(), std::move(members));
+      exchange_.emplace(writer, writer.ring_team(), writer.ring_index(), std::move(members));
     }
   }
 
@@ -312,7 +312,7 @@ class PassWriter {
   // Whatever travels has its rows outermost, but lse is [batch, heads, rows]: it is packed before.
   Routing::Arrival return_lse(const RowStatistic& there, const RowStatistic& home, std::size_t piece) {
     const Tensor rows =
-        writer_.temporary("lse there", DType::f32, Order::rows_outermost, there.rows, there.heads, 1);
+        writer_.reached("lse there", DType::f32, Order::rows_outermost, there.rows, there.heads, 1);
     const View by_head{rows.buffer,
                        0,
                        {there.batch, there.heads, there.rows},
@@ -373,7 +373,7 @@ class PassWriter {
     return at->second.piece(heads);
   }
   Tensor moved(const char* name, DType dtype, const TensorPart& part, Range heads, std::int64_t dim) {
-    return writer_.temporary(name, dtype, Order::rows_outermost, part.num_rows(), heads.len, dim);
+    return writer_.reached(name, dtype, Order::rows_outermost, part.num_rows(), heads.len, dim);
   }
 
   AttentionWriter writer_;

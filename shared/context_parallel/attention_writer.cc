@@ -94,27 +94,27 @@ void AttentionWriter::choose_heads(const HeadPiece& piece) {
 
 // ---- communicators ----
 
-GroupId AttentionWriter::ring_subgroup(std::string name, const std::vector<int>& ring_indices) {
+Team AttentionWriter::ring_subteam(std::string name, const std::vector<int>& ring_indices) {
   std::vector<Rank> ranks;
   for (const int r : ring_indices) {
     const int index = sharding().index_at(r, sharding().ulysses_index(index_));
     ranks.push_back(context_.request.ranks[static_cast<std::size_t>(index)]);
   }
-  return builder_.group(std::move(name), std::move(ranks));
+  return {builder_, std::move(name), std::move(ranks), by_copy_engine()};
 }
 
-GroupId AttentionWriter::ring_group() {
+Team AttentionWriter::ring_team() {
   std::vector<int> all;
   for (int r = 0; r < sharding().ring_size(); ++r) all.push_back(r);
-  return ring_subgroup("ring", all);
+  return ring_subteam("ring", all);
 }
 
-GroupId AttentionWriter::ulysses_group() {
+Team AttentionWriter::ulysses_team() {
   std::vector<Rank> ranks;
   for (int u = 0; u < sharding().ulysses_degree(); ++u) {
     ranks.push_back(context_.request.ranks[static_cast<std::size_t>(sharding().index_at(ring_index(), u))]);
   }
-  return builder_.group("ulysses", std::move(ranks));
+  return {builder_, "ulysses", std::move(ranks), by_copy_engine()};
 }
 
 // ---- memory ----
@@ -123,6 +123,18 @@ Tensor AttentionWriter::temporary(std::string name, DType dtype, Order order, st
                                   std::int64_t heads, std::int64_t dim) {
   Tensor tensor{-1, dtype, problem().batch, rows, heads, dim, order};
   tensor.buffer = builder_.temporary(std::move(name), dtype, tensor.numel());
+  return tensor;
+}
+
+BufferId AttentionWriter::reached(std::string name, DType dtype, std::int64_t numel) {
+  return by_copy_engine() ? builder_.symmetric(std::move(name), dtype, numel)
+                          : builder_.temporary(std::move(name), dtype, numel);
+}
+
+Tensor AttentionWriter::reached(std::string name, DType dtype, Order order, std::int64_t rows,
+                                std::int64_t heads, std::int64_t dim) {
+  Tensor tensor{-1, dtype, problem().batch, rows, heads, dim, order};
+  tensor.buffer = reached(std::move(name), dtype, tensor.numel());
   return tensor;
 }
 

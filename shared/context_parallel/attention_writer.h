@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/team.h"
 #include "shared/context_parallel/tensor.h"
 #include "shared/plan/builder.h"
 
@@ -115,10 +116,11 @@ class AttentionWriter {
 
   // The communicators of the ranks that differ from this one only in the ring index, or only in the Ulysses
   // index.
-  GroupId ring_group();
-  GroupId ulysses_group();
-  // The communicator of some ranks of the ring, given by ring index.
-  GroupId ring_subgroup(std::string name, const std::vector<int>& ring_indices);
+  Team ring_team();
+  Team ulysses_team();
+  // The communicators of some ranks of the ring, given by ring index.
+  Team ring_subteam(std::string name, const std::vector<int>& ring_indices);
+  bool by_copy_engine() const { return strategy().transfers == Strategy::Transfers::copy_engine; }
 
   // The dtype in which partial gradients, or partial outputs, are kept and travel.
   DType gradient_dtype() const { return strategy().input_dtype_gradients ? problem().dtype : DType::f32; }
@@ -127,6 +129,11 @@ class AttentionWriter {
   // ---- memory ----
   Tensor temporary(std::string name, DType dtype, Order order, std::int64_t rows, std::int64_t heads,
                    std::int64_t dim);
+  // Temporaries that other ranks reach by copy engines, where the strategy has them: symmetric then, and of
+  // the same size on all ranks.
+  BufferId reached(std::string name, DType dtype, std::int64_t numel);
+  Tensor reached(std::string name, DType dtype, Order order, std::int64_t rows, std::int64_t heads,
+                 std::int64_t dim);
   // A temporary of the shape and order of `model`, in the given dtype.
   Tensor temporary_like(std::string name, DType dtype, const Tensor& model);
   Tensor input(std::string name, Order order, std::int64_t rows, std::int64_t heads, std::int64_t dim);

@@ -22,7 +22,7 @@ Routing kv_routing(AttentionWriter& writer) {
       member.wanted = needed_keys(writer.problem(), context.q_rows(r));
     members.push_back(std::move(member));
   }
-  return {writer, writer.ring_group(), writer.ring_index(), std::move(members)};
+  return {writer, writer.ring_team(), writer.ring_index(), std::move(members)};
 }
 
 // dK or dV, where it is asked for: an operand of each step, and the way home.
@@ -78,7 +78,7 @@ Gathered gather_kv(AttentionWriter& writer, const Tensor& k, const Tensor& v) {
   const std::int64_t rows = size(routing.arriving());
   const auto transport = [&](const Tensor& home, const char* name) {
     return Routing::Transport{
-        home, writer.temporary(name, home.dtype, Order::rows_outermost, rows, home.heads, home.dim),
+        home, writer.reached(name, home.dtype, Order::rows_outermost, rows, home.heads, home.dim),
         routing.all_heads(home.heads)};
   };
   Gathered gathered{routing, transport(k, "all k"), transport(v, "all v")};

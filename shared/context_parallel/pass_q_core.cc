@@ -16,7 +16,7 @@ class QueryRing {
   QueryRing(AttentionWriter& writer, std::vector<Traveller> travellers)
       : writer_(writer),
         context_(writer.context()),
-        ring_{writer.ring_group(), writer.comm(), writer.sharding().ring_size(), writer.ring_index(), 1} {
+        ring_{writer.ring_team(), writer.comm(), writer.sharding().ring_size(), writer.ring_index(), 1} {
     // A block travels only as far as the last rank that needs it, and under a causal mask one direction is
     // shorter. All ranks compute the same costs, so they agree.
     ring_.direction = cost(-1) < cost(1) ? -1 : 1;
@@ -69,7 +69,7 @@ class QueryRing {
     std::int64_t per_row = 0;
   };
   void send_home(Results results, const std::string& label) {
-    ExchangeWriter exchange(ring_.group);
+    ExchangeWriter exchange(ring_.team.sums());
     for (int home = 0; home < ring_.size; ++home) {
       for (int from = 0; from < ring_.size; ++from) {
         if (from != home && context_.meets(home, from)) {

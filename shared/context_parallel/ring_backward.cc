@@ -65,7 +65,7 @@ class GradientRing {
   // own gradients came home, to home(kK) and home(kV).
   bool pass_on(int step) {
     const Ring& ring = rings_.inner();
-    ExchangeWriter exchange(ring.group);
+    ExchangeWriter exchange(ring.team.sums());
     // All members list the same counts, also for transfers that are not theirs: the digest of the whole
     // exchange is what they compare.
     for (int place = 0; place < ring.size; ++place) {
@@ -234,7 +234,7 @@ class RingBackward {
     const auto returns = [&](int node) {
       return rings_.node_needs(node, rings_.block_at(ring.member(-outer_step, node), place));
     };
-    ExchangeWriter exchange(ring.group);
+    ExchangeWriter exchange(ring.team.sums());
     for (int node = 0; node < ring.size; ++node) {
       const int home = ring.member(-outer_step, node);
       if (!returns(node)) continue;

@@ -32,10 +32,10 @@ class Rings {
     std::vector<int> inner_members, outer_members;
     for (int place = 0; place < inner_size_; ++place) inner_members.push_back(node_ * inner_size_ + place);
     for (int node = 0; node < nodes_; ++node) outer_members.push_back(node * inner_size_ + place_);
-    inner_ = {writer.ring_subgroup(nodes_ > 1 ? "inner_ring" : "ring", inner_members), writer.comm(),
+    inner_ = {writer.ring_subteam(nodes_ > 1 ? "inner_ring" : "ring", inner_members), writer.comm(),
               inner_size_, place_, 1};
     if (nodes_ == 1) return;
-    outer_ = {writer.ring_subgroup("outer_ring", outer_members), writer.builder().stream("outer"), nodes_,
+    outer_ = {writer.ring_subteam("outer_ring", outer_members), writer.builder().stream("outer"), nodes_,
               node_, 1};
   }
 
@@ -128,6 +128,8 @@ class KeyRings {
       most_rows = std::max(most_rows, writer.context().num_kv_rows(block));
     }
     const std::vector<Traveller> travellers = {traveller(k), traveller(v)};
+    own_ = travellers;
+    place_for_sending(writer, own_, k.rows, most_rows, "k, v");
     if (rings.inner().size > 1) inner_slots_ = make_slots(writer, travellers, most_rows, "k, v");
     if (rings.nodes() > 1) outer_slots_ = make_slots(writer, travellers, most_rows, "outer k, v");
   }
@@ -141,7 +143,7 @@ class KeyRings {
       rows.push_back(writer_.context().num_kv_rows(block));
       last.push_back(rings_.outer_trip(block, rings_.outer().direction).last);
     }
-    return {writer_, rings_.outer(), rows, last, {traveller(k_), traveller(v_)}, outer_slots_, "outer k, v"};
+    return {writer_, rings_.outer(), rows, last, own_, outer_slots_, "outer k, v"};
   }
 
   // The rotation inside this node of the blocks of `home_node`. This rank's own one of them is in the given
@@ -154,10 +156,11 @@ class KeyRings {
       rows.push_back(writer_.context().num_kv_rows(block));
       last.push_back(rings_.inner_trip(rings_.node(), block, rings_.inner().direction).last);
     }
-    Traveller base_k = traveller(k_), base_v = traveller(v_);
-    if (k != base_k.buffer) base_k.buffer = k, base_k.offset = 0;
-    if (v != base_v.buffer) base_v.buffer = v, base_v.offset = 0;
-    return {writer_, rings_.inner(), rows, last, {base_k, base_v}, inner_slots_, "k, v"};
+    std::vector<Traveller> from = own_;
+    for (const auto& [at, buffer] : {std::pair(kK, k), std::pair(kV, v)}) {
+      if (buffer != from[at].buffer) from[at].buffer = buffer, from[at].offset = 0, from[at].sent_from = -1;
+    }
+    return {writer_, rings_.inner(), rows, last, from, inner_slots_, "k, v"};
   }
 
   // The tensor of a block that is in the given buffer.
@@ -174,6 +177,7 @@ class KeyRings {
   AttentionWriter& writer_;
   const Rings& rings_;
   Tensor k_, v_;
+  std::vector<Traveller> own_;  // kK and kV of this rank's block
   Slots inner_slots_, outer_slots_;
 };
 

@@ -19,11 +19,22 @@ Slots make_slots(AttentionWriter& writer, const std::vector<Traveller>& travelle
   for (const Traveller& t : travellers) {
     std::vector<BufferId> places(static_cast<std::size_t>(writer.strategy().slots));
     for (BufferId& slot : places) {
-      slot = writer.builder().temporary(str(label, " slot"), t.dtype, most_rows * t.per_row);
+      slot = writer.reached(str(label, " slot"), t.dtype, most_rows * t.per_row);
     }
     slots.of_traveller.push_back(std::move(places));
   }
   return slots;
+}
+
+void place_for_sending(AttentionWriter& writer, std::vector<Traveller>& travellers, std::int64_t rows,
+                       std::int64_t most_rows, const std::string& label) {
+  if (!writer.by_copy_engine()) return;
+  for (Traveller& t : travellers) {
+    t.sent_from = writer.reached(str(label, " sent"), t.dtype, most_rows * t.per_row);
+    const std::int64_t numel = rows * t.per_row;
+    writer.convert(flat_view(t.buffer, t.offset, numel), flat_view(t.sent_from, 0, numel),
+                   str("place ", label));
+  }
 }
 
 void ExchangeWriter::issue(PlanBuilder& builder, StreamId stream, std::string label) && {
@@ -48,7 +59,7 @@ void Rotation::bring(int step) {
     return rows_[static_cast<std::size_t>(block)] * t.per_row;
   };
   const auto travels = [&](int block) { return step <= last_[static_cast<std::size_t>(block)]; };
-  ExchangeWriter exchange(ring_.group);
+  ExchangeWriter exchange(ring_.team.moves());
   for (int block = 0; block < ring_.size; ++block) {
     if (!travels(block)) continue;
     for (const Traveller& t : travellers_) {
@@ -58,9 +69,14 @@ void Rotation::bring(int step) {
   const int leaving = ring_.block(step - 1), arriving = ring_.block(step);
   for (std::size_t i = 0; i < travellers_.size(); ++i) {
     if (travels(leaving)) {
+      const Traveller& t = travellers_[i];
+      const std::int64_t elements = numel(leaving, t);
+      const bool placed = step == 1 && t.sent_from >= 0;
+      // The next rank receives it in the slot of this step, as this rank does what comes to it.
       exchange.send(ring_.member(1, ring_.self),
-                    flat_view(buffer(i, step - 1), step == 1 ? travellers_[i].offset : 0,
-                              numel(leaving, travellers_[i])));
+                    flat_view(placed ? t.sent_from : buffer(i, step - 1), step == 1 && !placed ? t.offset : 0,
+                              elements),
+                    ring_.team.copy_engine() ? flat_view(buffer(i, step), 0, elements) : View{});
     }
     if (travels(arriving)) {
       exchange.receive(ring_.member(-1, ring_.self),

@@ -11,7 +11,7 @@ namespace cp::detail {
 
 // A communicator whose members stand in a ring. In step t member p has the block of member p - direction * t.
 struct Ring {
-  GroupId group = -1;
+  Team team;
   StreamId stream = -1;
   int size = 1, self = 0;
   int direction = 1;
@@ -44,6 +44,8 @@ struct Traveller {
   DType dtype = DType::f32;
   std::int64_t per_row = 0;
   std::int64_t offset = 0;
+  // Where copy engines take it from at home, from the beginning; -1: from `buffer`, as others do.
+  BufferId sent_from = -1;
 };
 Traveller traveller(const Tensor& tensor);
 Traveller traveller(const RowStatistic& statistic);
@@ -55,6 +57,11 @@ struct Slots {
 };
 Slots make_slots(AttentionWriter& writer, const std::vector<Traveller>& travellers, std::int64_t most_rows,
                  const std::string& label);
+
+// Copies the travellers, of `rows` rows at home, to where copy engines take them from; nothing unless the
+// strategy has these.
+void place_for_sending(AttentionWriter& writer, std::vector<Traveller>& travellers, std::int64_t rows,
+                       std::int64_t most_rows, const std::string& label);
 
 class Rotation {
  public:
@@ -91,8 +98,9 @@ class ExchangeWriter {
   void count(int from, int to, std::int64_t numel) {
     if (numel > 0) counts_.push_back({from, to, numel});
   }
-  void send(int to, View view) {
-    if (view.numel() > 0) exchange_.sends.push_back({to, std::move(view)});
+  // `there`: where copy engines write it, a view of this rank's as the peer's is; absent without them.
+  void send(int to, View view, View there = {}) {
+    if (view.numel() > 0) exchange_.sends.push_back({to, std::move(view), std::move(there)});
   }
   void receive(int from, View view) {
     if (view.numel() > 0) exchange_.recvs.push_back({from, std::move(view)});

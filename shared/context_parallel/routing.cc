@@ -9,8 +9,8 @@
 
 namespace cp::detail {
 
-Routing::Routing(AttentionWriter& writer, GroupId group, int self, std::vector<Member> members)
-    : writer_(writer), group_(group), self_(self), members_(std::move(members)) {
+Routing::Routing(AttentionWriter& writer, Team team, int self, std::vector<Member> members)
+    : writer_(writer), team_(std::move(team)), self_(self), members_(std::move(members)) {
   RunBuilder arriving;
   std::int64_t begin = 0;
   for (int other = 0; other < static_cast<int>(size()); ++other) {
@@ -168,27 +168,46 @@ void Routing::gather_equal(const Transport& transport, const std::string& label)
   const bool same_for_all = transport.heads.of_user.front().len == transport.heads.all;
   if (same_for_all) {
     View in = transport.home.flat();
-    if (!contiguous_at_home(transport, self_)) {
-      const Tensor packed =
-          writer_.temporary_like(str(label, " packed"), transport.home.dtype, transport.home);
-      pack(transport, self_, packed.buffer, 0, label);
-      in = packed.flat();
+    if (!contiguous_at_home(transport, self_) || team_.copy_engine()) {
+      const BufferId packed =
+          writer_.reached(str(label, " packed"), transport.home.dtype, transport.home.numel());
+      pack(transport, self_, packed, 0, label);
+      in = flat_view(packed, 0, transport.home.numel());
     }
-    writer_.builder().add(writer_.comm(), AllGather{group_, in, transport.user.flat()}, label);
+    arrive(transport.user, label, [&](const View& out) { return AllGather{team_.moves(), in, out}; });
     return;
   }
-  const BufferId staging = writer_.builder().temporary(str(label, " packed"), transport.home.dtype,
-                                                       block * static_cast<std::int64_t>(size()));
+  const std::int64_t all = block * static_cast<std::int64_t>(size());
+  const BufferId staging = writer_.reached(str(label, " packed"), transport.home.dtype, all);
   for (int user = 0; user < static_cast<int>(size()); ++user)
     pack(transport, user, staging, user * block, label);
-  writer_.builder().add(writer_.comm(),
-                        AllToAll{group_, flat_view(staging, 0, block * static_cast<std::int64_t>(size())),
-                                 transport.user.flat()},
-                        label);
+  arrive(transport.user, label, [&](const View& out) {
+    return AllToAll{team_.moves(), flat_view(staging, 0, all), out};
+  });
+}
+
+template <class Make>
+void Routing::arrive(const Tensor& user, const std::string& label, const Make& into) {
+  if (!team_.copy_engine() || writer_.builder().is_symmetric(user.buffer)) {
+    writer_.builder().add(writer_.comm(), into(user.flat()), label);
+    return;
+  }
+  const View arrived =
+      flat_view(writer_.reached(str(label, " arrived"), user.dtype, user.numel()), 0, user.numel());
+  writer_.builder().add(writer_.comm(), into(arrived), label);
+  writer_.convert(arrived, user.flat(), str("keep ", label));
+}
+
+View Routing::readable(const Tensor& tensor, const std::string& label) {
+  if (!team_.copy_engine() || writer_.builder().is_symmetric(tensor.buffer)) return tensor.flat();
+  const View placed =
+      flat_view(writer_.reached(str(label, " sent"), tensor.dtype, tensor.numel()), 0, tensor.numel());
+  writer_.convert(tensor.flat(), placed, str("place ", label));
+  return placed;
 }
 
 void Routing::gather_by_exchange(const std::vector<Transport>& transports, const std::string& label) {
-  Exchange exchange{group_, {}, {}, {}};
+  Exchange exchange{team_.sums(), {}, {}, {}};
   for (const Transport& t : transports) {
     for (const auto& [user, view] : sends_of(t, label)) exchange.sends.push_back({user, view});
     for (int home = 0; home < static_cast<int>(size()); ++home) {
@@ -264,18 +283,18 @@ Routing::Arrival Routing::reduce_scatter(const Transport& transport, const std::
   const Tensor& home = transport.home;
   const Tensor block = writer_.temporary(str(label, " reduced"), transport.user.dtype, Order::rows_outermost,
                                          home.rows, home.heads, home.dim);
-  writer_.builder().add(writer_.comm(),
-                        ReduceScatter{group_, ReduceOp::sum, transport.user.flat(), block.flat()}, label);
+  writer_.builder().add(
+      writer_.comm(), ReduceScatter{team_.sums(), ReduceOp::sum, transport.user.flat(), block.flat()}, label);
   return [=, this] { unpack(transport, self_, block.flat(), false, label); };
 }
 
 Routing::Arrival Routing::give_back_equal(const Transport& transport, const std::string& label) {
   const auto n = static_cast<std::int64_t>(size());
   const std::int64_t block = transport.user.numel() / n;
-  const BufferId staging =
-      writer_.builder().temporary(str(label, " arrived"), transport.user.dtype, block * n);
-  writer_.builder().add(writer_.comm(),
-                        AllToAll{group_, transport.user.flat(), flat_view(staging, 0, block * n)}, label);
+  const BufferId staging = writer_.reached(str(label, " arrived"), transport.user.dtype, block * n);
+  const View from = readable(transport.user, label);
+  writer_.builder().add(writer_.comm(), AllToAll{team_.moves(), from, flat_view(staging, 0, block * n)},
+                        label);
   return [=, this] {
     for (int user = 0; user < n; ++user)
       unpack(transport, user, flat_view(staging, user * block, block), false, label);
@@ -284,7 +303,7 @@ Routing::Arrival Routing::give_back_equal(const Transport& transport, const std:
 
 Routing::Arrival Routing::give_back_by_exchange(const std::vector<Transport>& transports, bool sum,
                                                 const std::string& label) {
-  Exchange exchange{group_, {}, {}, {}};
+  Exchange exchange{team_.sums(), {}, {}, {}};
   std::vector<BufferId> stagings;
   for (const Transport& t : transports) {
     for (int home = 0; home < static_cast<int>(size()); ++home) {

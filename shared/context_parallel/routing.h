@@ -26,7 +26,7 @@ class Routing {
 
   // `self` is the rank's index in the group. If the heads of a tensor are split by user (Ulysses), Heads says
   // which each user has; this depends on the tensor, so it comes with each call.
-  Routing(AttentionWriter& writer, GroupId group, int self, std::vector<Member> members);
+  Routing(AttentionWriter& writer, Team team, int self, std::vector<Member> members);
 
   // The rows that arrive at the rank, in the order in which they lie.
   const IndexSet& arriving() const { return arriving_; }
@@ -84,6 +84,12 @@ class Routing {
   void copy_own(const Transport& transport, const std::string& label);
 
   void gather_equal(const Transport& transport, const std::string& label);
+  // Appends into(view), which writes the user's tensor: at once, or where copy engines can write, and then a
+  // copy.
+  template <class Make>
+  void arrive(const Tensor& user, const std::string& label, const Make& into);
+  // The tensor's elements where the collectives can read them.
+  View readable(const Tensor& tensor, const std::string& label);
   void gather_by_exchange(const std::vector<Transport>& transports, const std::string& label);
   // What each other user is sent of a tensor. It is packed if it is not in the order that travels.
   std::vector<std::pair<int, View>> sends_of(const Transport& transport, const std::string& label);
@@ -101,7 +107,7 @@ class Routing {
 
   std::size_t size() const { return members_.size(); }
   AttentionWriter& writer_;
-  GroupId group_;
+  Team team_;
   int self_;
   std::vector<Member> members_;
   std::vector<Piece> to_user_, from_home_;  // by the other member: self as home, self as user

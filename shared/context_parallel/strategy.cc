@@ -6,6 +6,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/base/nearest.h"
+#include "shared/context_parallel/copy_engines.h"
 #include "shared/context_parallel/cores.h"
 #include "shared/placement/split.h"
 
@@ -116,7 +117,8 @@ std::string to_string(const Strategy& strategy, int cp) {
              strategy.input_dtype_gradients ? ", gradients travel narrow" : "",
              strategy.input_dtype_merge ? ", merged narrow" : "", strategy.send_empty ? ", sends empty" : "",
              strategy.slots > kLeastSlots ? str(", ", strategy.slots, " slots") : "",
-             strategy.pieces > 1 ? str(", ", strategy.pieces, " pieces") : "");
+             strategy.pieces > 1 ? str(", ", strategy.pieces, " pieces") : "",
+             strategy.transfers == Strategy::Transfers::copy_engine ? ", copy engines" : "");
 }
 
 Hasher& hash(Hasher& hasher, const Strategy& strategy) {
@@ -126,7 +128,13 @@ Hasher& hash(Hasher& hasher, const Strategy& strategy) {
   // Later than the others, so that plans without them keep their digests.
   if (strategy.slots > kLeastSlots) hasher.add(std::string_view("slots")).add(strategy.slots);
   if (strategy.pieces > 1) hasher.add(std::string_view("pieces")).add(strategy.pieces);
+  if (strategy.transfers == Strategy::Transfers::copy_engine)
+    hasher.add(std::string_view("transfers")).add(name(strategy.transfers));
   return hasher;
+}
+
+std::string_view name(Strategy::Transfers transfers) {
+  return transfers == Strategy::Transfers::sm ? "sm" : "copy_engine";
 }
 
 Strategy whole_ulysses(int cp) {
@@ -319,6 +327,14 @@ std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Str
               "; use ", legal);
     }
     refusal.strategy.pieces = legal;
+  }
+  if (strategy.transfers == Strategy::Transfers::copy_engine) {
+    // Of degrees that are legal: others say nothing of what is equal.
+    if (const std::string reason = detail::refuse_copy_engines(problem, cp, refusal.strategy, target);
+        !reason.empty()) {
+      because("transfers=copy_engine ", reason, "; use transfers=sm");
+      refusal.strategy.transfers = Strategy::Transfers::sm;
+    }
   }
   if (refusal.reason.empty()) return std::nullopt;
   return refusal;

@@ -96,8 +96,17 @@ struct Strategy {
   // heads with the query heads that they serve: while attention runs on one piece, the next one travels, and
   // what the one before made is on its way home. With 1, everything is there before attention begins.
   int pieces = 1;
+  // What moves K, V, Q and results from rank to rank on a GPU: its multiprocessors, or its copy engines,
+  // which leave all multiprocessors to attention. Copy engines take all_gather, all_to_all and the blocks of
+  // a ring, from and to memory that has one place on all ranks. What is added up on its way (partial dK and
+  // dV) stays with the multiprocessors.
+  enum class Transfers : std::uint8_t { sm, copy_engine };
+  Transfers transfers = Transfers::sm;
   bool operator==(const Strategy&) const = default;
 };
+
+// "sm" and "copy_engine".
+std::string_view name(Strategy::Transfers transfers);
 
 // A text for people: "ring head_tail", "ulysses(4) x ring striped:1", "double_ring(4) contiguous". If `cp` is
 // given and Ulysses takes all of it, the core has nothing to do and is not named: "ulysses(8) contiguous".
@@ -144,9 +153,11 @@ struct Refusal {
 //   - a dtype that no kernel of the target has,
 //   - fewer query heads than ulysses_degree,
 //   - degrees (ulysses_degree, inner_ring) that do not divide the ranks,
-//   - slots other than 2 or 3, and more pieces than most_pieces().
-// It never refuses a length, documents, a window, kv_heads or a balance. Throws InvalidInput if the problem
-// itself makes no sense (validate_problem, cp < 1, a block < 1).
+//   - slots other than 2 or 3, and more pieces than most_pieces(),
+//   - transfers by copy engines that nothing would use, that the target's library lacks, or whose blocks are
+//     not all equally large where they come at once.
+// It never refuses a length, documents, a window, kv_heads or a balance but for copy engines. Throws
+// InvalidInput if the problem itself makes no sense (validate_problem, cp < 1, a block < 1).
 std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Strategy& strategy,
                               const Target& target = host_target());
 

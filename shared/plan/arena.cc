@@ -400,8 +400,25 @@ class Lives {
 
 }  // namespace
 
+namespace {
+
+// The places of symmetric temporaries follow from their sizes and order alone, which are those of all ranks;
+// lives are not. The segment ends where pages do.
+std::int64_t place_symmetric(Plan& plan) {
+  std::int64_t end = 0;
+  for (Buffer& buffer : plan.buffers) {
+    if (!buffer.symmetric) continue;
+    buffer.offset_bytes = align_up(end, std::max(plan.target.alignment_bytes, kSymmetricAlignmentBytes));
+    end = buffer.offset_bytes + buffer.bytes();
+  }
+  return align_up(end, kSymmetricSegmentBytes);
+}
+
+}  // namespace
+
 void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order& order) {
   Lives lives(plan, order);
+  plan.symmetric_bytes = place_symmetric(plan);
   const std::vector<StepRef> steps = steps_of(plan);
   for (std::size_t begin = 0, end; begin < steps.size(); begin = end) {
     end = begin + 1;
@@ -424,7 +441,7 @@ void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order&
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& buffer = plan.buffers[i];
     const auto id = static_cast<BufferId>(i);
-    if (buffer.kind != BufferKind::temporary) continue;
+    if (buffer.kind != BufferKind::temporary || buffer.symmetric) continue;
     if (!lives.used(id)) {  // no step uses it, so it may share its bytes with all others
       plan.arena_bytes = std::max(plan.arena_bytes, buffer.bytes());
       continue;
@@ -439,9 +456,9 @@ void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order&
     return lives.ordered(ids[earlier], ids[later]);
   });
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    plan.buffers[static_cast<std::size_t>(ids[i])].offset_bytes = packing.offsets[i];
+    plan.buffers[static_cast<std::size_t>(ids[i])].offset_bytes = plan.symmetric_bytes + packing.offsets[i];
   }
-  plan.arena_bytes = std::max(plan.arena_bytes, packing.size_bytes);
+  plan.arena_bytes = plan.symmetric_bytes + std::max(plan.arena_bytes, packing.size_bytes);
 }
 
 }  // namespace cp

@@ -27,9 +27,16 @@ StreamId PlanBuilder::stream(std::string name) {
   return static_cast<StreamId>(plan_.streams.size() - 1);
 }
 
-GroupId PlanBuilder::group(std::string name, std::vector<Rank> ranks) {
+GroupId PlanBuilder::group(std::string name, std::vector<Rank> ranks, bool copy_engine) {
   for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
-    if (plan_.groups[i].name == name && plan_.groups[i].ranks == ranks) return static_cast<GroupId>(i);
+    const Group& known = plan_.groups[i];
+    if (known.name != name || known.ranks != ranks) continue;
+    if (known.copy_engine != copy_engine) {
+      throw InvalidInput(str("group ", name, "[", join(ranks), "] is there ",
+                             copy_engine ? "without" : "with",
+                             " copy engines; give the other one another name"));
+    }
+    return static_cast<GroupId>(i);
   }
   std::vector<Rank> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
@@ -41,7 +48,7 @@ GroupId PlanBuilder::group(std::string name, std::vector<Rank> ranks) {
     throw InvalidInput(str("group ", name, "[", join(ranks), "] lacks rank ", plan_.self,
                            "; a rank's plan has only groups that the rank is a member of"));
   }
-  plan_.groups.push_back({std::move(name), std::move(ranks)});
+  plan_.groups.push_back({std::move(name), std::move(ranks), copy_engine});
   group_streams_.push_back(-1);
   return static_cast<GroupId>(plan_.groups.size() - 1);
 }
@@ -59,9 +66,16 @@ BufferId PlanBuilder::temporary(std::string name, DType dtype, std::int64_t nume
   return add_buffer(std::move(name), BufferKind::temporary, dtype, numel, anchor);
 }
 
+BufferId PlanBuilder::symmetric(std::string name, DType dtype, std::int64_t numel) {
+  const BufferId made = add_buffer(std::move(name), BufferKind::temporary, dtype, numel, Anchor::any);
+  plan_.buffers.back().symmetric = true;
+  return made;
+}
+
 void PlanBuilder::grow(BufferId temporary, std::int64_t numel) {
   Buffer& buffer = plan_.buffers.at(static_cast<std::size_t>(temporary));
   CP_INVARIANT(buffer.kind == BufferKind::temporary, "grow of ", buffer.name, ", which is the caller's");
+  CP_INVARIANT(!buffer.symmetric, "grow of ", buffer.name, ", whose size is that on all ranks");
   buffer.numel = std::max(buffer.numel, numel);
 }
 

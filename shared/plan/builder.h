@@ -33,17 +33,24 @@ class PlanBuilder {
 
   // The stream of that name, and the group with that name and those ranks. Each is made on its first use.
   StreamId stream(std::string name);
-  GroupId group(std::string name, std::vector<Rank> ranks);
+  // Throws InvalidInput if there is one that differs in `copy_engine`.
+  GroupId group(std::string name, std::vector<Rank> ranks, bool copy_engine = false);
   BufferId input(std::string name, DType dtype, std::int64_t numel);
   BufferId output(std::string name, DType dtype, std::int64_t numel);
   BufferId inout(std::string name, DType dtype, std::int64_t numel);
   BufferId temporary(std::string name, DType dtype, std::int64_t numel, Anchor anchor = Anchor::any);
+  // A symmetric temporary. The plans of all ranks must add equally large ones in the same order: the places
+  // follow from that alone, one behind the other, so that no two share bytes. check() proves that they agree.
+  BufferId symmetric(std::string name, DType dtype, std::int64_t numel);
 
   // Makes a temporary at least `numel` elements large. This is for one that several steps use in turn, each
   // of them only as much of it as it needs.
   void grow(BufferId temporary, std::int64_t numel);
 
   const Target& target() const { return plan_.target; }
+  bool is_symmetric(BufferId buffer) const {
+    return plan_.buffers[static_cast<std::size_t>(buffer)].symmetric;
+  }
   DType dtype(BufferId buffer) const { return plan_.buffers[static_cast<std::size_t>(buffer)].dtype; }
 
   // Appends a step and returns its number. Throws InvalidInput if the target lacks the operation or a dtype,

@@ -48,6 +48,7 @@ void check(std::span<const Plan> plans, const CheckLimits& limits) {
   }
   checker::find_communicators(world);
   checker::check_matching(world);
+  checker::check_symmetric(world);
   checker::check_progress(world);
   checker::check_order_and_contents(world);
 }

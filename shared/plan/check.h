@@ -7,6 +7,9 @@
 //   matching     collectives of a group agree on every rank in sequence: operation, dtype, reduction, root,
 //                counts, Repeats; each send of an Exchange has its receive, in order, with equal counts; the
 //                counts digest is that of the real matrix
+//   symmetry     symmetric temporaries have equal places and sizes on all members of a group with
+//                copy_engine; its collectives have equal places there, and each send lands where its receive
+//                is
 //   order        no two unordered steps of a rank touch the same element, one of them writing (in the arena
 //                too)
 //   contents     nothing is read before it is written; every output element is written

@@ -65,6 +65,7 @@ RankPlan check_structure(const Plan& plan);                          // check_st
 void check_memory(const RankPlan& rank, const CheckLimits& limits);  // check_memory.cc
 void find_communicators(World& world);                               // check_communicators.cc
 void check_matching(const World& world);                             // check_matching.cc
+void check_symmetric(const World& world);                            // check_symmetric.cc
 void check_progress(const World& world);                             // check_progress.cc
 void check_order_and_contents(const World& world);                   // check_order.cc
 

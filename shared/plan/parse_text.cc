@@ -55,6 +55,7 @@ class Parser {
       Group& group = plan_.groups.emplace_back();
       group.name = line.quoted();
       line.keyword("ranks"), line.field(group.ranks);
+      group.copy_engine = line.try_keyword("copy_engine");
     } else if (kind == "buffer") {
       buffer(line);
     } else if (kind == "step") {
@@ -83,6 +84,7 @@ class Parser {
     line.keyword("rank"), line.field(plan_.self);
     line.keyword("inputs"), line.field(plan_.inputs);
     line.keyword("arena"), line.field(plan_.arena_bytes);
+    if (line.try_keyword("symmetric")) line.field(plan_.symmetric_bytes);
   }
   void target(TextReader& line) {
     plan_.target = Target{};
@@ -91,6 +93,7 @@ class Parser {
     line.keyword("collectives"), line.field(plan_.target.collectives);
     line.keyword("kernels"), line.field(plan_.target.kernels);
     line.keyword("dtypes"), line.field(plan_.target.dtypes);
+    if (line.try_keyword("sm_only")) line.field(plan_.target.sm_only);
     if (line.try_keyword("fused_attention")) fields(line, plan_.target.fused_attention.emplace());
   }
   void buffer(TextReader& line) {
@@ -100,6 +103,7 @@ class Parser {
     buffer.kind = line.one_of(kBufferKinds);
     line.done(), line.field(buffer.dtype);
     line.field(buffer.numel);
+    buffer.symmetric = line.try_keyword("symmetric");
     if (!line.try_keyword("at")) return;
     line.field(buffer.offset_bytes);
     line.keyword("used"), line.field(buffer.first_use), line.expect(".."), line.field(buffer.last_use);

@@ -41,6 +41,9 @@ struct Buffer {
   BufferKind kind = BufferKind::temporary;
   DType dtype = DType::f32;
   std::int64_t numel = 0;  // all slots together
+  // A temporary in the plan's symmetric segment: at one place, and equally large, on all ranks
+  // (Plan::symmetric_bytes).
+  bool symmetric = false;
   // These are for temporaries only, and PlanBuilder::build() fills them in. A temporary that a Repeat uses
   // lives through all steps of that Repeat.
   std::int64_t offset_bytes = 0;         // place in the arena
@@ -82,9 +85,14 @@ std::int64_t offset_at(const View& view, std::int64_t iteration);
 
 // A communicator. Its name and its ranks together identify it in the whole world, and all its collectives are
 // issued on one stream.
+//
+// What goes through a group with `copy_engine` is moved by the GPUs' copy engines where the library can do
+// that, and takes no multiprocessor from what computes. Such a group has no collective that computes, and its
+// views lie in symmetric temporaries (copy_engine_rules.h). On a host it is a group as any other.
 struct Group {
   std::string name;
   std::vector<Rank> ranks;
+  bool copy_engine = false;
   bool operator==(const Group&) const = default;
 };
 
@@ -123,9 +131,14 @@ struct Broadcast {  // in is read at the root only
 // Every point-to-point transfer is part of an Exchange, which is one group start/end of NCCL. So nobody can
 // write a lone send, which could deadlock (contract 4). Several transfers with one peer match in order. Each
 // transfer has its own dtype, and none is empty. A rank without transfers still takes part.
+//
+// In a group with copy_engine, a send is a write into the peer's memory, so it also says where that is:
+// `there` is a view of this rank's symmetric temporary that lies where the peer's receiving view does. It is
+// absent in receives and in other groups.
 struct Transfer {
   std::int32_t peer = -1;  // index in the group; not the rank itself (that is a Copy)
   View view;
+  View there = {};
   bool operator==(const Transfer&) const = default;
 };
 struct Exchange {
@@ -323,7 +336,10 @@ struct Plan {
   std::vector<std::string> streams;  // names
   std::vector<Segment> segments;
   std::int64_t arena_bytes = 0;  // of the temporaries
-  Digest inputs;                 // of what the builder was given: equal on all ranks
+  // The arena begins with the symmetric segment, where each symmetric temporary has the same place on all
+  // ranks. A device may keep the segment apart from the rest. 0: there is none.
+  std::int64_t symmetric_bytes = 0;
+  Digest inputs;  // of what the builder was given: equal on all ranks
   bool operator==(const Plan&) const = default;
 };
 

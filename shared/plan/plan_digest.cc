@@ -24,6 +24,8 @@ void hash(Hasher& hasher, const View& view) {
 void hash(Hasher& hasher, const Transfer& transfer) {
   hasher.add(transfer.peer);
   hash(hasher, transfer.view);
+  // This, and what else copy engines add, only where it is: plans without them keep their digests.
+  if (!is_absent(transfer.there)) hasher.add(std::string_view("there")), hash(hasher, transfer.there);
 }
 void hash(Hasher& hasher, const MaskSlice& slice) {
   hasher.add(slice.q_begin).add(slice.q_len).add(slice.k_begin).add(slice.k_len);
@@ -32,9 +34,11 @@ void hash(Hasher& hasher, const MaskSlice& slice) {
 void hash(Hasher& hasher, const Buffer& buffer) {
   hasher.add(static_cast<int>(buffer.kind)).add(name(buffer.dtype)).add(buffer.numel);
   hasher.add(buffer.offset_bytes).add(buffer.first_use).add(buffer.last_use);
+  if (buffer.symmetric) hasher.add(std::string_view("symmetric"));
 }
 void hash(Hasher& hasher, const Group& group) {
   hasher.add(std::string_view(group.name)).add_all(group.ranks);
+  if (group.copy_engine) hasher.add(std::string_view("copy_engine"));
 }
 void hash(Hasher& hasher, const Step& step);
 
@@ -101,6 +105,7 @@ Digest digest(const Plan& plan) {
   hash(hasher, plan.groups);
   hash(hasher, plan.buffers);
   hasher.add(plan.streams.size()).add(plan.arena_bytes).add(plan.inputs).add(plan.segments.size());
+  if (plan.symmetric_bytes > 0) hasher.add(std::string_view("symmetric")).add(plan.symmetric_bytes);
   for (const Segment& segment : plan.segments) {
     std::visit(Overloaded{[&](const Step& step) { hasher.add(std::string_view("step")), hash(hasher, step); },
                           [&](const Repeat& repeat) {

@@ -48,7 +48,7 @@ class Renaming {
     // A Broadcast's input may be no view.
     if (view.buffer >= 0) view = windows.at(static_cast<std::size_t>(view.buffer)).of(view);
   }
-  void rename(Transfer& transfer) const { rename(transfer.view); }
+  void rename(Transfer& transfer) const { rename(transfer.view), rename(transfer.there); }
   template <class T>
   void rename(std::vector<T>& values) const {
     for (T& value : values) rename(value);
@@ -74,7 +74,9 @@ void PlanBuilder::splice(const Plan& part, const std::map<std::string, View>& bi
   Renaming renaming;
   for (const Buffer& buffer : part.buffers) {
     if (buffer.kind == BufferKind::temporary) {
-      const BufferId made = temporary(str(prefix, buffer.name), buffer.dtype, buffer.numel);
+      const BufferId made = buffer.symmetric
+                                ? symmetric(str(prefix, buffer.name), buffer.dtype, buffer.numel)
+                                : temporary(str(prefix, buffer.name), buffer.dtype, buffer.numel);
       renaming.windows.push_back({flat_view(made, 0, buffer.numel), in_repeat_});
       continue;
     }
@@ -110,7 +112,8 @@ void PlanBuilder::splice(const Plan& part, const std::map<std::string, View>& bi
     }
   }
   for (const std::string& name : part.streams) renaming.streams.push_back(stream(name));
-  for (const Group& group : part.groups) renaming.groups.push_back(this->group(group.name, group.ranks));
+  for (const Group& group : part.groups)
+    renaming.groups.push_back(this->group(group.name, group.ranks, group.copy_engine));
   // The steps' edges are not taken over: other numbers hold here, and build() derives them from what the
   // steps touch, with those of the steps around the part.
   const auto append = [&](const Step& step) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "shared/base/index.h"
+#include "shared/plan/copy_engine_rules.h"
 #include "shared/plan/fused_attention.h"
 #include "shared/plan/view_rules.h"
 
@@ -35,6 +36,7 @@ class StepRules : ViewRules {
       group_size_ = static_cast<std::int64_t>(plan_.groups[idx(group_of(collective))].ranks.size());
       check_views();
       std::visit([&](const auto& op) { check_collective(op); }, collective);
+      CopyEngineRules(plan_, step_, count_).check(collective);
     }
   }
 

@@ -37,6 +37,10 @@ struct Target {
   std::int64_t alignment_bytes = 1;  // of every temporary in the arena; 1: only that of the element
   // What its attention library supports, beside the kernels above; absent if there is no such library.
   std::optional<FusedAttention> fused_attention = {};
+  // Collectives that its library cannot give to copy engines, although groups with copy_engine may have them.
+  // It limits what builders may choose. What they chose stands in the plan, so that this is no part of its
+  // digest.
+  std::set<std::string> sm_only = {};
 
   bool has_collective(std::string_view operation) const {
     return collectives.contains(std::string(operation));

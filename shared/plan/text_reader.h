@@ -150,7 +150,10 @@ class TextReader {
     field(view.advance.stride), expect("%"), field(view.advance.period), expect("+"),
         field(view.advance.phase);
   }
-  void field(Transfer& transfer) { field(transfer.peer), expect(":"), field(transfer.view); }
+  void field(Transfer& transfer) {
+    field(transfer.peer), expect(":"), field(transfer.view);
+    if (take(">")) field(transfer.there);
+  }
   void field(MaskSlice& slice) {
     field(slice.q_begin), expect("+"), field(slice.q_len), expect("/");
     field(slice.k_begin), expect("+"), field(slice.k_len), expect("/");

@@ -14,19 +14,23 @@ namespace {
 class Writer {
  public:
   std::string plan(const Plan& plan) {
-    put("plan rank ", plan.self, " inputs ", to_string(plan.inputs), " arena ", plan.arena_bytes, "\n");
+    put("plan rank ", plan.self, " inputs ", to_string(plan.inputs), " arena ", plan.arena_bytes);
+    if (plan.symmetric_bytes != 0) put(" symmetric ", plan.symmetric_bytes);
+    put("\n");
     const Target& target = plan.target;
     put("target "), quoted(target.name);
     put(" alignment ", target.alignment_bytes, " collectives "), list(target.collectives);
     put(" kernels "), list(target.kernels);
     put(" dtypes "), list(target.dtypes);
+    if (!target.sm_only.empty()) put(" sm_only "), list(target.sm_only);
     if (target.fused_attention) put(" fused_attention"), fields(*target.fused_attention);
     put("\n");
     for (std::size_t i = 0; i < plan.streams.size(); ++i)
       put("stream ", i, " "), quoted(plan.streams[i]), put("\n");
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
       put("group ", i, " "), quoted(plan.groups[i].name);
-      put(" ranks "), list(plan.groups[i].ranks), put("\n");
+      put(" ranks "), list(plan.groups[i].ranks);
+      put(plan.groups[i].copy_engine ? " copy_engine\n" : "\n");
     }
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) buffer(i, plan.buffers[i]);
     for (const Segment& segment : plan.segments) {
@@ -73,6 +77,7 @@ class Writer {
   void buffer(std::size_t id, const Buffer& buffer) {
     put("buffer ", id, " "), quoted(buffer.name);
     put(" ", name_in(kBufferKinds, buffer.kind), " ", name(buffer.dtype), " ", buffer.numel);
+    if (buffer.symmetric) put(" symmetric");
     if (buffer.offset_bytes != 0 || buffer.first_use != -1 || buffer.last_use != -1) {
       put(" at ", buffer.offset_bytes, " used ", buffer.first_use, "..", buffer.last_use);
     }
@@ -136,7 +141,10 @@ class Writer {
     if (advance != Advance{}) put('~', advance.stride, '%', advance.period, '+', advance.phase);
   }
   void sizes(const Shape& shape) { put(std::string_view(join(shape, "x"))); }
-  void field(const Transfer& transfer) { put(transfer.peer, ':'), field(transfer.view); }
+  void field(const Transfer& transfer) {
+    put(transfer.peer, ':'), field(transfer.view);
+    if (!is_absent(transfer.there)) put('>'), field(transfer.there);
+  }
   void field(const MaskSlice& slice) {
     put(slice.q_begin, '+', slice.q_len, '/', slice.k_begin, '+', slice.k_len, '/');
     put(name_in(kMaskKinds, slice.kind), '/', slice.diagonal, '/', slice.window);

@@ -77,6 +77,9 @@ Strategy with_options(Strategy strategy, const proto::Attention& job) {
   strategy.send_empty = job.send_empty();
   if (job.has_slots()) strategy.slots = job.slots();
   if (job.has_pieces()) strategy.pieces = job.pieces();
+  using Transfers = Strategy::Transfers;
+  if (parse_choice("--transfers", job.transfers(), name(Transfers::sm), name(Transfers::copy_engine), false))
+    strategy.transfers = Transfers::copy_engine;
   return strategy;
 }
 

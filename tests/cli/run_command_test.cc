@@ -75,6 +75,21 @@ TEST(RunCommand, ARefusedStrategysAlternativeRuns) {
   EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
 }
 
+// What copy engines cannot move runs by multiprocessors instead.
+TEST(RunCommand, CopyEnginesMoveWhatTheyCan) {
+  const std::vector<std::string> run = {"run",        "--mesh",      "cp=4",       "--q-heads", "8",
+                                        "--kv-heads", "4",           "--head-dim", "8",         "--causal",
+                                        "--backward", "--transfers", "copy_engine"};
+  const Finished finished = cpsim(with(run, {"--seq-len", "64", "--strategies", "all"}));
+  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("ring head_tail, copy engines"));
+  EXPECT_THAT(finished.out, HasSubstr("refused: transfers=copy_engine cannot serve pass_q"));
+  EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
+  const Finished odd = cpsim(with(run, {"--seq-len", "61", "--strategy", "ulysses"}));
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("they hold 15 or 16 query rows each; pad the sequence to a multiple of 8"));
+}
+
 // What a hybrid is on a prime number of ranks is said, and nothing runs twice under two names.
 TEST(RunCommand, SaysWhatANameStandsFor) {
   const std::vector<std::string> shape = {"run",       "--mesh", "cp=5",       "--seq-len", "40",
@@ -153,6 +168,7 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
   EXPECT_THAT(error({"--documents", "0/80"}), HasSubstr("end at 80, beyond kv_len=64"));
   EXPECT_THAT(error({"--strategies", "all", "--trace", "x"}), HasSubstr("--trace x holds one run"));
   EXPECT_THAT(error({"--rotation", "left"}), HasSubstr("use exchange or all_gather"));
+  EXPECT_THAT(error({"--transfers", "dma"}), HasSubstr("use sm or copy_engine"));
   EXPECT_THAT(error({"--format", "thd"}), HasSubstr("unknown tensor format 'thd'; use bshd, bnsd or sbhd"));
   EXPECT_THAT(error({"--lse", "there"}), HasSubstr("--lse there is unknown; use home or computed"));
   EXPECT_THAT(error({"--gradients", "dq"}), HasSubstr("add --backward"));

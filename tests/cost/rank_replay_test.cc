@@ -171,6 +171,26 @@ TEST(RankReplay, KernelsSlowDownBesideTransfersAndTransfersBesideKernels) {
   EXPECT_NEAR(time(0.25, 0.5).time_ns, 1600, kExact);
 }
 
+TEST(RankReplay, KernelsKeepTheirSpeedBesideCopyEngines) {
+  const auto time = [](bool copy_engine) {
+    HandPlan hand;
+    hand.attention();
+    hand.exchange("cp", {0, 2}, {1}, {1}, 4000);
+    Cluster cluster = round_cluster();
+    cluster.gpu.hbm_gbps = 1e6;
+    cluster.node.gpus = cluster.node.nvlink_domain = 4, cluster.node.nvlink_gbps = 10;
+    cluster.transfer.beside_kernels = 0.5;
+    SoftwareProfile software;
+    software.forward_progress = 0.25;
+    Plan plan = std::move(hand.builder).build({});
+    for (Group& group : plan.groups) group.copy_engine = copy_engine;
+    return replay_rank(plan, cluster, software);
+  };
+  EXPECT_NEAR(time(false).time_ns, 1600, kExact);
+  EXPECT_NEAR(time(true).time_ns, 1000, kExact);
+  EXPECT_NEAR(time(true).hidden_ns, 400, kExact);
+}
+
 // Of kernels that run at once attention counts before products, and these before the rest.
 TEST(RankReplay, TimeGoesToTheFirstKind) {
   HandPlan hand;

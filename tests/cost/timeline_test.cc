@@ -238,6 +238,32 @@ TEST(Timeline, KernelsSlowDownWhileATransferIsUnderWay) {
             "attention_forward beside transfers");
 }
 
+// The same with ranks that NVLink joins, as fast as the NICs are in the other tests.
+TEST(Timeline, KernelsKeepTheirSpeedBesideCopyEngines) {
+  Cluster cluster = round_cluster();
+  cluster.gpu.hbm_gbps = 1e6;
+  cluster.node.gpus = cluster.node.nvlink_domain = 4, cluster.node.nvlink_gbps = 10;
+  cluster.transfer.beside_kernels = 0.5;
+  SoftwareProfile software;
+  software.forward_progress = 0.25;
+  std::vector<Plan> plans = attention_and_swap();
+  EXPECT_NEAR(time_ns(plans, cluster, {}, software), 1600, kExact);  // 800 ns at a quarter
+  for (Plan& plan : plans) {
+    for (Group& group : plan.groups) group.copy_engine = true;
+  }
+  const Timeline timeline = replay(plans, cluster, software);
+  EXPECT_NEAR(timeline.time_ns, 1000, kExact);
+  EXPECT_NEAR(timeline.ranks.back().hidden_comm_ns, 400, kExact);
+  EXPECT_EQ(timeline.critical_path.back().bound, "attention_forward");
+  try {
+    replay(plans, round_cluster(), software);  // ranks 1 and 2 are on two nodes there
+    ADD_FAILURE() << "no error";
+  } catch (const InvalidInput& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr("rank 2 is in another NVLink domain of 2 GPUs than rank 1"));
+  }
+}
+
 // 4,000 bytes at 10 GB/s beside a kernel of 1,000 ns, and beside one of 200.
 TEST(Timeline, TransfersSlowDownWhileAKernelRuns) {
   const auto time = [](double share, double kernel_speed) {

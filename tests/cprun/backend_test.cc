@@ -72,7 +72,7 @@ TEST(CprunBackend, OptionsOfNcclThatMakeNoSenseAreNamed) {
   expect_refused({with_nccl(folder, "cta_policy: \"none\"")},
                  "nccl.cta_policy: \"none\" is unknown; use one of default, efficiency");
   expect_refused({with_nccl(folder, "cta_policy: \"zero\"")},
-                 "nccl.cta_policy: \"zero\" has no effect on plans");
+                 "use attention { transfers: \"copy_engine\" }, or \"efficiency\"");
 }
 
 // The fabric and Gloo have no use for them, and run the same plans.

@@ -51,6 +51,9 @@ struct NcclUse {
   std::size_t allocated = 0;           // by ncclMemAlloc, and not freed
   std::size_t empty_groups = 0;        // ended with nothing to do, where NCCL 2.28 loses memory
   std::size_t channels_of_parent = 0;  // maxCTAs of the communicator that was split last
+  std::size_t windows = 0;             // by ncclCommWindowRegister
+  std::size_t by_copy_engines = 0;     // collectives
+  std::size_t fell_back = 0;           // of communicators of the zero policy, to multiprocessors
 };
 NcclUse nccl_use();
 // The most launches of one communicator that were under way at once since the last call; of this process.

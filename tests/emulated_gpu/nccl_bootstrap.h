@@ -16,6 +16,9 @@ struct Hello {
   int color = 0, key = 0;
   int device = 0;
   std::uint64_t host = 0;
+  // Of a window that all register: its place in its allocation, its size, and the allocation's.
+  std::uint64_t window_at = 0, window_bytes = 0, allocation_bytes = 0;
+  std::int32_t window_flags = 0;
   char listener[96] = {};
 };
 

@@ -9,6 +9,7 @@
 #include "tests/emulated_gpu/devices.h"
 #include "tests/emulated_gpu/nccl_group.h"
 #include "tests/emulated_gpu/nccl_reduce.h"
+#include "tests/emulated_gpu/nccl_window_calls.h"
 
 using namespace cp::emulated;
 using cp::str;
@@ -35,12 +36,18 @@ Extent extent_of(const NcclOperation& operation, const Communicator& communicato
       return {operation.count * size, operation.count, own};
     case Function::all_reduce:
       return {operation.count, operation.count, 0};
+    case Function::all_to_all:
+      return {operation.count * size, operation.count * size, std::nullopt};
     case Function::broadcast:
       return {operation.peer == communicator.rank() ? operation.count : 0, operation.count, 0};
     case Function::send:
       return {operation.count, 0, std::nullopt};
     case Function::recv:
       return {0, operation.count, std::nullopt};
+    case Function::put_signal:
+    case Function::signal:
+    case Function::wait_signal:
+      break;  // nccl_window_calls.cc
   }
   return {};
 }
@@ -58,6 +65,16 @@ void check_memory(const NcclOperation& operation, const Communicator& communicat
                             ? operation.send == operation.recv + offset
                             : operation.recv == operation.send + offset;
   require(!overlap || in_place, "sendbuff and recvbuff overlap, but not in NCCL's in-place form");
+}
+
+// NCCL has copy engines for these collectives of plans alone.
+void place(const Communicator& communicator, NcclOperation& operation) {
+  const bool moves = operation.function == Function::all_gather || operation.function == Function::all_to_all;
+  const Extent extent = extent_of(operation, communicator);
+  const std::size_t element = size_bytes(operation.type);
+  const bool placed =
+      moves && place_in_windows(communicator, extent.send * element, extent.recv * element, operation);
+  count_collective(placed, !placed && communicator.has_copy_engines());
 }
 
 ncclResult_t add(const char* name, ncclComm_t comm, NcclOperation operation) {
@@ -79,6 +96,7 @@ ncclResult_t add(const char* name, ncclComm_t comm, NcclOperation operation) {
       count_empty_group();
       return;
     }
+    place(*communicator, operation);
     add_operation(communicator, operation);
   });
 }
@@ -105,6 +123,14 @@ ncclResult_t ncclAllGather(const void* send, void* recv, std::size_t count, nccl
   return add("ncclAllGather", comm,
              {Function::all_gather, bytes(send), bytes(recv), count, type, ncclSum, 0, stream});
 }
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+ncclResult_t ncclAlltoAll(const void* send, void* recv, std::size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream) {
+  return add("ncclAlltoAll", comm,
+             {Function::all_to_all, bytes(send), bytes(recv), count, type, ncclSum, 0, stream});
+}
+#endif
 
 ncclResult_t ncclReduceScatter(const void* send, void* recv, std::size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {

@@ -13,6 +13,7 @@
 #include "tests/emulated_gpu/devices.h"
 #include "tests/emulated_gpu/emulated_nccl.h"
 #include "tests/emulated_gpu/nccl_group.h"
+#include "tests/emulated_gpu/nccl_window_calls.h"
 
 using namespace cp::emulated;
 using cp::str;
@@ -59,6 +60,7 @@ void require(bool holds, const char* what) {
 CommunicatorPtr make(const ncclConfig_t* config, const Communicator* parent) {
   bool blocking = parent == nullptr || parent->blocking();
   int most_channels = 64;
+  bool zero_ctas = false;
   if (config != nullptr) {
     require(config->size == sizeof(ncclConfig_t) && config->magic == 0xcafebeef,
             "ncclConfig_t not initialized by NCCL_CONFIG_INITIALIZER");
@@ -72,6 +74,7 @@ CommunicatorPtr make(const ncclConfig_t* config, const Communicator* parent) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     require(!is_set(config->CTAPolicy) || (config->CTAPolicy >= 0 && config->CTAPolicy <= 2),
             "CTAPolicy is 0, 1 or 2");
+    zero_ctas = config->CTAPolicy == 2;
 #endif
     if (is_set(config->maxCTAs)) most_channels = config->maxCTAs;
     if (is_set(config->blocking))
@@ -80,7 +83,7 @@ CommunicatorPtr make(const ncclConfig_t* config, const Communicator* parent) {
       blocking = true;
   }
   return std::make_shared<Communicator>(parent != nullptr ? parent->device() : current_device(), blocking,
-                                        most_channels);
+                                        most_channels, zero_ctas);
 }
 
 void init(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank, const ncclConfig_t* config) {
@@ -163,6 +166,22 @@ NcclUse nccl_use() {
   NcclUse use = handles().use;
   use.allocated = handles().memory.size();
   return use;
+}
+
+bool is_of_nccl(void* allocation) {
+  const std::lock_guard lock(handles().mutex);
+  return handles().memory.contains(allocation);
+}
+
+void count_window() {
+  const std::lock_guard lock(handles().mutex);
+  ++handles().use.windows;
+}
+
+void count_collective(bool by_copy_engines, bool fell_back) {
+  const std::lock_guard lock(handles().mutex);
+  if (by_copy_engines) ++handles().use.by_copy_engines;
+  if (fell_back) ++handles().use.fell_back;
 }
 
 void count_empty_group() {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -37,13 +38,15 @@ class NcclFailure : public std::runtime_error {
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  Communicator(int device, bool blocking, int most_channels)
-      : device_(device), blocking_(blocking), most_channels_(most_channels) {}
+  Communicator(int device, bool blocking, int most_channels, bool zero_ctas = false)
+      : device_(device), blocking_(blocking), most_channels_(most_channels), zero_ctas_(zero_ctas) {}
   ~Communicator();
 
   int device() const { return device_; }
   bool blocking() const { return blocking_; }
   int most_channels() const { return most_channels_; }
+  // Whether copy engines move what they can: the policy asks for it, and all ranks are on one host.
+  bool has_copy_engines() const;
   int rank() const { return members_.rank; }
   int size() const { return static_cast<int>(members_.hellos.size()); }
   const std::string& token() const { return members_.token; }
@@ -95,6 +98,20 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::set<void*> registered;  // handles of ncclCommRegister
 
+  // Windows (ncclCommWindowRegister).
+  struct Window {
+    std::byte* data = nullptr;
+    std::size_t size = 0;
+    std::int32_t number = 0;  // in the order of registrations, which is that of all ranks
+    bool symmetric = false;
+  };
+  // Meets the other ranks, and compares what they register with `own`. Throws NcclFailure where they differ.
+  void* add_window(const Window& own, Hello hello);
+  bool remove_window(void* handle);
+  const Window* window_of(const void* handle) const;
+  // The symmetric window that has these bytes.
+  const Window* symmetric_window(const std::byte* data, std::size_t size) const;
+
  private:
   NcclLaunchOrder& launch_order() const;
   // Gives the launch its turns, and returns what its stream runs.
@@ -106,6 +123,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const int device_;
   const bool blocking_;
   const int most_channels_;
+  const bool zero_ctas_;
+  std::map<const void*, Window> windows_;  // by handle
+  std::int32_t next_window_ = 0;
   Members members_;
   std::unique_ptr<NcclTransfers> transfers_;
   std::unique_ptr<NcclConnections> connections_;

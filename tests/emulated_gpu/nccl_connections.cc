@@ -14,7 +14,7 @@ void NcclConnections::note_needs(const std::vector<NcclOperation>& operations) {
   for (const NcclOperation& operation : operations) {
     if (is_collective(operation)) {
       for (Peer& peer : peers_) peer.needed |= collective;
-    } else {
+    } else if (!is_one_sided(operation)) {
       const bool is_send = operation.function == NcclOperation::Function::send;
       peers_[static_cast<std::size_t>(operation.peer)].needed |= is_send ? sends : receives;
     }

@@ -26,8 +26,9 @@ const NcclProfilerV4* find_plugin() {
 }
 
 const char* function_name(NcclOperation::Function function) {
-  static constexpr std::array<const char*, 6> kNames = {"AllGather", "ReduceScatter", "AllReduce",
-                                                        "Broadcast", "Send",          "Recv"};
+  static constexpr std::array<const char*, 10> kNames = {
+      "AllGather", "ReduceScatter", "AllReduce", "Broadcast", "AlltoAll",
+      "Send",      "Recv",          "PutSignal", "Signal",    "WaitSignal"};
   return kNames.at(static_cast<std::size_t>(function));
 }
 

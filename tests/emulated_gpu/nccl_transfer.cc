@@ -19,7 +19,7 @@ namespace {
 constexpr int kTransferPollMs = 50;
 constexpr std::uint32_t kMagic = 0x4e43434c;
 
-enum class Kind : std::uint32_t { collective, send, acknowledged, goodbye };
+enum class Kind : std::uint32_t { collective, send, acknowledged, put, signal, goodbye };
 
 }  // namespace
 
@@ -29,6 +29,8 @@ struct NcclTransfers::Header {
   NcclOperation::Function function = NcclOperation::Function::send;
   std::int32_t type = 0, op = 0, root = 0;
   std::uint64_t count = 0, number = 0, size = 0;  // number: of the collective; size: bytes that follow
+  std::int64_t send_at = -1, recv_at = -1;        // of copy engines, as NcclOperation has them
+  std::int32_t window = -1;
 };
 
 struct NcclTransfers::Frame {
@@ -49,6 +51,7 @@ struct NcclTransfers::Peer {
   std::size_t received = 0;  // of `partial`, header and data
   std::deque<Frame> collectives, sends;
   std::size_t acknowledgements = 0;
+  std::size_t signals = 0;  // that nothing has waited for
 };
 
 // A call of this side: which frames it still needs.
@@ -69,16 +72,23 @@ bool reduces(NcclOperation::Function function) {
 
 bool is_collective(const NcclOperation& operation) {
   return operation.function != NcclOperation::Function::send &&
-         operation.function != NcclOperation::Function::recv;
+         operation.function != NcclOperation::Function::recv && !is_one_sided(operation);
+}
+
+bool is_one_sided(const NcclOperation& operation) {
+  return operation.function >= NcclOperation::Function::put_signal;
 }
 
 std::string to_text(const NcclOperation& operation) {
-  static constexpr std::array<const char*, 6> names = {"all_gather", "reduce_scatter", "all_reduce",
-                                                       "broadcast",  "send",           "recv"};
+  static constexpr std::array<const char*, 10> names = {
+      "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all",
+      "send",       "recv",           "put_signal", "signal",    "wait_signal"};
   std::string text = str(names.at(static_cast<std::size_t>(operation.function)), " of ", operation.count,
                          " x type ", static_cast<int>(operation.type));
   if (reduces(operation.function)) text += str(", op ", static_cast<int>(operation.op));
   if (operation.function == NcclOperation::Function::broadcast) text += str(", root ", operation.peer);
+  if (is_collective(operation) && operation.send_at >= 0)
+    text += str(", windows at ", operation.send_at, " and ", operation.recv_at);
   return text;
 }
 
@@ -110,6 +120,7 @@ class NcclTransfers::Run {
     std::deque<Outgoing> outgoing;
     std::deque<std::size_t> collectives, recvs;  // items that need a frame
     std::size_t unacknowledged = 0;
+    std::size_t awaited = 0;  // signals of the peer
   };
 
   void add(std::size_t index) {
@@ -121,6 +132,12 @@ class NcclTransfers::Run {
       Link& link = links_[peer_of(operation)];
       link.outgoing.push_back(outgoing(item, operation.send, operation.count, Kind::send));
       ++link.unacknowledged;
+    } else if (operation.function == NcclOperation::Function::wait_signal) {
+      links_[peer_of(operation)].awaited += operation.signals;
+    } else if (is_one_sided(operation)) {
+      const bool puts = operation.function == NcclOperation::Function::put_signal;
+      links_[peer_of(operation)].outgoing.push_back(
+          outgoing(item, operation.send, puts ? operation.count : 0, puts ? Kind::put : Kind::signal));
     } else {
       if (reduces(operation.function)) item.gave.resize(peers_.size());
       for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
@@ -136,6 +153,7 @@ class NcclTransfers::Run {
   std::pair<const std::byte*, std::size_t> gives(const NcclOperation& operation, std::size_t peer) const {
     switch (operation.function) {
       case NcclOperation::Function::reduce_scatter:
+      case NcclOperation::Function::all_to_all:
         return {operation.send + peer * bytes(operation), operation.count};
       case NcclOperation::Function::broadcast:
         if (peer_of(operation) != self()) return {nullptr, 0};
@@ -155,6 +173,8 @@ class NcclTransfers::Run {
     header.op = reduces(operation.function) ? static_cast<int>(operation.op) : 0;
     header.root = operation.function == NcclOperation::Function::broadcast ? operation.peer : 0;
     header.count = operation.count;
+    header.send_at = operation.send_at, header.recv_at = operation.recv_at;
+    header.window = operation.window;
     header.number = item.number;
     header.size = count * size_bytes(operation.type);
     return {header, data, 0};
@@ -163,6 +183,10 @@ class NcclTransfers::Run {
   // Sends of a rank to itself.
   void match_with_self() {
     Link& link = links_[self()];
+    while (!link.outgoing.empty() && link.outgoing.front().header.kind == Kind::signal) {
+      link.outgoing.pop_front();
+      ++peers_[self()].signals;
+    }
     while (!link.outgoing.empty() && !link.recvs.empty()) {
       const Outgoing& sent = link.outgoing.front();
       Item& item = items_[link.recvs.front()];
@@ -198,6 +222,9 @@ class NcclTransfers::Run {
         peer.sends.pop_front();
         link.recvs.pop_front();
       }
+      const std::size_t signalled = std::min(link.awaited, peer.signals);
+      link.awaited -= signalled;
+      peer.signals -= signalled;
       const std::size_t acknowledged = std::min(link.unacknowledged, peer.acknowledgements);
       link.unacknowledged -= acknowledged;
       peer.acknowledgements -= acknowledged;
@@ -209,6 +236,7 @@ class NcclTransfers::Run {
     const Header own = outgoing(item, nullptr, 0, Kind::collective).header;
     const bool fits = theirs.type == own.type && theirs.count == own.count && theirs.op == own.op &&
                       theirs.root == own.root && theirs.number == own.number &&
+                      theirs.send_at == own.send_at && theirs.recv_at == own.recv_at &&
                       (theirs.kind == Kind::send || theirs.function == own.function);
     if (fits) return;
     NcclOperation other = mine;
@@ -217,6 +245,7 @@ class NcclTransfers::Run {
     other.op = static_cast<ncclRedOp_t>(theirs.op);
     other.count = theirs.count;
     other.peer = theirs.root;
+    other.send_at = theirs.send_at, other.recv_at = theirs.recv_at;
     throw NcclFailure(ncclInvalidUsage,
                       str("mismatch: rank ", self(), " is in ", to_text(mine), " (collective ", item.number,
                           "), rank ", peer, " in ", to_text(other), " (collective ", theirs.number, ")"));
@@ -227,7 +256,9 @@ class NcclTransfers::Run {
     if (reduces(operation.function)) {
       item.gave[peer] = std::move(frame.data);
     } else if (!frame.data.empty()) {
-      const std::size_t at = operation.function == NcclOperation::Function::all_gather ? peer : 0;
+      const bool blocks = operation.function == NcclOperation::Function::all_gather ||
+                          operation.function == NcclOperation::Function::all_to_all;
+      const std::size_t at = blocks ? peer : 0;
       std::memcpy(operation.recv + at * bytes(operation), frame.data.data(), frame.data.size());
     }
   }
@@ -238,6 +269,9 @@ class NcclTransfers::Run {
     if (operation.function == NcclOperation::Function::all_gather) {
       std::byte* to = operation.recv + self() * bytes(operation);
       if (to != operation.send && operation.count > 0) std::memcpy(to, operation.send, bytes(operation));
+    } else if (operation.function == NcclOperation::Function::all_to_all) {
+      const std::size_t at = self() * bytes(operation);
+      if (operation.count > 0) std::memcpy(operation.recv + at, operation.send + at, bytes(operation));
     } else if (operation.function == NcclOperation::Function::broadcast && peer_of(operation) == self()) {
       if (operation.recv != operation.send && operation.count > 0)
         std::memcpy(operation.recv, operation.send, bytes(operation));
@@ -253,7 +287,7 @@ class NcclTransfers::Run {
   bool is_done() const {
     return std::ranges::all_of(links_, [](const Link& link) {
       return link.outgoing.empty() && link.collectives.empty() && link.recvs.empty() &&
-             link.unacknowledged == 0;
+             link.unacknowledged == 0 && link.awaited == 0;
     });
   }
 
@@ -261,7 +295,7 @@ class NcclTransfers::Run {
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       const Link& link = links_[i];
       const bool needed = !link.outgoing.empty() || !link.collectives.empty() || !link.recvs.empty() ||
-                          link.unacknowledged > 0;
+                          link.unacknowledged > 0 || link.awaited > 0;
       if (peers_[i].gone && needed)
         throw NcclFailure(ncclRemoteError,
                           str("rank ", i,
@@ -302,7 +336,7 @@ class NcclTransfers::Run {
     }
   }
 
-  static void receive_from(Peer& peer) {
+  void receive_from(Peer& peer) {
     while (true) {
       Frame& frame = peer.partial;
       const bool in_header = peer.received < sizeof(Header);
@@ -319,7 +353,7 @@ class NcclTransfers::Run {
     }
   }
 
-  static void keep(Peer& peer) {
+  void keep(Peer& peer) {
     switch (peer.partial.header.kind) {
       case Kind::collective:
         peer.collectives.push_back(std::move(peer.partial));
@@ -329,6 +363,13 @@ class NcclTransfers::Run {
         break;
       case Kind::acknowledged:
         ++peer.acknowledgements;
+        break;
+      case Kind::put:
+        all_.take_put(peer.partial);
+        ++peer.signals;
+        break;
+      case Kind::signal:
+        ++peer.signals;
         break;
       case Kind::goodbye:
         peer.said_goodbye = true;
@@ -362,6 +403,24 @@ NcclTransfers::~NcclTransfers() = default;
 
 void NcclTransfers::run(const std::vector<NcclOperation>& operations, const GivenUp& given_up) {
   Run(*this, operations, given_up).progress();
+}
+
+void NcclTransfers::set_window(std::int32_t number, std::byte* data, std::size_t size) {
+  const std::lock_guard lock(windows_mutex_);
+  windows_.resize(std::max(windows_.size(), static_cast<std::size_t>(number) + 1));
+  windows_[static_cast<std::size_t>(number)] = {data, size};
+}
+
+void NcclTransfers::take_put(const Frame& frame) {
+  const std::lock_guard lock(windows_mutex_);
+  const auto number = static_cast<std::size_t>(frame.header.window);
+  const auto at = static_cast<std::size_t>(frame.header.recv_at);
+  if (number >= windows_.size() || windows_[number].data == nullptr || at > windows_[number].size ||
+      frame.data.size() > windows_[number].size - at) {
+    throw NcclFailure(ncclInvalidUsage, str("a put of ", frame.data.size(), " bytes at ", at, " of window ",
+                                            number, " arrives outside of it, or when it is deregistered"));
+  }
+  if (!frame.data.empty()) std::memcpy(windows_[number].data + at, frame.data.data(), frame.data.size());
 }
 
 void NcclTransfers::say_goodbye() {

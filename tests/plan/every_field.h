@@ -53,7 +53,7 @@ class Variations {
     std::swap(value.shape, value.strides);
     with(value, View{});
   }
-  void of(Transfer& value) { of(value.peer), of(value.view); }
+  void of(Transfer& value) { of(value.peer), of(value.view), of(value.there); }
   void of(MaskSlice& value) {
     of(value.q_begin), of(value.q_len), of(value.k_begin), of(value.k_len);
     with(value.kind, value.kind == MaskSlice::Kind::full ? MaskSlice::Kind::causal : MaskSlice::Kind::full);
@@ -81,13 +81,14 @@ class Variations {
 
   // All that is part of a plan's meaning.
   void of(Plan& plan) {
-    of(plan.self), of(plan.arena_bytes), of(plan.inputs);
+    of(plan.self), of(plan.arena_bytes), of(plan.symmetric_bytes), of(plan.inputs);
     of(plan.target.name), of(plan.target.collectives), of(plan.target.kernels), of(plan.target.dtypes);
     of(plan.target.alignment_bytes);
     visit_fields(*plan.target.fused_attention, [&](std::string_view, auto& field) { of(field); });
     with(plan.target.fused_attention, std::optional<FusedAttention>());
-    for (Group& group : plan.groups) of(group.name), of(group.ranks);
+    for (Group& group : plan.groups) of(group.name), of(group.ranks), of(group.copy_engine);
     for (Buffer& buffer : plan.buffers) {
+      of(buffer.symmetric);
       of(buffer.kind), of(buffer.dtype), of(buffer.numel), of(buffer.offset_bytes);
       of(buffer.first_use), of(buffer.last_use);
     }
@@ -151,8 +152,8 @@ inline Plan plan_with_every_field() {
   plan.target = host_target();
   plan.target.fused_attention = FusedAttention{.dtypes = {DType::f16, DType::bf16}};
   plan.groups = {{"cp", {3, 1}}, {"tp", {2, 3}}};
-  plan.buffers = {{"x", BufferKind::input, DType::f32, 64, 0, -1, -1},
-                  {"t", BufferKind::temporary, DType::i32, 8, 16, 0, 1}};
+  plan.buffers = {{"x", BufferKind::input, DType::f32, 64, false, 0, -1, -1},
+                  {"t", BufferKind::temporary, DType::i32, 8, false, 16, 0, 1}};
   plan.streams = {"compute", "comm"};
   plan.arena_bytes = 48;
   plan.inputs = {5, 6};

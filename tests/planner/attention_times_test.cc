@@ -109,6 +109,7 @@ TEST(AttentionKey, HasEveryFieldOfAStrategy) {
   EXPECT_TRUE(differs([](Strategy& s) { s.send_empty = true; }));
   EXPECT_TRUE(differs([](Strategy& s) { s.slots = 3; }));
   EXPECT_TRUE(differs([](Strategy& s) { s.pieces = 2; }));
+  EXPECT_TRUE(differs([](Strategy& s) { s.transfers = Strategy::Transfers::copy_engine; }));
 }
 
 }  // namespace

@@ -192,17 +192,19 @@ class RankReplay {
 
   // Whether anything runs.
   bool set_speeds() {
-    bool disturbed = false, any = false;
+    bool disturbed = false, moves = false, any = false;
     for (const Stream& stream : streams_) {
       any = any || stream.runs;
-      disturbed = disturbed || (stream.runs && stream.task().collective && transfers(stream));
+      if (!stream.runs || !stream.task().collective || !transfers(stream)) continue;
+      moves = true;
+      disturbed = disturbed || !stream.task().quiet;
     }
     if (!any) return false;
     for (Stream& stream : streams_) {
       if (stream.runs && !stream.task().collective)
         stream.work[0].speed = disturbed ? stream.task().beside_transfers : 1;
     }
-    if (disturbed) {
+    if (moves) {
       share_port(0, tasks_.inside_gbps, &PortLoad::inside);
       share_port(1, tasks_.network_gbps, &PortLoad::network);
     }
@@ -219,7 +221,7 @@ class RankReplay {
       Running& flow = stream.work[port];
       if (flow.left <= 0 || flow.delay_ns > 0) continue;
       const PortFlow& load = stream.task().load.*member;
-      flow.speed = load.gbps * keeps;
+      flow.speed = load.gbps * (stream.task().quiet ? 1 : keeps);
       wanted += flow.speed * load.load, weight += load.flows * load.load;
       sharing_.push_back({&flow, &load});
     }

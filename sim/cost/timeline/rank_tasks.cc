@@ -10,6 +10,7 @@
 #include "shared/base/units.h"
 #include "shared/plan/operations.h"
 #include "sim/base/stop.h"
+#include "sim/cost/timeline/copy_engines.h"
 #include "sim/cost/timeline/grouped_products.h"
 #include "sim/cost/timeline/host_cost.h"
 #include "sim/cost/timeline/issue_time.h"
@@ -35,6 +36,7 @@ class TaskList {
       throw InvalidInput(str("rank ", plan.self, " has no GPU on ", cluster.name, ", which has ",
                              cluster.num_gpus(), "; use --nodes ", plan.self / cluster.node.gpus + 1));
     }
+    require_copy_engine_reach(plan, cluster);
   }
 
   RankTasks make() && {
@@ -69,6 +71,7 @@ class TaskList {
       const Collective& collective = std::get<Collective>(ref.step->work);
       task.collective = true;
       task.load = slower(loads_.of(collective));
+      task.quiet = plan_.groups[idx(group_of(collective))].copy_engine;
       task.sum = sum_of(plan_.groups[idx(group_of(collective))].name);
     }
     task.first_need = needs_.size();

@@ -16,6 +16,7 @@
 #include "sim/cost/timeline/calls.h"
 #include "sim/cost/timeline/collective_cost.h"
 #include "sim/cost/timeline/collective_flows.h"
+#include "sim/cost/timeline/copy_engines.h"
 #include "sim/cost/timeline/critical_path.h"
 #include "sim/cost/timeline/fold.h"
 #include "sim/cost/timeline/issue_time.h"
@@ -51,6 +52,7 @@ class Replay {
         throw InvalidInput(str("rank ", plan.self, " has no GPU on ", cluster.name, ", which has ",
                                cluster.num_gpus(), "; use --nodes ", plan.self / cluster.node.gpus + 1));
       }
+      require_copy_engine_reach(plan, cluster);
       ranks_.emplace_back(program,
                           options.gpu_slowdown.empty() ? 1 : options.gpu_slowdown.at(idx(plan.self)));
       ranks_.back().issued_ns = issued_ns(program);
@@ -119,6 +121,7 @@ class Replay {
     Rank source = 0, target = 0;
     double bytes = 0, cap = kNever;
     LinkId narrowest = -1;
+    bool quiet = false;  // by copy engines: kernels and it keep their speeds beside each other
   };
 
   RankState& state(std::size_t position) { return ranks_[position]; }
@@ -296,11 +299,13 @@ class Replay {
       const Rank source = fold_.representative(flow.source);
       transfers_.push_back({id, -1, -1, source, fold_.shifted(flow.target, flow.source, source), flow.bytes,
                             flow.bytes / alone_ns});
+      transfers_.back().quiet = is_quiet(last);
     }
     call.open = static_cast<std::int32_t>(transfers_.size() - first);
     if (call.open == 0) return push(now_, EventKind::call_end, last, static_cast<std::uint32_t>(id));
     for (auto number = first; number < transfers_.size(); ++number)
       push(now_, EventKind::flow_start, last, number);
+    if (is_quiet(last)) return;
     for (const std::int32_t position : world.positions) add_transfers(idx(position), 1);
   }
 
@@ -312,6 +317,10 @@ class Replay {
       state(at.position).clock.comm(now_, -1);
       end_step(at, operation_name(programs_[at.position].step(at.node).work));
     }
+  }
+
+  bool is_quiet(At at) const {
+    return programs_[at.position].plan().groups[idx(group_of(collective_of(at)))].copy_engine;
   }
 
   const Collective& collective_of(At at) const {
@@ -364,6 +373,7 @@ class Replay {
     }
     transfers_.push_back({id, static_cast<std::int32_t>(ends[0]), static_cast<std::int32_t>(ends[1]), source,
                           target, size, cap});
+    transfers_.back().quiet = is_quiet(late);
     // What was measured has the latency in it.
     const double latency = measured.empty() ? latency_ns : 0;
     push(now_ + latency, EventKind::flow_start, late, number);
@@ -402,7 +412,7 @@ class Replay {
     if (slows_transfers()) {
       for (const std::size_t position : ends_of(transfer)) state(position).flows.push_back(flow);
     }
-    if (transfer.from < 0) return;
+    if (transfer.from < 0 || transfer.quiet) return;
     add_transfers(idx(transfer.from), 1);
     add_transfers(idx(transfer.to), 1);
   }
@@ -418,7 +428,8 @@ class Replay {
   double cap_of(const Transfer& transfer) {
     const auto computes = [&](std::size_t position) { return !state(position).kernels.none(); };
     const auto ends = ends_of(transfer);
-    if (!slows_transfers() || std::none_of(ends.begin(), ends.end(), computes)) return transfer.cap;
+    if (!slows_transfers() || transfer.quiet || std::none_of(ends.begin(), ends.end(), computes))
+      return transfer.cap;
     const double alone = transfer.narrowest < 0
                              ? transfer.cap
                              : std::min(transfer.cap, topology_.capacities()[idx(transfer.narrowest)]);
@@ -451,13 +462,15 @@ class Replay {
     const Calls::World& world = calls_.world(call);
     if (transfer.from < 0) {
       if (--call.open > 0) return;
-      for (const std::int32_t position : world.positions) add_transfers(idx(position), -1);
+      if (!transfer.quiet) {
+        for (const std::int32_t position : world.positions) add_transfers(idx(position), -1);
+      }
       return end_call(transfer.call);
     }
     for (const std::int32_t end : {transfer.from, transfer.to}) {
       const std::size_t position = idx(end);
       TimedCall::Member& member = call.members[idx(world.member_of[position])];
-      add_transfers(position, -1);
+      if (!transfer.quiet) add_transfers(position, -1);
       if (--member.open > 0) continue;
       state(position).clock.comm(now_, -1);
       end_step({position, member.node}, transfer.narrowest < 0 ? "" : topology_.name(transfer.narrowest));

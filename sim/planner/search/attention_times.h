@@ -34,6 +34,7 @@ struct AttentionKey {
   Strategy::Rotation rotation;
   bool ulysses_inner, send_empty, per_document, input_dtype_gradients, input_dtype_merge;
   int slots, pieces;
+  Strategy::Transfers transfers;
   auto operator<=>(const AttentionKey&) const = default;
 };
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);

@@ -125,8 +125,11 @@ class Bound {
     const auto temporaries =
         std::count_if(plan_.buffers.begin(), plan_.buffers.end(),
                       [](const Buffer& buffer) { return buffer.kind == BufferKind::temporary; });
-    return (plan_.target.alignment_bytes - 1) * temporaries;
+    // Symmetric ones begin at multiples of 256 bytes, and their segment ends at one of 4096.
+    const std::int64_t symmetric = by_copy_engine() ? 255 * temporaries + 4095 : 0;
+    return (plan_.target.alignment_bytes - 1) * temporaries + symmetric;
   }
+  bool by_copy_engine() const { return strategy_.transfers == Strategy::Transfers::copy_engine; }
 
   std::int64_t core(bool backward) const {
     const std::int64_t n = sharding_.ring_size();
@@ -151,7 +154,9 @@ class Bound {
   std::int64_t ring(bool backward) const {
     const std::int64_t levels =
         strategy_.inner_ring > 1 && strategy_.inner_ring < sharding_.ring_size() ? 2 : 1;
-    return levels * strategy_.slots * kv_values_ * bytes_ +
+    // Copy engines send the rank's own block from a place of its own.
+    const std::int64_t own = by_copy_engine() ? 1 : 0;
+    return (levels * strategy_.slots + own) * kv_values_ * bytes_ +
            (backward ? (levels * 8 * dkv_values_ + dq_values_) * kF32 : 0);
   }
   std::int64_t pass_q(bool backward) const {
