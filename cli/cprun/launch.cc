@@ -352,6 +352,7 @@ std::string own_path() { return fs::read_symlink("/proc/self/exe").string(); }
 std::vector<std::string> rank_arguments(const LaunchRequest& request, const std::string& trace_folder) {
   std::vector<std::string> argv = {own_path(), "--as-rank", request.scenario};
   if (!trace_folder.empty()) argv.insert(argv.end(), {"--trace-folder", trace_folder});
+  if (!request.software.empty()) argv.insert(argv.end(), {"--software", request.software});
   if (request.verify) argv.emplace_back("--verify");
   if (request.checksums != Checksums::off) argv.push_back(str("--checksums=", name(request.checksums)));
   if (request.hash_host) argv.emplace_back("--hash-hosts");
@@ -392,7 +393,8 @@ void merge(const std::string& folder, const std::string& trace) {
 
 int run_scenario(const LaunchRequest& request) {
   const proto::Scenario scenario = read_scenario_file(request.scenario);
-  nccl_options(scenario.nccl());  // throws if they make no sense, before anything is started
+  nccl_options(scenario.nccl(),
+               request.software);  // throws if they make no sense, before anything is started
   const std::string trace = trace_path(request.trace, request.nnodes, request.node_rank);
   require_writable("--trace", trace);
   const int world = world_size(request, scenario), here = world / request.nnodes;

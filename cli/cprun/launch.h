@@ -27,6 +27,7 @@ struct LaunchRequest {
   std::string log_dir;
   std::string trace;  // a file; empty: none
   bool verify = false;
+  std::string software;                  // as in RankOptions
   Checksums checksums = Checksums::off;  // as in RankOptions
   std::string backend = "gloo";          // one of runtime::backends()
   bool allow_shared_gpu = false;         // several ranks on one GPU

@@ -117,6 +117,11 @@ void add_flags(FlagSet app, Flags& flags) {
       "--cuda-graphs", launch.cuda_graphs,
       "With nccl: make a CUDA graph of each plan, which the run that counts launches as one. Two runs "
       "come before it. Times are those of the whole plan then");
+  app.add_option(
+         "--software", launch.software,
+         "With nccl: software profile whose max_ctas collectives have where the scenario sets neither "
+         "min_ctas nor max_ctas, for example that which cprun profile wrote [NCCL's own choice]")
+      .type_name("NAME|FILE.txtpb");
   app.add_flag("--verify", launch.verify,
                "Run the same scenario on the simulated fabric too, and compare traces and results");
   app.add_flag(
@@ -209,6 +214,7 @@ int run(Flags& flags) {
     const auto job = runtime::job_environment();
     if (!job) throw InvalidInput("--as-rank is for cprun's own ranks; start cprun without it");
     flags.rank.scenario = launch_request.scenario;
+    flags.rank.software = launch_request.software;
     flags.rank.check_results = launch_request.verify;
     flags.rank.hash_host = launch_request.hash_host;
     flags.rank.warm_up = launch_request.warm_up;

@@ -6,6 +6,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/cost/cluster/read_software.h"
 
 namespace cp::cli {
 namespace {
@@ -21,8 +22,12 @@ int ctas(const char* field, int value) {
 
 }  // namespace
 
-runtime::NcclCommOptions nccl_options(const proto::Nccl& nccl) {
+runtime::NcclCommOptions nccl_options(const proto::Nccl& nccl, const std::string& software) {
   runtime::NcclCommOptions options;
+  if (!software.empty() && !nccl.has_min_ctas() && !nccl.has_max_ctas()) {
+    const auto max_ctas = static_cast<int>(sim::find_software(software).max_ctas);
+    if (max_ctas > 0) options.max_ctas = max_ctas;
+  }
   if (nccl.has_min_ctas()) options.min_ctas = ctas("min_ctas", nccl.min_ctas());
   if (nccl.has_max_ctas()) options.max_ctas = ctas("max_ctas", nccl.max_ctas());
   if (options.min_ctas && options.max_ctas && *options.min_ctas > *options.max_ctas) {

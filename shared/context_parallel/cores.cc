@@ -22,6 +22,12 @@ const CoreFacts& facts(Core core) {
   return *kCores[at];
 }
 
+bool arrives_in_turn(const Strategy& strategy, int cp) {
+  const CoreFacts& core = facts(strategy.core);
+  return cp > strategy.ulysses_degree && core.rotates != Rotates::nothing &&
+         !(core.has_rotation && strategy.rotation == Strategy::Rotation::all_gather);
+}
+
 std::string_view name(Core core) { return facts(core).name; }
 
 }  // namespace cp

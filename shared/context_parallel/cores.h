@@ -101,4 +101,8 @@ struct CoreFacts {
 std::span<const CoreFacts* const> all_cores();
 const CoreFacts& facts(Core core);
 
+// Whether blocks arrive one after the other, so that Strategy::slots means something: of a ring or pass_q, on
+// several ranks of the ring axis.
+bool arrives_in_turn(const Strategy& strategy, int cp);
+
 }  // namespace cp

@@ -235,10 +235,15 @@ class MemoryModel {
     if (layout_.cp == 1) return delta;
     const Strategy& strategy = layout_.strategy;
     const int ulysses = strategy.ulysses_degree, ring = layout_.cp / ulysses;
+    // Of what comes in pieces, one is computed on while the next one travels.
+    const std::int64_t pieces = strategy.pieces, at_once = std::min<std::int64_t>(2, pieces);
+    const auto in_flight = [&](std::int64_t of_all) { return of_all * at_once / pieces; };
     // Packing on both sides of an all-to-all, and the gradients of what was kept.
-    const std::int64_t bytes = delta + (ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
+    const std::int64_t bytes =
+        delta + in_flight(ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
     if (ring == 1) return bytes;
-    return bytes + facts(strategy.core).workspace_bytes(strategy, {ring, q, kv, width_, training_});
+    return bytes + facts(strategy.core)
+                       .workspace_bytes(strategy, {ring, in_flight(q), in_flight(kv), width_, training_});
   }
 
   // In the workload's dtype; and their gradient, or before it comes what the loss makes of them in f32.

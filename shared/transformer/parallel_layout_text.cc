@@ -18,8 +18,8 @@ namespace {
 constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp"};
 // Beside those of degree_keys().
 constexpr std::string_view kKeys =
-    "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, sharding, zero, "
-    "order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, "
+    "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, slots, pieces, "
+    "sharding, zero, order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, "
     "activations";
 
 int parse_number(std::string_view text, std::string_view key) {
@@ -98,6 +98,7 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
   text.word("rotation", "exchange", Strategy::Rotation::exchange, "all_gather",
             Strategy::Rotation::all_gather, layout.strategy.rotation);
   text.word("axis_order", "ulysses_inner", true, "ring_inner", false, layout.strategy.ulysses_inner);
+  text.number("slots", layout.strategy.slots), text.number("pieces", layout.strategy.pieces);
 }
 
 void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) {
@@ -110,6 +111,8 @@ void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) 
   if (!strategy.ulysses_inner) items.push_back({"axis_order", "ring_inner"});
   if (strategy.rotation == Strategy::Rotation::all_gather) items.push_back({"rotation", "all_gather"});
   items.push_back({"balance", to_string(strategy.balance)});
+  if (strategy.slots > kLeastSlots) items.push_back({"slots", str(strategy.slots)});
+  if (strategy.pieces > 1) items.push_back({"pieces", str(strategy.pieces)});
 }
 
 }  // namespace

@@ -77,6 +77,11 @@ FixedKeys keys_of_choices() {
          fixed.rotation = one_of(text, "exchange", exchange, "all_gather", all_gather);
        }},
       {"balance", [](Fixed& fixed, Text text) { fixed.balance = parse_balance(text); }},
+      {"slots",
+       [](Fixed& fixed, Text text) {
+         fixed.slots = static_cast<int>(parse_whole("--fix slots", text, kLeastSlots, kMostSlots));
+       }},
+      {"pieces", number(&Fixed::pieces, "pieces")},
       {"sharding", [](Fixed& fixed, Text text) { fixed.sharding = parse_sharding(text); }},
       {"order", [](Fixed& fixed, Text text) { fixed.order = parse_axis_order(text); }},
       {"micro_batch",
@@ -178,6 +183,7 @@ std::string fixed_text(const sim::Fixed& fixed) {
     words.push_back(str("rotation=", gathers ? "all_gather" : "exchange"));
   }
   add_text("balance", fixed.balance);
+  add("slots", fixed.slots), add("pieces", fixed.pieces);
   if (fixed.sharding) words.push_back(str("sharding=", sim::to_string(*fixed.sharding)));
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);

@@ -125,6 +125,8 @@ TEST(PlanRequest, EveryPartOfALayoutCanBeFixed) {
                            "axis_order=ring_inner",
                            "rotation=all_gather",
                            "balance=head_tail",
+                           "slots=3",
+                           "pieces=2",
                            "sharding=dp_shard_cp",
                            "order=tp-cp-pp-dp",
                            "micro_batch=2",

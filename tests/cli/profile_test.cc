@@ -1,5 +1,7 @@
 // What `cprun profile` is made of, without a device.
 #include <algorithm>
+#include <fstream>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -8,6 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/cprun/nccl_options.h"
+#include "cli/cprun/profile/channel_choice.h"
 #include "cli/cprun/profile/device_profile.h"
 #include "cli/cprun/profile/profile_points.h"
 #include "cli/cprun/profile/profile_rows.h"
@@ -21,6 +25,7 @@
 #include "sim/cost/timeline/kernel_cost.h"
 #include "sim/present/plan/answer_json.h"
 #include "sim/present/plan/plan_inputs.h"
+#include "tests/cli/cpsim_process.h"
 #include "tests/support/example_answer.h"
 
 namespace cp::cli {
@@ -397,6 +402,77 @@ TEST(SoftwareProfile, CountsTheLibrarysOwnChannelsAndNoMoreThanAll) {
   const auto profile = measured_software("mine", rows, some_machine());
   ASSERT_TRUE(profile);
   EXPECT_EQ(profile->software.forward_progress, 1);
+}
+
+// A row of attention beside a collective: what one call of each takes.
+ProfileRow beside(int channels, std::int64_t bytes, double attention_us, double collective_us) {
+  ProfileRow row{BesidePoint{{"exchange", bytes}, AttentionPoint{}, channels},
+                 {9, attention_us, attention_us, attention_us}};
+  row.kernel_alone = {9, 90, 90, 90}, row.collective_alone = {9, 40, 40, 40};
+  row.collective_beside = {9, collective_us, collective_us, collective_us};
+  return row;
+}
+
+// Of 2 channels attention keeps most, and transfers take longest; the sums are 150, 140 and 160.
+TEST(ChannelChoice, IsTheLeastTotalOfAttentionAndTransfers) {
+  std::vector<ProfileRow> rows = {beside(0, 1 << 20, 100, 50), beside(8, 1 << 20, 95, 45),
+                                  beside(2, 1 << 20, 90, 70)};
+  ChannelChoice choice = choose_channels(rows);
+  EXPECT_EQ(choice.channels, 8);
+  EXPECT_EQ(choice.pairs, 1U);
+  EXPECT_EQ(choice.total_us, (std::map<int, double>{{0, 150}, {2, 160}, {8, 140}}));
+  // The second pair is measured with 2 channels and as the library chooses alone: 8 does not count any more.
+  rows.push_back(beside(0, 1 << 24, 300, 200)), rows.push_back(beside(2, 1 << 24, 200, 210));
+  choice = choose_channels(rows);
+  EXPECT_EQ(choice.channels, 2);
+  EXPECT_EQ(choice.total_us, (std::map<int, double>{{0, 650}, {2, 570}}));
+  // Where both did not overlap there is no time.
+  rows.push_back(beside(8, 1 << 24, 1, 1)), rows.back().collective_beside = {};
+  EXPECT_EQ(choose_channels(rows).channels, 2);
+}
+
+TEST(ChannelChoice, IsTheLibrarysWhereNothingIsBetter) {
+  EXPECT_EQ(choose_channels({}).channels, 0);
+  EXPECT_EQ(choose_channels({beside(0, 1 << 20, 100, 50), beside(4, 1 << 20, 100, 50)}).channels, 0);
+  EXPECT_EQ(choose_channels({beside(4, 1 << 20, 1, 1)}).channels, 0) << "without its own to compare with";
+  ProfileRow product = beside(4, 1 << 20, 1, 1);
+  std::get<BesidePoint>(product.point).kernel = ProductPoint{64, 64, 64};
+  EXPECT_EQ(choose_channels({beside(0, 1 << 20, 100, 50), product}).channels, 0) << "no attention";
+}
+
+TEST(ChannelChoice, GoesIntoTheSoftwareWithWhatIsKeptThen) {
+  const std::vector<ProfileRow> rows = {beside(0, 1 << 20, 100, 50), beside(8, 1 << 20, 95, 45)};
+  const auto profile = measured_software("mine", rows, some_machine());
+  ASSERT_TRUE(profile);
+  EXPECT_THAT(profile->measured, ElementsAre("forward_progress", "max_ctas"));
+  EXPECT_EQ(profile->software.max_ctas, 8);
+  EXPECT_DOUBLE_EQ(profile->software.forward_progress, 90.0 / 95);
+  const sim::SoftwareProfile read = sim::read_software(profile->text, "mine.software.txtpb");
+  EXPECT_EQ(read.max_ctas, 8);
+  EXPECT_THAT(sim::find_source(read.sources, "max_ctas")->provenance.source,
+              HasSubstr("1 pairs: 150 us with as many as NCCL chooses, 140 us with 8"));
+  ProfileMachine shared = some_machine();
+  shared.world.shared_gpu = true;
+  EXPECT_FALSE(measured_software("mine", rows, shared));
+}
+
+// For cprun --software; what the scenario says comes first.
+TEST(ChannelChoice, IsThatOfTheCommunicatorsUnlessTheScenarioSaysMore) {
+  EXPECT_EQ(nccl_options({}).max_ctas, std::nullopt);
+  EXPECT_EQ(nccl_options({}, "cprun").max_ctas, std::nullopt) << "nothing was measured";
+  const TemporaryFolder folder;
+  const std::string mine = folder.file("mine.software.txtpb");
+  const auto profile =
+      measured_software("mine", {beside(0, 1 << 20, 100, 50), beside(8, 1 << 20, 95, 45)}, some_machine());
+  std::ofstream(mine) << profile->text;
+  EXPECT_EQ(nccl_options({}, mine).max_ctas, 8);
+  EXPECT_EQ(nccl_options({}, mine).min_ctas, std::nullopt);
+  proto::Nccl nccl;
+  nccl.set_min_ctas(12);
+  EXPECT_EQ(nccl_options(nccl, mine).max_ctas, std::nullopt);
+  EXPECT_EQ(nccl_options(nccl, mine).min_ctas, 12);
+  nccl.clear_min_ctas(), nccl.set_max_ctas(3);
+  EXPECT_EQ(nccl_options(nccl, mine).max_ctas, 3);
 }
 
 TEST(SoftwareProfile, OfRanksOfOneGpuSaysNothingOfWhatOverlaps) {

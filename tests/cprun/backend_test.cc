@@ -1,4 +1,6 @@
 // cprun --backend: what is missing is said, by name, before anything waits.
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,6 +75,21 @@ TEST(CprunBackend, OptionsOfNcclThatMakeNoSenseAreNamed) {
                  "nccl.cta_policy: \"none\" is unknown; use one of default, efficiency");
   expect_refused({with_nccl(folder, "cta_policy: \"zero\"")},
                  "use attention { transfers: \"copy_engine\" }, or \"efficiency\"");
+}
+
+// As cprun profile writes it. What it means for the communicators: tests/cli/profile_test.cc.
+TEST(CprunBackend, TakesASoftwareProfile) {
+  const TemporaryFolder folder;
+  const auto profile = [&](const char* name, const char* ctas) {
+    const std::string path = folder.file(name);
+    std::ofstream(path) << "name: \"mine\" like: \"cprun\" max_ctas { value: " << ctas
+                        << " origin: measured source: \"cprun profile\" }\n";
+    return path;
+  };
+  const ProgramEnd end = cprun({"--verify", "--software", profile("mine.txtpb", "6"), ring(folder)});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  expect_refused({"--software", profile("half.txtpb", "2.5"), ring(folder)},
+                 "2.5 is no whole number; use 1 to 64, or 0");
 }
 
 // The fabric and Gloo have no use for them, and run the same plans.

@@ -38,8 +38,9 @@ void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
 void pick_and_check(const PlanQuestion& question) {
   const LayoutSpace space(question);
   const ParallelLayout family = pick("family", rc::gen::elementOf(space.families()));
-  const ParallelLayout layout = pick("layout", rc::gen::elementOf(space.members(family)));
-  RC_PRE(!refuse(question.model, question.workload, layout));
+  const ParallelLayout member = pick("layout", rc::gen::elementOf(space.members(family)));
+  RC_PRE(!refuse(question.model, question.workload, member));
+  const ParallelLayout layout = pick("pieces and slots", rc::gen::elementOf(space.overlaps(member)));
   RC_LOG() << to_string(layout);
   expect_bounded(question, family, layout);
 }

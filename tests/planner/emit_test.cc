@@ -417,6 +417,38 @@ TEST(EmitCprun, WindowsAndTheAbsenceOfContextParallelismAreSaid) {
   EXPECT_EQ(run.strategy(), "");
 }
 
+// What the search chose, and what the profile of the software measured, reach cprun.
+TEST(EmitCprun, PiecesSlotsAndChannelsAreSaid) {
+  const EmitCase request = {"llama-3.1-8b", "cp=4,strategy=all_gather,pieces=4"};
+  EmitContext context{request.model, 1, 4};
+  context.max_ctas = 6;
+  const auto scenario = [&](const char* layout) {
+    const Emitted out = emit(Framework::cprun, find_model(request.model).model, request.workload,
+                             parse_parallel_layout(layout), context);
+    return read_scenario_text(out.text, "f");
+  };
+  EXPECT_EQ(scenario("cp=4,strategy=all_gather,pieces=4").run().pieces(), 4);
+  EXPECT_EQ(scenario("cp=4,strategy=ring,slots=3").run().slots(), 3);
+  EXPECT_EQ(scenario("cp=4,strategy=ring").nccl().max_ctas(), 6);
+  context.max_ctas = 0;
+  EXPECT_FALSE(scenario("cp=4,strategy=ring").has_nccl());
+  EXPECT_FALSE(scenario("cp=4,strategy=ring").run().has_slots());
+}
+
+// Frameworks have no word for either, and say so.
+TEST(EmitErrors, PiecesAndSlotsAreLostOnFrameworks) {
+  for (const Framework framework : {Framework::megatron, Framework::torchtitan}) {
+    const EmitCase request = {"llama-3.1-8b", "cp=4,strategy=all_gather,balance=head_tail,pieces=2"};
+    EXPECT_THAT(emitted(framework, request).cannot,
+                Contains(HasSubstr("pieces=2: it moves all heads at once")));
+    const EmitCase ring = {"llama-3.1-8b", "cp=4,strategy=ring,balance=head_tail,slots=3"};
+    EXPECT_THAT(emitted(framework, ring).cannot, Contains(HasSubstr("slots=3: it has no choice of them")));
+  }
+  const EmitCase ulysses = {"llama-3.1-8b", "cp=4,strategy=ulysses,pieces=2"};
+  EXPECT_THAT(emitted(Framework::deepspeed, ulysses).cannot,
+              Contains(HasSubstr("pieces=2: it moves all heads at once")));
+}
+
 // ---- errors ----
 
 TEST(EmitErrors, SayWhatWouldWork) {

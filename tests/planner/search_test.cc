@@ -116,7 +116,9 @@ TEST(Search, NoVariantOfTheBestTiesAndIsFreer) {
     Evaluator evaluator(question);
     std::vector<Candidate> all;
     for (const Candidate& best : answer.best) {
-      for (const ParallelLayout& member : space.members(best.layout)) {
+      for (ParallelLayout member : space.members(best.layout)) {
+        member.strategy.pieces = best.layout.strategy.pieces;  // chosen for each (overlap_test.cc)
+        member.strategy.slots = best.layout.strategy.slots;
         // Of chunks alone the fewest stand for the others that free no more than a step.
         if (!(member.strategy == best.layout.strategy) || member.loss_chunks != best.layout.loss_chunks)
           continue;

@@ -100,7 +100,7 @@ class RankProgram {
   runtime::RankRunOptions run_options(const proto::Scenario& scenario) {
     runtime::RankRunOptions options;
     auto nccl = std::make_shared<runtime::NcclBackendOptions>();
-    nccl->gpu = gpu_, nccl->communicators = nccl_options(scenario.nccl());
+    nccl->gpu = gpu_, nccl->communicators = nccl_options(scenario.nccl(), options_.software);
     nccl->graphs = options_.cuda_graphs;
     nccl->on_refused_graph = [](const std::string& why) { std::fprintf(stderr, "note: %s\n", why.c_str()); };
     options.device.own = std::move(nccl);

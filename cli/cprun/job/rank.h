@@ -13,6 +13,7 @@ namespace cp::cli {
 
 struct RankOptions {
   std::string scenario;        // path
+  std::string software;        // name or path of a software profile, whose max_ctas counts; empty: none
   std::string trace_folder;    // for rank-N.cptrace; empty: no trace is written
   bool check_results = false;  // compares with the results of one device, which takes time and memory
   bool hash_host = false;      // leaves the host's name out of the trace

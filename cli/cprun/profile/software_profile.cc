@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/cprun/profile/channel_choice.h"
 #include "shared/base/text.h"
 #include "sim/cost/cluster/read_software.h"
 
@@ -81,6 +82,25 @@ class Software {
     result_.measured.emplace_back(field);
   }
 
+  // Sets max_ctas; nothing where the library's own choice is as good as any.
+  void set(const ChannelChoice& choice) {
+    if (choice.channels == 0) return;
+    result_.software.max_ctas = choice.channels;
+    std::vector<std::string> totals;
+    for (const auto& [channels, total_us] : choice.total_us) {
+      totals.push_back(fmt::format("{:.4g} us with {}", total_us,
+                                   channels == 0 ? "as many as NCCL chooses" : str(channels)));
+    }
+    std::vector<sim::Source>& sources = result_.software.sources;
+    std::erase_if(sources, [](const sim::Source& known) { return known.field == "max_ctas"; });
+    sources.push_back(
+        {"max_ctas",
+         {sim::Origin::measured,
+          str(source_of(machine_), ": least total of attention and transfers beside each other, ",
+              choice.pairs, " pairs: ", join(totals, ", "))}});
+    result_.measured.emplace_back("max_ctas");
+  }
+
   std::optional<MeasuredSoftware> result(const std::string& comments) {
     if (result_.measured.empty()) return std::nullopt;
     std::sort(result_.measured.begin(), result_.measured.end());
@@ -104,9 +124,13 @@ std::optional<MeasuredSoftware> measured_software(const std::string& name,
   Software software(name, machine);
   std::map<int, KeptSpeeds> kept;
   if (!machine.world.shared_gpu) kept = kept_by_channels(rows);
+  ChannelChoice choice;
+  if (!machine.world.shared_gpu) choice = choose_channels(rows);
+  software.set(choice);
+  const KeptSpeeds& chosen = kept[choice.channels];
   const char* beside = "share of its speed beside a collective";
-  software.set("forward_progress", &SoftwareProfile::forward_progress, kept[0].attention_forward, 1, beside);
-  software.set("backward_progress", &SoftwareProfile::backward_progress, kept[0].attention_backward, 1,
+  software.set("forward_progress", &SoftwareProfile::forward_progress, chosen.attention_forward, 1, beside);
+  software.set("backward_progress", &SoftwareProfile::backward_progress, chosen.attention_backward, 1,
                beside);
   software.set("merge_passes", &SoftwareProfile::merge_passes, passes_of(rows, MemoryPoint::Kernel::merge),
                100, "a merge over a copy of as many bytes");

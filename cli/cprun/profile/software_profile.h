@@ -21,14 +21,17 @@ struct MeasuredSoftware {
 // Returns the preset "cprun", with these fields replaced by what was measured; or nothing, if no row says
 // anything of them.
 //
+//   max_ctas                              how many channels collectives should have beside attention
+//                                         (channel_choice.h), if that is better than the library's choice;
+//                                         cprun --software takes it, and cpsim plan --emit cprun writes it
 //   forward_progress, backward_progress   medians of the share of its speed that attention keeps beside
-//                                         collectives, with the number of channels that the library chooses;
-//                                         the comments of the text have the other numbers of channels
+//                                         collectives, with the number of channels that was chosen; the
+//                                         comments of the text have the other numbers of channels
 //   merge_passes, pack_passes             medians of their times over that of a copy that moves as many bytes
 //   kernel_issue_us, collective_issue_us, transfer_issue_us
 //                                         medians of the time that the host takes to issue a small one, in us
 //
-// If ranks share a GPU, the first two stay as the preset has them. The function throws nothing of its own.
+// If ranks share a GPU, the first three stay as the preset has them. The function throws nothing of its own.
 std::optional<MeasuredSoftware> measured_software(const std::string& name,
                                                   const std::vector<ProfileRow>& rows,
                                                   const ProfileMachine& machine);

@@ -136,6 +136,7 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
                                  sim::usable_bytes(question),
                                  question.software.linear_precision == sim::LinearPrecision::nvfp4,
                                  question.software.fp8_cache,
+                                 static_cast<int>(question.software.max_ctas),
                                  sim::prediction(question.workload.phase, candidate)};
   const sim::Emitted emitted = value_of("--emit", flags.emit, [&] {
     return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, candidate.layout,

@@ -1,6 +1,7 @@
 #include "sim/cost/cluster/software.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
@@ -20,6 +21,8 @@ std::vector<FieldError> software_errors(const SoftwareProfile& software) {
   for_each_parameter(software, check);
   for_each_number_of_facts(software, check);
   for_each_optional_number(software, check);
+  if (software.max_ctas != std::floor(software.max_ctas))
+    errors.push_back({"max_ctas", str(software.max_ctas, " is no whole number; use 1 to 64, or 0")});
   const std::vector<std::string>& names = strategy_names();
   if (std::find(names.begin(), names.end(), software.strategy) == names.end()) {
     const std::vector<std::string_view> views(names.begin(), names.end());

@@ -51,6 +51,11 @@ struct SoftwareProfile {
   // What the allocator reserves beyond what is allocated, as a share of the latter, in [0, 1].
   double allocator_slack = 0.02;
 
+  // The most CTAs (thread blocks, one for each channel) that a collective of NCCL may take, from 1 to 64, as
+  // `cprun profile` chose it (cli/cprun/profile/channel_choice.h). The timeline does not read it: what it
+  // changes is measured with it. 0: NCCL chooses.
+  double max_ctas = 0;
+
   // ---- facts and free parameters of software that serves; a profile may leave them out
   // Whose all-reduce tensor-parallel ranks of one NVLink domain use, if the cluster's rates have it. "nccl"
   // is the library's own. With any other one, a reduce-scatter and the gather after it become one all-reduce.

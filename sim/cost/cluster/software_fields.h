@@ -47,6 +47,7 @@ void for_each_optional_number(AnySoftware& software, Visit&& visit) {
   visit("rotary_passes", software.rotary_passes, Range{1, 100});
   visit("loss_passes", software.loss_passes, Range{1, 100});
   visit("optimizer_passes", software.optimizer_passes, Range{1, 100});
+  visit("max_ctas", software.max_ctas, Range{0, 64});
   visit("step_host_us", software.step_host_us, Range{0, 1e6});
   visit("request_host_us", software.request_host_us, Range{0, 1e6});
 }

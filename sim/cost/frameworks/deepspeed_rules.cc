@@ -48,6 +48,7 @@ constexpr FrameworkRule kDeepspeedRules[] = {
        said.layout.strategy = whole_ulysses(said.layout.cp);
        return str("strategy ", asked, ": it is Ulysses over all ", said.layout.cp, " ranks");
      }},
+    {RulePart::strategy, "pieces", "1", "deepspeed/sequence/layer.py: DistributedAttention", lost_pieces},
     {RulePart::recompute, "recompute", "none, full", "gradient_checkpointing_enable() of transformers",
      [](FrameworkCase& said) {
        const Recompute asked = said.layout.recompute;

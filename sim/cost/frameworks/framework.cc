@@ -123,6 +123,17 @@ std::string lost_core(FrameworkCase& said, Framework framework) {
   return str(asked, ": ", word, " ", instead.how);
 }
 
+std::string lost_pieces(FrameworkCase& said) {
+  const int pieces = said.layout.cp == 1 ? 1 : std::exchange(said.layout.strategy.pieces, 1);
+  return pieces == 1 ? "" : str("pieces=", pieces, ": it moves all heads at once");
+}
+
+std::string lost_slots(FrameworkCase& said) {
+  const int slots =
+      said.layout.cp == 1 ? kLeastSlots : std::exchange(said.layout.strategy.slots, kLeastSlots);
+  return slots == kLeastSlots ? "" : str("slots=", slots, ": it has no choice of them");
+}
+
 std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead) {
   const int chunks = std::exchange(said.layout.loss_chunks, 1);
   return chunks == 1 ? "" : str("the loss in ", chunks, " chunks: ", instead);

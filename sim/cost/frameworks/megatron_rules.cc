@@ -104,6 +104,8 @@ constexpr FrameworkRule kMegatronRules[] = {
        return asked == balance ? std::string()
                                : str("balance ", to_string(asked), ": batches are always split head_tail");
      }},
+    {RulePart::strategy, "pieces", "1", kContextParallel, lost_pieces},
+    {RulePart::strategy, "slots", "2", kContextParallel, lost_slots},
     {RulePart::recompute, "recompute",
      "none, full and every:K (as many layers, the first ones of each stage); selective of a model with "
      "experts",

@@ -89,6 +89,8 @@ constexpr FrameworkRule kTorchtitanRules[] = {
                   ? std::string()
                   : str("balance ", to_string(asked), ": causal attention is always split head_tail");
      }},
+    {RulePart::strategy, "pieces", "1", kRotate, lost_pieces},
+    {RulePart::strategy, "slots", "2", kRotate, lost_slots},
     {RulePart::recompute, "recompute", "none, full, every:K",
      "activation_checkpoint: none, full, selective with a number",
      [](FrameworkCase& said) -> std::string {

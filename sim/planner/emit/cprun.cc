@@ -69,6 +69,7 @@ EmittedBody emit_cprun(const EmitRequest& request) {
   set_problem(attention_problem(request.model, request.workload, layout), run);
   if (layout.cp > 1) set_strategy(layout.strategy, layout.cp, run);
   run.set_backward(request.workload.phase == Phase::training);
+  if (request.context.max_ctas > 0) scenario.mutable_nccl()->set_max_ctas(request.context.max_ctas);
   out.text = write_scenario_text(scenario);
   return out;
 }

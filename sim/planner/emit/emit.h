@@ -26,6 +26,7 @@ struct EmitContext {
   std::int64_t usable_bytes = 0;  // of one GPU, for everything but the context
   bool nvfp4_products = false;    // products that would be in FP8 are in 4 bits
   bool fp8_cache = false;         // keys and values are kept in 8 bits, whatever the workload says
+  int max_ctas = 0;  // of NCCL's collectives, as the software was measured with (SoftwareProfile::max_ctas)
   // What is predicted for the layout as it was planned: "15.5 ms between tokens (13.9 ms to 17.6 ms), 12.1 s
   // to the first". It becomes a comment, too, if the framework runs the whole model.
   std::string predicted = {};

@@ -43,9 +43,14 @@ AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, Atte
   attention.problem = attention_problem(question_.model, question_.workload, layout);
   attention.ranks = RankGroups(layout, self).cp_group();
   if (layout.cp > 1) attention.strategy = layout.strategy;
+  attention.keep_for_backward = question_.workload.phase == Phase::training;
   attention.options.lse = LsePlace::computed;
   const StepClock clock = replay_rank(attention_plan(attention, pass, self), question_.cluster, software_);
-  return {clock.time_ns - clock.exposed_ns(), clock.exposed_ns()};
+  AttentionTimes::Pass times{clock.time_ns - clock.exposed_ns(), clock.exposed_ns(), 0};
+  for (const StepClock::Exposed& exposed : clock.exposed) {
+    if (exposed.group == "ring") times.ring_ns += exposed.ns;
+  }
+  return times;
 }
 
 const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {
@@ -54,8 +59,8 @@ const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {
     const std::scoped_lock lock(mutex_);
     if (const auto found = known_.find(key); found != known_.end()) return found->second;
   }
-  const AttentionTimes times{replayed(layout, AttentionPass::forward),
-                             replayed(layout, AttentionPass::backward)};
+  AttentionTimes times{replayed(layout, AttentionPass::forward), {}};
+  if (question_.workload.phase == Phase::training) times.backward = replayed(layout, AttentionPass::backward);
   const std::scoped_lock lock(mutex_);
   return known_.try_emplace(key, times).first->second;
 }

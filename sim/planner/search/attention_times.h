@@ -17,6 +17,7 @@ struct AttentionTimes {
   struct Pass {
     double kernels_ns = 0;  // while some kernel runs
     double exposed_ns = 0;  // while no kernel runs
+    double ring_ns = 0;     // of that, waiting for what moves along the ring axis
   };
   Pass forward, backward;
 };
@@ -45,7 +46,8 @@ class AttentionTimer {
   explicit AttentionTimer(const PlanQuestion& question)
       : question_(question), software_(without_host(question.software)) {}
 
-  // Returns the times of the rank that has most pairs, in training. The reference stays valid.
+  // Returns the times of the rank that has most pairs, in training or in a prefill, which has no backward
+  // pass. The reference stays valid.
   const AttentionTimes& of(const ParallelLayout& layout);
 
  private:

@@ -47,6 +47,15 @@ Strides strides_of(const ParallelLayout& layout) {
   return strides;
 }
 
+// The smallest of a strategy's pieces, as a share of a rank's heads. Where ranks share a kv head, nothing is
+// claimed: the query heads that a piece has of it may be few.
+double least_piece(const Strategy& strategy, std::int64_t kv_heads) {
+  if (strategy.pieces == 1) return 1;
+  if (kv_heads % strategy.ulysses_degree != 0) return 0;
+  const std::int64_t of_rank = kv_heads / strategy.ulysses_degree;
+  return real(of_rank / strategy.pieces) / real(of_rank);
+}
+
 // Of the layers, at least.
 double recomputed_share(const ParallelLayout& layout, std::int64_t layers) {
   if (layout.recompute.kind == Recompute::Kind::full) return 1;
@@ -195,13 +204,18 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const std::int64_t stride = strides_of(layout).cp;
   const Ranks of_ulysses{strategy.ulysses_inner ? stride : stride * ring, ulysses},
       of_ring{strategy.ulysses_inner ? stride * ulysses : stride, ring};
-  // q, k and v to heads, out to rows; dout to heads, dq, dk and dv to rows.
+  // q, k and v to heads, out to rows; dout to heads, dq, dk and dv to rows. In pieces, nothing hides what the
+  // first one brings and the last one returns.
+  const double of_piece = least_piece(strategy, std::max<std::int64_t>(1, model.kv_heads / layout.tp));
+  const auto exposed_ns = [&](double bytes, const Ranks& ranks) {
+    return from_each_ns(of_piece * bytes, ranks);
+  };
   result.moved.forward_ns = result.moved.backward_ns =
-      2 * from_each_ns(q / ulysses, of_ulysses) + from_each_ns(kv / ulysses, of_ulysses);
+      2 * exposed_ns(q / ulysses, of_ulysses) + exposed_ns(kv / ulysses, of_ulysses);
   if (ring == 1) return result;
   const LeastTraffic traffic = facts(strategy.core).least_traffic(strategy, ring, q, kv);
   if (traffic.gathered_bytes > 0) {
-    const double gathered = from_each_ns(traffic.gathered_bytes, of_ring);
+    const double gathered = exposed_ns(traffic.gathered_bytes, of_ring);
     result.moved.forward_ns += gathered, result.moved.backward_ns += gathered;
   }
   if (traffic.hops > 0) {

@@ -21,7 +21,8 @@ bool gives_degrees(const Fixed& f) {
   return f.tp || f.cp || f.pp || f.ep || f.dp_shard || f.dp_replicate || f.virtual_stages;
 }
 bool gives_strategy(const Fixed& f) {
-  return f.strategy || f.ulysses_degree || f.inner_ring || f.ulysses_inner || f.rotation || f.balance;
+  return f.strategy || f.ulysses_degree || f.inner_ring || f.ulysses_inner || f.rotation || f.balance ||
+         f.slots || f.pieces;
 }
 
 // Of degrees: dp is another name of dp_shard.
@@ -85,6 +86,7 @@ constexpr NumberKey kNumbers[] = {
     {"virtual_stages", &Fixed::virtual_stages},
     {"ulysses_degree", &Fixed::ulysses_degree},
     {"inner_ring", &Fixed::inner_ring},
+    {"pieces", &Fixed::pieces},
     {"loss_chunks", &Fixed::loss_chunks},
     {"mlp_chunks", &Fixed::mlp_chunks},
 };
@@ -122,6 +124,7 @@ Fixed merged(const Fixed& question, const Fixed& given) {
     all.strategy = given.strategy, all.ulysses_degree = given.ulysses_degree;
     all.inner_ring = given.inner_ring, all.ulysses_inner = given.ulysses_inner;
     all.rotation = given.rotation, all.balance = given.balance;
+    all.slots = given.slots, all.pieces = given.pieces;
   }
   const auto take = [](auto& into, const auto& from) {
     if (from) into = from;
@@ -204,6 +207,9 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked, co
   ask();
   if (!completion.candidate && !of_keys.frameworks.empty()) {  // what they have no word for can be timed
     of_keys.frameworks.clear();
+    // Nobody asked for what no framework has.
+    if (!of_keys.fixed.pieces) of_keys.fixed.pieces = 1;
+    if (!of_keys.fixed.slots) of_keys.fixed.slots = kLeastSlots;
     ask();
   }
   if (completion.candidate) {

@@ -109,7 +109,10 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
   for (const ParallelLayout& family : by_strategy) {
     for (const ParallelLayout& layout : space.members(family)) {
       look_at_stop();
-      if (!refuse(question.model, question.workload, layout) && fits(memory(layout))) return layout;
+      if (refuse(question.model, question.workload, layout)) continue;
+      for (const ParallelLayout& choice : space.overlaps(layout)) {
+        if (fits(memory(choice))) return choice;
+      }
     }
   }
   return std::nullopt;

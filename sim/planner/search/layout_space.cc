@@ -35,12 +35,16 @@ std::vector<std::string> axes_of(const ParallelLayout& layout) {
   return axes;
 }
 
+constexpr int kPieces[] = {1, 2, 4, 8};  // that a search tries
+
 }  // namespace
 
 LayoutSpace::LayoutSpace(const PlanQuestion& question, bool every_choice)
     : question_(question),
       training_(question.workload.phase == Phase::training),
-      every_choice_(every_choice) {}
+      every_choice_(every_choice),
+      runs_plans_(find_framework(question.software.framework) == Framework::cprun &&
+                  question.frameworks.empty()) {}
 
 bool LayoutSpace::can_be_said(const ParallelLayout& layout, RulePart part) const {
   return std::all_of(question_.frameworks.begin(), question_.frameworks.end(), [&](Framework framework) {
@@ -89,9 +93,9 @@ std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const 
       }
     }
   }
-  // These two keys belong to the strategy, but they can contradict a family's cp. Such a family has no member
+  // These keys belong to the strategy, but they can contradict a family's cp. Such a family has no member
   // at all, and must not count as one that was looked at.
-  if (fixed.ulysses_degree || fixed.inner_ring)
+  if (fixed.ulysses_degree || fixed.inner_ring || fixed.pieces)
     std::erase_if(families, [&](const ParallelLayout& family) { return all_strategies(family).empty(); });
   if (families.empty()) {
     throw InvalidInput(str("the degrees that are fixed do not fit ", world,
@@ -274,6 +278,16 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
   if (fixed.inner_ring) {
     std::erase_if(all, [&](const Strategy& strategy) { return strategy.inner_ring != *fixed.inner_ring; });
   }
+  const AttentionProblem problem = attention_problem(question_.model, question_.workload, family);
+  for (Strategy& strategy : all) {
+    if (fixed.slots && arrives_in_turn(strategy, family.cp)) strategy.slots = *fixed.slots;
+    if (fixed.pieces && most_pieces(problem, family.cp, strategy) > 1) strategy.pieces = *fixed.pieces;
+  }
+  if (fixed.pieces) {
+    std::erase_if(all, [&](const Strategy& strategy) {
+      return strategy.pieces > most_pieces(problem, family.cp, strategy);
+    });
+  }
   // What is fixed, and what the software changes (as_run_by), can make two strategies equal.
   std::vector<Strategy> different;
   for (const Strategy& strategy : all) {
@@ -281,6 +295,39 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
       different.push_back(strategy);
   }
   return different;
+}
+
+int LayoutSpace::most_pieces_tried(const ParallelLayout& layout) const {
+  const int own = layout.strategy.pieces;
+  // Decoding moves next to nothing of attention.
+  if (layout.cp == 1 || !runs_plans_ || question_.workload.phase == Phase::decode || question_.fixed.pieces)
+    return own;
+  const int most =
+      most_pieces(attention_problem(question_.model, question_.workload, layout), layout.cp, layout.strategy);
+  int tried = own;
+  for (const int pieces : kPieces) {
+    if (pieces <= most) tried = std::max(tried, pieces);
+  }
+  return tried;
+}
+
+std::vector<ParallelLayout> LayoutSpace::overlaps(const ParallelLayout& layout) const {
+  const int most = most_pieces_tried(layout);
+  const bool more_slots = layout.cp > 1 && runs_plans_ && question_.workload.phase != Phase::decode &&
+                          !question_.fixed.slots && arrives_in_turn(layout.strategy, layout.cp);
+  std::vector<int> numbers{layout.strategy.pieces};
+  for (const int pieces : kPieces) {
+    if (pieces > numbers.back() && pieces <= most) numbers.push_back(pieces);
+  }
+  std::vector<ParallelLayout> all;
+  for (const int pieces : numbers) {
+    for (int slots = layout.strategy.slots; slots <= (more_slots ? kMostSlots : layout.strategy.slots);
+         ++slots) {
+      all.push_back(layout);
+      all.back().strategy.pieces = pieces, all.back().strategy.slots = slots;
+    }
+  }
+  return all;
 }
 
 std::vector<Recompute> LayoutSpace::all_recomputes(const ParallelLayout& family) const {

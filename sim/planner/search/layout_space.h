@@ -6,6 +6,8 @@
 //                 experts
 //   strategy      Ulysses of every degree with ring and all-gather; rings in rings; need_only, pass_q; with
 //                 the balances that suit them
+//   overlap       pieces 1, 2, 4, 8 of what comes at once; slots 2, 3 of blocks that arrive in turn. These
+//                 are no members: the search chooses them for each member (overlap.h)
 //   micro_batch   1, 2, 4, 8, 16 where they divide; virtual_stages 1, 2, 4; loss_chunks 1, 4, 16; recompute
 //                 every:2 and every:4 beside the other kinds
 //   zero          3, 2 and 1 of what is sharded without stages; with stages 1
@@ -53,6 +55,11 @@ class LayoutSpace {
   // each other, the fewest chunks first. Among members that differ in mlp_chunks or activations, fewer chunks
   // come first, and activations on the GPU before those in host memory.
   std::vector<ParallelLayout> members(const ParallelLayout& family) const;
+  // Returns the layout with each choice of pieces and slots that it may have, the fewest of both first. The
+  // layout must be a member, and legal. Only plans have these choices: other software that the question names
+  // takes its members as they are.
+  std::vector<ParallelLayout> overlaps(const ParallelLayout& layout) const;
+  int most_pieces_tried(const ParallelLayout& layout) const;  // the most that one of these has
   // Returns the member with the first strategy and, in all other choices, those that take least memory.
   ParallelLayout leanest_member(ParallelLayout family) const;
 
@@ -79,7 +86,7 @@ class LayoutSpace {
   void add_variants(ParallelLayout layout, std::vector<ParallelLayout>& families) const;
 
   const PlanQuestion& question_;
-  const bool training_, every_choice_;
+  const bool training_, every_choice_, runs_plans_;
 };
 
 }  // namespace cp::sim

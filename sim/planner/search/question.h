@@ -29,6 +29,8 @@ struct Fixed : ParallelConfig {
   std::optional<bool> ulysses_inner;
   std::optional<Strategy::Rotation> rotation;
   std::optional<Balance> balance;
+  // Of strategies that have them: blocks that arrive in turn, what comes at once (shared/context_parallel).
+  std::optional<int> slots, pieces;
   std::optional<Recompute> recompute;
   std::optional<ShardingGroup> sharding;
   std::optional<AxisOrder> order;

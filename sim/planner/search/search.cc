@@ -19,6 +19,7 @@
 #include "sim/planner/search/first_token.h"
 #include "sim/planner/search/layout_space.h"
 #include "sim/planner/search/nothing_fits.h"
+#include "sim/planner/search/overlap.h"
 #include "sim/planner/search/ranking.h"
 
 namespace cp::sim {
@@ -41,6 +42,7 @@ class Search {
         space_(question),
         bound_(question),
         attention_(question),
+        overlap_(question, space_, attention_),
         rules_(memory_rules(question)),
         usable_(usable_bytes(question)) {
     for (int thread = 0; thread < threads_; ++thread) {
@@ -103,6 +105,9 @@ class Search {
   }
 
   bool fits(const Memory& memory) const { return memory.used() - memory.context <= usable_; }
+  Memory memory(const ParallelLayout& layout) const {
+    return memory_of(question_.model, question_.workload, layout, rules_);
+  }
 
   // ---- families ----
 
@@ -255,13 +260,24 @@ class Search {
     std::int64_t chosen_step = 0;
     FamilyBound bound(bound_);
     LeastSavings least;
+    std::optional<Strategy> whole, in_pieces;  // of the members at hand, which stand next to each other
     for (const ParallelLayout& layout : space_.members(families_[family])) {
       look_at_stop();
       if (least.is_unneeded(layout)) {
         ++opened.unneeded;
         continue;
       }
-      const Memory memory = memory_of(question_.model, question_.workload, layout, rules_);
+      if (whole != layout.strategy)
+        whole = layout.strategy, in_pieces = overlap_.in_most_pieces(layout).strategy;
+      ParallelLayout cut = layout;
+      cut.strategy.pieces = in_pieces->pieces;
+      // What does not fit whole may do so in pieces.
+      Memory memory = this->memory(layout);
+      Memory without = memory;
+      without.attention = without.slack = 0;
+      const bool only_in_pieces =
+          !fits(memory) && cut.strategy.pieces > layout.strategy.pieces && fits(without);
+      if (only_in_pieces) memory = this->memory(cut);
       if (chosen && fits(memory)) {
         chosen->loss_chunks = layout.loss_chunks;
         if (*chosen == layout && memory_step(memory, usable_) == chosen_step) {
@@ -272,13 +288,13 @@ class Search {
       if (!fits(memory)) {
         ++opened.out_of_memory;
         if (!opened.leanest || memory.used() < opened.leanest_used)
-          opened.leanest = layout, opened.leanest_used = memory.used();
+          opened.leanest = only_in_pieces ? cut : layout, opened.leanest_used = memory.used();
         continue;
       }
       chosen = layout;
       least.fits(layout);
       chosen_step = memory_step(memory, usable_);
-      const double bound_ns = bound.ns(layout);
+      const double bound_ns = bound.ns(cut);
       if (needed(bound_ns, layout)) {
         opened.nodes.push_back({bound_ns, 0, family, layout});
       } else {
@@ -306,15 +322,23 @@ class Search {
     std::vector<std::optional<Candidate>> found(round.size());
     std::vector<double> prompt_us(round.size(), 0);
     const auto look_at_one = [&](std::size_t i, std::size_t thread) {
-      const ParallelLayout& layout = round[i];
       const bool sharper =
-          layout.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
-      if (sharper && !needed(bound_.ns(layout, attention_.of(layout)), layout)) return;
-      // Fewer tokens than ranks are read in no time that a limit could be meant for.
-      if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
-        prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
-      if (prompt_us[i] > most_prompt_us_) return;
-      found[i] = evaluators_[thread].evaluate(layout, limit_ns(layout));
+          round[i].cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
+      if (sharper && !needed(least_ns(round[i]), round[i])) return;
+      const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
+      const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
+        return !sharper || needed(bound_.ns(choice, least), choice);
+      };
+      for (const ParallelLayout& layout :
+           overlap_.best_of(round[i], bound_.ns(round[i]), {fitting, matters})) {
+        if (sharper && !needed(bound_.ns(layout, attention_.of(layout)), layout)) continue;
+        // Fewer tokens than ranks are read in no time that a limit could be meant for.
+        if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
+          prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
+        if (prompt_us[i] > most_prompt_us_) return;
+        std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout));
+        if (one && (!found[i] || one->step_us * (1 + kTie) < found[i]->step_us)) found[i] = std::move(one);
+      }
       if (!found[i]) return;
       if (prompt_us[i] > 0) found[i]->ttft_us = prompt_us[i];
       prompt_us[i] = found[i]->ttft_us.value_or(0);
@@ -362,6 +386,12 @@ class Search {
     for (const auto& [kind, ns] : kinds_) times.push_back(ns);
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(wanted - 1), times.end());
     mark_ns_ = times[wanted - 1];
+  }
+
+  // A bound of the layout with any pieces and slots, by its attention alone without them (overlap.h).
+  double least_ns(const ParallelLayout& layout) const {
+    const ParallelLayout cut = overlap_.in_most_pieces(layout);
+    return bound_.ns(cut, OverlapChoice::least_times(layout, attention_.of(layout), cut));
   }
 
   void show() const {
@@ -417,7 +447,8 @@ class Search {
   const int threads_;
   const LayoutSpace space_;
   const StepBound bound_;
-  AttentionTimer attention_;
+  mutable AttentionTimer attention_;
+  const OverlapChoice overlap_;
   const MemoryRules rules_;
   const std::int64_t usable_;
   std::vector<Evaluator> evaluators_;   // by thread

@@ -142,6 +142,8 @@ ordered_json fixed_json(const Fixed& fixed) {
   if (fixed.ulysses_inner) out["axis_order"] = *fixed.ulysses_inner ? "ulysses_inner" : "ring_inner";
   if (fixed.rotation)
     out["rotation"] = *fixed.rotation == Strategy::Rotation::all_gather ? "all_gather" : "exchange";
+  add("slots", fixed.slots);
+  add("pieces", fixed.pieces);
   add_text("sharding", fixed.sharding);
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);
@@ -193,6 +195,8 @@ ordered_json layout_json(const ParallelLayout& l) {
           {"balance", split ? ordered_json(to_string(l.strategy.balance)) : ordered_json()},
           {"ulysses_degree", l.strategy.ulysses_degree},
           {"inner_ring", l.strategy.inner_ring},
+          {"slots", l.strategy.slots},
+          {"pieces", l.strategy.pieces},
           {"sharding", to_string(l.sharding)},
           {"order", to_string(l.order)},
           {"micro_batch", l.micro_batch},
