@@ -7,7 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "runtime/backend.h"
 #include "runtime/job_environment.h"
+#include "runtime/job_trace.h"
 #include "runtime/joined_device.h"
 #include "runtime/launcher/exit_code.h"
 #include "runtime/rendezvous/client.h"
@@ -34,8 +36,10 @@ class Job::Impl {
         client_(runtime::join(environment_)),
         comparison_(*client_),
         plans_(most_plans, [this](const Plan& plan) { compare(plan); }) {
-    device_.emplace(environment_, client_, JoinedDeviceOptions{.traces = false});  // nobody can ask for them
-    prepared_.emplace(*device_);
+    const bool traces = !environment_.trace_folder.empty();
+    device_.emplace(environment_, client_, JoinedDeviceOptions{.traces = traces, .keeps_observed = true});
+    if (traces) trace_.emplace(*device_, environment_, library_versions(environment_.backend));
+    prepared_.emplace(device());
   }
 
   ~Impl() {
@@ -45,6 +49,12 @@ class Job::Impl {
       return;
     }
     if (!last_error_) last_error_ = device_->last_error();
+    prepared_.reset();
+    try {
+      write_trace(false);
+    } catch (const Error&) {
+      // The first error is the one to tell.
+    }
     leave_device();
     if (client_->failure()) return;  // this is a consequence of that one
     const Error error =
@@ -59,6 +69,7 @@ class Job::Impl {
     if (std::exchange(finished_, true)) return;
     try {
       device_->synchronize();
+      write_trace(true);
       client_->goodbye();
     } catch (const Error& error) {
       leave_device();
@@ -68,8 +79,15 @@ class Job::Impl {
     leave_device();
   }
 
+  Device& device() { return trace_ ? static_cast<Device&>(*trace_) : *device_; }
+
+  void write_trace(bool is_whole) {
+    if (trace_) trace_->write(device_->take_observed(), is_whole);
+  }
+
   void leave_device() {
     prepared_.reset();
+    trace_.reset();
     device_.reset();
   }
 
@@ -95,29 +113,29 @@ class Job::Impl {
     }
   }
 
-  void redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
-                    RankTrace* trace, CallerStream caller) {
+  PlanRun redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
+                       RankTrace* trace, CallerStream caller) {
     Hasher hasher;
     hasher.add(std::string_view("redistribute")).add(environment_.rank);
     hash(hash(hasher, in.layout), out.layout);
     hash(hasher, options);
-    if (!has_part(in, out)) return prepared_->pass(hasher.digest());
-    run(hasher, in, out, trace, caller, [&] {
+    if (!has_part(in, out)) return pass(hasher);
+    return run(hasher, in, out, trace, caller, [&] {
       return lower(plan_redistribution(in.layout, out.layout, options), environment_.rank, device_->target());
     });
   }
 
-  void redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
-                             const DTensor& grad_in, const GradientOptions& options, RankTrace* trace,
-                             CallerStream caller) {
+  PlanRun redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
+                                const DTensor& grad_in, const GradientOptions& options, RankTrace* trace,
+                                CallerStream caller) {
     Hasher hasher;
     hasher.add(std::string_view("redistribute_backward")).add(environment_.rank);
     // What backward_plan() compares the tensors with follows from these layouts, but not the tensors' own.
     for (const Layout* layout : {&in, &out, &grad_out.layout, &grad_in.layout}) hash(hasher, *layout);
     hasher.add(grad_out.size_bytes).add(grad_in.size_bytes);
     hash(hasher, options);
-    if (!has_part(grad_out, grad_in)) return prepared_->pass(hasher.digest());
-    run(hasher, grad_out, grad_in, trace, caller, [&] {
+    if (!has_part(grad_out, grad_in)) return pass(hasher);
+    return run(hasher, grad_out, grad_in, trace, caller, [&] {
       return backward_plan(environment_.rank, in, out, grad_out, grad_in, options, device_->target());
     });
   }
@@ -126,13 +144,19 @@ class Job::Impl {
     return in.layout.mesh.contains(environment_.rank) || out.layout.mesh.contains(environment_.rank);
   }
 
+  // Of a rank that has no part in a move: its cache keeps step with those of the others.
+  PlanRun pass(const Hasher& key) {
+    prepared_->pass(key.digest());
+    return {};
+  }
+
   template <class Make>
-  void run(const Hasher& key, const DTensor& in, const DTensor& out, RankTrace* trace, CallerStream caller,
-           const Make& make) {
+  PlanRun run(const Hasher& key, const DTensor& in, const DTensor& out, RankTrace* trace, CallerStream caller,
+              const Make& make) {
     const auto plan = [&]() -> const Plan& { return plans_.get(key.digest(), make); };
     const Bindings bindings = {{kRedistributeInput, in.data, in.size_bytes},
                                {kRedistributeOutput, out.data, out.size_bytes}};
-    prepared_->get(key.digest(), plan, bindings).run(bindings, caller, trace).wait();
+    return prepared_->get(key.digest(), plan, bindings).run(bindings, caller, trace);
   }
 
  private:
@@ -145,6 +169,7 @@ class Job::Impl {
   std::optional<Error> last_error_;
   PlanCache plans_;
   std::optional<JoinedDevice> device_;
+  std::optional<JobTrace> trace_;          // where cprun wants one
   std::optional<PreparedPlans> prepared_;  // redistributions
   const int exceptions_ = std::uncaught_exceptions();
   bool finished_ = false;
@@ -157,7 +182,7 @@ void Job::finish() { impl_->finish(); }
 Rank Job::rank() const { return impl_->environment_.rank; }
 std::int32_t Job::world_size() const { return impl_->environment_.world_size; }
 std::int32_t Job::local_rank() const { return impl_->environment_.local_rank; }
-Device& Job::device() { return *impl_->device_; }
+Device& Job::device() { return impl_->device(); }
 bool Job::host_memory() const { return impl_->device_->host_memory(); }
 const Target& Job::target() const { return impl_->device_->target(); }
 PlanCache& Job::plans() { return impl_->plans_; }
@@ -165,13 +190,24 @@ RendezvousClient& Job::rendezvous() { return *impl_->client_; }
 void Job::barrier(const std::string& name) { impl_->client_->barrier(name); }
 void Job::redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
                        RankTrace* trace, CallerStream caller) {
-  impl_->redistribute(in, out, options, trace, caller);
+  impl_->redistribute(in, out, options, trace, caller).wait();
 }
 
 void Job::redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
                                 const DTensor& grad_in, const GradientOptions& options, RankTrace* trace,
                                 CallerStream caller) {
-  impl_->redistribute_backward(in, out, grad_out, grad_in, options, trace, caller);
+  impl_->redistribute_backward(in, out, grad_out, grad_in, options, trace, caller).wait();
+}
+
+PlanRun Job::start_redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options,
+                                CallerStream caller) {
+  return impl_->redistribute(in, out, options, nullptr, caller);
+}
+
+PlanRun Job::start_redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
+                                         const DTensor& grad_in, const GradientOptions& options,
+                                         CallerStream caller) {
+  return impl_->redistribute_backward(in, out, grad_out, grad_in, options, nullptr, caller);
 }
 
 }  // namespace cp::runtime

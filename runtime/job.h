@@ -19,6 +19,11 @@
 // After an NCCL error, threads of NCCL may outlive the Job and still use the process's memory. Check
 // devices_left_behind() of joined_device.h; if it is true, leave with std::_Exit().
 //
+// With cprun --trace FILE the Job writes down what the program runs on the device: every step that it issues,
+// and every collective that the library's calls amount to. cprun puts the ranks' parts together in FILE, and
+// cpsim trace compare says whether two runs did the same, on whichever back ends. Nothing of it is dropped,
+// so trace short runs.
+//
 // All ranks must make the same calls in the same order. Ranks compare a plan with one another before they use
 // it for the first time, and keep it afterwards.
 #pragma once
@@ -31,6 +36,7 @@
 #include "runtime/errors.h"
 #include "shared/plan/device.h"
 #include "shared/plan/plan_cache.h"
+#include "shared/plan/prepared_plan.h"
 #include "shared/plan/trace.h"
 #include "shared/redistribute/dtensor.h"
 
@@ -83,6 +89,19 @@ class Job {
   void redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
                              const DTensor& grad_in, const GradientOptions& options = {},
                              RankTrace* trace = nullptr, CallerStream caller = nullptr);
+
+  // The same, but these return at once if the layouts are known. What they enqueue takes its place in the
+  // stream `caller`, and both memories belong to it until the run has ended (prepared_plan.h has the rules).
+  //
+  //   Correct                                                Wrong
+  //   start_redistribute(in, out, {}, s);                    start_redistribute(in, out, {}, s);
+  //   kernel<<<.., s>>>(out.data);                           kernel<<<.., t>>>(out.data);  // t waits not
+  //   start_redistribute(in, out).wait(); read(out);         start_redistribute(in, out); read(out);
+  PlanRun start_redistribute(const DTensor& in, const DTensor& out, const RedistributeOptions& options = {},
+                             CallerStream caller = nullptr);
+  PlanRun start_redistribute_backward(const Layout& in, const Layout& out, const DTensor& grad_out,
+                                      const DTensor& grad_in, const GradientOptions& options = {},
+                                      CallerStream caller = nullptr);
 
  private:
   class Impl;

@@ -31,6 +31,7 @@ std::int64_t number(const char* name, std::int64_t least, std::int64_t most, con
 }
 
 constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr const char *kTraceVariable = "CPRUN_TRACE", *kHashVariable = "CPRUN_HASH_HOSTS";
 
 std::int32_t small(std::int64_t value) { return static_cast<std::int32_t>(value); }
 
@@ -52,12 +53,16 @@ std::optional<JobEnvironment> job_environment() {
   if (const char* interface = variable("CPRUN_INTERFACE")) job.interface = interface;
   if (const char* backend = variable("CPRUN_BACKEND")) job.backend = backend;
   if (variable("CPRUN_ALLOW_SHARED_GPU")) job.allow_shared_gpu = number("CPRUN_ALLOW_SHARED_GPU", 0, 1) != 0;
+  if (const char* folder = variable(kTraceVariable)) job.trace_folder = folder;
+  if (variable(kHashVariable)) job.hash_host = number(kHashVariable, 0, 1) != 0;
   if (const char* page = variable(kProgressVariable)) job.progress = ProgressWriter::open(page);
-  for (const char* name : {"CPRUN_TOKEN", kProgressVariable})
+  for (const char* name : {"CPRUN_TOKEN", kProgressVariable, kTraceVariable})
     ::unsetenv(name);  // not for what this process starts
   return job;
 }
 
+// The folder of traces is there even if empty, so that a cprun in a program of another one hands that one's
+// folder to nobody.
 std::vector<std::string> variables_of(const JobEnvironment& job) {
   return {str("RANK=", job.rank),
           str("WORLD_SIZE=", job.world_size),
@@ -69,7 +74,9 @@ std::vector<std::string> variables_of(const JobEnvironment& job) {
           str("CPRUN_TIMEOUT_MS=", job.timeout.count()),
           str("CPRUN_INTERFACE=", job.interface),
           str("CPRUN_BACKEND=", job.backend),
-          str("CPRUN_ALLOW_SHARED_GPU=", job.allow_shared_gpu ? 1 : 0)};
+          str("CPRUN_ALLOW_SHARED_GPU=", job.allow_shared_gpu ? 1 : 0),
+          str(kHashVariable, "=", job.hash_host ? 1 : 0),
+          str(kTraceVariable, "=", job.trace_folder)};
 }
 
 std::optional<ForeignRank> foreign_rank() {

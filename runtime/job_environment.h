@@ -10,6 +10,8 @@
 //   CPRUN_BACKEND                  what runs the plans (runtime/backend.h): gloo or nccl
 //   CPRUN_ALLOW_SHARED_GPU         1: several ranks may have one GPU
 //   CPRUN_PROGRESS                 the launcher's page of this process (runtime/progress_page.h)
+//   CPRUN_TRACE                    the folder in which a program's Job writes its trace (job.h)
+//   CPRUN_HASH_HOSTS               1: the trace has a hash in place of the host's name
 #pragma once
 
 #include <chrono>
@@ -41,6 +43,8 @@ struct JobEnvironment {
   // Where this process writes what it is doing, for the launcher to read. Null if the launcher has no page
   // for this process.
   std::shared_ptr<ProgressWriter> progress = nullptr;
+  std::string trace_folder = {};  // empty: nobody wants a trace of the program
+  bool hash_host = false;
 };
 
 // Reads the variables, and removes the token and the page from the environment, so that programs which this

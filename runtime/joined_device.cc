@@ -35,6 +35,7 @@ JoinedDevice::JoinedDevice(const JobEnvironment& job, std::shared_ptr<Rendezvous
     : backend_(require_backend(job.backend)),
       timeout_(job.timeout),
       name_(options.name),
+      keeps_observed_(options.keeps_observed),
       client_(std::move(client)),
       page_(job.progress) {
   DeviceRequest request{.job = job, .client = client_, .name = std::move(options.name)};
@@ -69,7 +70,7 @@ JoinedDevice::~JoinedDevice() {
 
 void JoinedDevice::prepare(const Plan& plan, const Bindings& bindings) {
   naming_the_cause([&] { device_->synchronize(); });  // kept plans may be running
-  device_->take_observed();                           // of a program that wants no traces
+  if (!keeps_observed_) device_->take_observed();
   naming_the_cause([&] { device_->prepare(plan, bindings); });
 }
 

@@ -45,6 +45,9 @@ struct JoinedDeviceOptions {
   bool every_rank_prepares = false;
   // Whether take_observed() and take_times() will be called. If not, the device keeps nothing for them.
   bool traces = true;
+  // Whether prepare() leaves what was observed so far for take_observed(), which is then asked once, for all
+  // plans of the job. If not, prepare() drops it.
+  bool keeps_observed = false;
   // If a job has one device after the other, each needs a name of its own ("profile 1/"), with which its keys
   // and groups begin. Each device counts its collectives from 0, and ranks are compared by group and number:
   // without names two devices would be mixed up.
@@ -95,7 +98,8 @@ class JoinedDevice : public ForwardingDevice {
 
   const Backend& backend_;
   const std::chrono::milliseconds timeout_;
-  const std::string name_;  // of JoinedDeviceOptions
+  const std::string name_;     // of JoinedDeviceOptions
+  const bool keeps_observed_;  // likewise
   std::shared_ptr<RendezvousClient> client_;
   std::shared_ptr<ProgressWriter> page_;                        // null where no launcher reads it
   mutable std::mutex mutex_;                                    // of what follows, up to last_error_

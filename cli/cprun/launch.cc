@@ -113,10 +113,6 @@ void check(const LaunchRequest& request) {
     throw InvalidInput(
         "--verify compares a scenario with the simulated fabric, which cannot run a program; leave --verify "
         "out");
-  if (request.scenario.empty() && (!request.trace.empty() || request.hash_host))
-    throw InvalidInput(
-        "--trace and --hash-hosts need a scenario; a program writes its own traces (see "
-        "traces/trace_files.h)");
   if (request.checksums != Checksums::off && request.scenario.empty())
     throw InvalidInput(
         "--checksums needs a scenario; a program sets JoinedDeviceOptions::checksums for its device");
@@ -174,8 +170,10 @@ class LaunchedJob {
                          : runtime::own_address(request.interface);
   }
 
-  // Runs the processes until they end. `temporary_folder` is removed if this process is killed.
-  runtime::LaunchResult run(std::vector<std::string> argv, const std::string& temporary_folder = "") {
+  // Runs the processes until they end. `temporary_folder` is removed if this process is killed;
+  // `program_traces` is where a program's Job writes its trace.
+  runtime::LaunchResult run(std::vector<std::string> argv, const std::string& temporary_folder = "",
+                            const std::string& program_traces = "") {
     const int here = world_ / request_.nnodes, first = first_rank_;
     runtime::LaunchOptions options;
     options.argv = std::move(argv);
@@ -184,8 +182,9 @@ class LaunchedJob {
     options.temporary_folder = temporary_folder, options.has_no_other_children = true;
     options.stopped_limit = request_.timeout / 2;  // earlier than the server, which only sees a silent rank
     options.inherited = [this](int index) { return page(index).take_descriptor(); };
-    options.environment = [this, first](int index) {
+    options.environment = [this, first, program_traces](int index) {
       runtime::JobEnvironment own = job_;
+      own.trace_folder = program_traces, own.hash_host = request_.hash_host;
       own.rank = first + index, own.local_rank = request_.first_local_rank + index;
       std::vector<std::string> variables = runtime::variables_of(own);
       variables.push_back(str(runtime::kProgressVariable, "=", page(index).text()));
@@ -391,6 +390,12 @@ void merge(const std::string& folder, const std::string& trace) {
   }
 }
 
+int keep_traces(TraceFolder& folder, int code) {
+  folder.keep();
+  fmt::print(stderr, "cprun: the traces up to the failure are in {}\n", folder.path());
+  return code;
+}
+
 int run_scenario(const LaunchRequest& request) {
   const proto::Scenario scenario = read_scenario_file(request.scenario);
   nccl_options(scenario.nccl(),
@@ -406,11 +411,7 @@ int run_scenario(const LaunchRequest& request) {
                                                folder && trace.empty() ? folder->path() : "");
   if (result.exit_code != 0) {
     fmt::print(stderr, "cprun: {}\n", printable(summary(result)));
-    if (!trace.empty()) {
-      folder->keep();
-      fmt::print(stderr, "cprun: the traces up to the failure are in {}\n", folder->path());
-    }
-    return result.exit_code;
+    return trace.empty() ? result.exit_code : keep_traces(*folder, result.exit_code);
   }
   if (!trace.empty()) {
     folder->keep();  // if the merge fails, the parts remain
@@ -425,11 +426,31 @@ int run_scenario(const LaunchRequest& request) {
   return identical ? kSuccess : exit_code(ErrorKind::check_failed);
 }
 
+// Each rank of a program has written its trace if it had a Job.
+void require_traces(const LaunchRequest& request, const std::string& folder, int ranks) {
+  const auto written = std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+  if (written == ranks) return;
+  throw BadTrace(str(request.program.front(), " has written the traces of ", written, " of ", ranks,
+                     " ranks, but a rank writes one only if it makes a cp::runtime::Job; leave --trace out, "
+                     "or make a Job on every rank"));
+}
+
 int run_program(const LaunchRequest& request, std::vector<std::string> argv) {
-  const runtime::LaunchResult result =
-      LaunchedJob(request, world_size(request, std::nullopt)).run(std::move(argv));
+  const std::string trace = trace_path(request.trace, request.nnodes, request.node_rank);
+  require_writable("--trace", trace);
+  const int world = world_size(request, std::nullopt);
+  LaunchedJob job(request, world);
+  std::optional<TraceFolder> folder;
+  if (!trace.empty()) folder.emplace(trace);
+  const runtime::LaunchResult result = job.run(std::move(argv), "", folder ? folder->path() : "");
   if (result.exit_code != 0) fmt::print(stderr, "cprun: {}\n", printable(summary(result)));
-  return result.exit_code;
+  if (!folder) return result.exit_code;
+  if (result.exit_code != 0) return keep_traces(*folder, result.exit_code);
+  require_traces(request, folder->path(), world / request.nnodes);
+  folder->keep();  // if the merge fails, the parts remain
+  merge(folder->path(), trace);
+  fs::remove_all(folder->path());
+  return kSuccess;
 }
 
 }  // namespace

@@ -107,7 +107,9 @@ void add_flags(FlagSet app, Flags& flags) {
                  "Scenario to run (.txtpb); cpsim run --save-scenario writes one")
       .type_name("SCENARIO");
   add_job_flags(app, launch);
-  app.add_option("--trace", launch.trace, "Write a trace of what the ranks did").type_name("FILE");
+  app.add_option("--trace", launch.trace,
+                 "Write a trace of what the ranks did; of a program, what it did by its cp::runtime::Job")
+      .type_name("FILE");
   app.add_flag("--hash-hosts", launch.hash_host, "Write hashes in place of the hosts' names into the trace");
   app.add_flag(
       "--no-warm-up", [&launch] { launch.warm_up = false; },

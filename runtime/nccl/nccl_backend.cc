@@ -91,7 +91,8 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   nccl.cuda_device = gpu.cuda_device;
   // Plans are the same on all ranks. If the ranks' GPUs differ, plans are therefore made for the host's
   // target, which fits every GPU.
-  nccl.target = &with_copy_engines_of(gpu.targets_differ.empty() ? *gpu.target : host_target(), nccl_versions());
+  nccl.target =
+      &with_copy_engines_of(gpu.targets_differ.empty() ? *gpu.target : host_target(), nccl_versions());
   nccl.on_note = [rank = job.rank](const std::string& note) {
     std::fputs(str("note: rank ", rank, ": ", note, "\n").c_str(), stderr);
   };

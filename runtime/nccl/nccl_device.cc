@@ -258,8 +258,12 @@ class NcclDevice::Impl {
     watchdog_.drain();
     collect_all_records();
     communicators_.reset_sequences();
-    std::ranges::stable_sort(observed_, {}, &OpRecord::stream);
-    return std::exchange(observed_, {});
+    // Plans that are kept run by turns, and each has left its own records.
+    std::ranges::sort(observed_, {},
+                      [](const NcclRecord& its) { return std::pair(its.record.stream, its.launch); });
+    std::vector<OpRecord> records;
+    for (NcclRecord& its : std::exchange(observed_, {})) records.push_back(std::move(its.record));
+    return records;
   }
 
   DeviceActivity activity() const { return {!watchdog_.is_stalled() && !meets_idle_.load(), 0}; }
@@ -883,14 +887,15 @@ class NcclDevice::Impl {
     const std::vector<std::int64_t> latest = watchdog_.take_ended();
     ended_.resize(std::max(ended_.size(), latest.size()));
     for (std::size_t stream = 0; stream < latest.size(); ++stream) ended_[stream] += latest[stream];
-    for (OpRecord& record : prepared.launches->take_records()) {
-      const auto stream = static_cast<std::size_t>(prepared.streams[static_cast<std::size_t>(record.stream)]);
+    for (NcclRecord& its : prepared.launches->take_records()) {
+      const auto stream =
+          static_cast<std::size_t>(prepared.streams[static_cast<std::size_t>(its.record.stream)]);
       if (stream >= ended_.size() || ended_[stream] <= 0) {
         if (error_) continue;
       } else {
         --ended_[stream];
       }
-      observed_.push_back(std::move(record));
+      observed_.push_back(std::move(its));
     }
   }
 
@@ -954,7 +959,7 @@ class NcclDevice::Impl {
   std::vector<Launched> launched_;
   StepTimes times_;
   std::vector<std::int64_t> ended_;  // collectives without a record yet, by stream
-  std::vector<OpRecord> observed_;
+  std::vector<NcclRecord> observed_;
 
   NcclWatchdog watchdog_;  // last: uses the above
 };

@@ -71,7 +71,7 @@ NcclLaunches::NcclLaunches(const Plan& plan, const CudaMemory& memory,
 ncclResult_t NcclLaunches::issue(const Collective& collective, const NcclLaunch& where, std::int64_t sequence,
                                  cudaStream_t stream) {
   if (keeps_calls_) {
-    sequences_.push_back(sequence);
+    issued_.push_back({where.number, sequence});
   } else {
     calls_.clear();
   }
@@ -210,14 +210,18 @@ ncclResult_t NcclLaunches::issue(const NcclCall& call, cudaStream_t stream) cons
   CP_INVARIANT(false, "no call of NCCL");
 }
 
-std::vector<OpRecord> NcclLaunches::take_records() {
+std::vector<NcclRecord> NcclLaunches::take_records() {
   if (!keeps_calls_) return {};
   std::vector<OpRecord> records = observed_records(calls_, groups_);
-  CP_INVARIANT(records.size() == sequences_.size(), records.size(), " records of ", sequences_.size());
-  for (std::size_t i = 0; i < records.size(); ++i) records[i].sequence = sequences_[i];
+  CP_INVARIANT(records.size() == issued_.size(), records.size(), " records of ", issued_.size());
+  std::vector<NcclRecord> numbered;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    records[i].sequence = issued_[i].sequence;
+    numbered.push_back({issued_[i].launch, std::move(records[i])});
+  }
   calls_.clear();
-  sequences_.clear();
-  return records;
+  issued_.clear();
+  return numbered;
 }
 
 }  // namespace cp::runtime

@@ -18,6 +18,12 @@
 
 namespace cp::runtime {
 
+// The record of a collective, with the number of its launch (NcclLaunch::number).
+struct NcclRecord {
+  std::int64_t launch = 0;
+  OpRecord record;
+};
+
 // All functions are for the rank's thread. They throw CUDA's errors as CP_CUDA does.
 class NcclLaunches {
  public:
@@ -44,7 +50,7 @@ class NcclLaunches {
 
   // Returns the records of all that was issued since the last call, in this order; none unless calls are
   // kept. The plan need not exist any more.
-  std::vector<OpRecord> take_records();
+  std::vector<NcclRecord> take_records();
 
  private:
   ncclResult_t issue_from(const std::vector<NcclCall>& calls, std::size_t first, cudaStream_t stream) const;
@@ -59,8 +65,12 @@ class NcclLaunches {
   std::vector<NcclCommunicatorPtr> members_;
   [[maybe_unused]] const std::vector<NcclWindow>& windows_;  // of puts alone
   const bool keeps_calls_;
-  std::vector<NcclCall> calls_;          // issued since the last take_records()
-  std::vector<std::int64_t> sequences_;  // of the collectives that they are
+  std::vector<NcclCall> calls_;  // issued since the last take_records()
+  // Of the collectives that these calls are.
+  struct Issued {
+    std::int64_t launch = 0, sequence = 0;
+  };
+  std::vector<Issued> issued_;
 };
 
 }  // namespace cp::runtime

@@ -61,6 +61,16 @@ void check(cp::runtime::Job& job, const cp::SequenceMove& move, const cp::Gradie
                               tensor_of(move.from, rank, din), options);
     if (!is_near(din, numbered(move.from, rank, first * options.scale)))
       std::printf("%s: another gradient\n", what);
+    // Both are enqueued before either has ended; the second reads what the first has written.
+    out.assign(out.size(), -1), din.assign(din.size(), -1);
+    const cp::PlanRun there =
+        job.start_redistribute(tensor_of(move.from, rank, in), tensor_of(move.to, rank, out));
+    job.start_redistribute_backward(move.from, move.to, tensor_of(move.to, rank, out),
+                                    tensor_of(move.from, rank, din), options)
+        .wait();
+    if (!there.has_ended() || out != numbered(move.to, rank, first)) std::printf("%s: not moved\n", what);
+    if (!is_near(din, numbered(move.from, rank, first * options.scale)))
+      std::printf("%s: another gradient behind it\n", what);
     if (first != 1 && job.plans().size() != plans) std::printf("%s: the plans are made again\n", what);
     plans = job.plans().size();
   }

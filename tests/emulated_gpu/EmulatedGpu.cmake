@@ -3,7 +3,8 @@
 #   emulated_gpu_test       tests/gpu and the tests of the emulation itself, on it
 #   emulated_threads_test   those of them that are about threads, for the thread sanitizer
 #   gpu_test                tests/gpu on real GPUs; skipped where there is none
-#   cprun_emulated          cprun on it, and late_rank_emulated and passes_rank_emulated, programs that it runs in tests
+#   cprun_emulated          cprun on it, and late_rank_emulated, passes_rank_emulated and
+#                           prepared_attention_emulated, programs that it runs in tests
 #   gpu_benchmark_emulated  gpu_benchmark on it, where Google Benchmark is installed; its times say nothing
 
 get_property(gpu_sources GLOBAL PROPERTY CP_GPU_SOURCES)
@@ -24,7 +25,7 @@ target_link_libraries(cp_emulated_runtime PUBLIC cp::runtime_base cp_cuda_header
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS "gpu/*.cc")
 set(gpu_test_helpers runtime/processes.cc runtime/job_attempts.cc runtime/allocations.cc identity/identity_case.cc identity/scenario_generator.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
-  conformance/kept_conformance_test.cc conformance/process_world.cc)
+  conformance/kept_conformance_test.cc conformance/beside_conformance_test.cc conformance/process_world.cc)
 file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
 cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${emulation_test_sources} rendezvous/test_job.cc
   LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated SLOW "Ranks/NcclIdentity.*/6:Ranks/NcclIdentity.*/8")
@@ -36,7 +37,7 @@ set_tests_properties(NcclDeviceWithLaunchOrder PROPERTIES LABELS emulated TIMEOU
 # Where collectives of one rank may overlap, edges between them are needed, too.
 add_test(NAME NcclDroppedEdgesOfOverlappingCollectives WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
   COMMAND emulated_gpu_test --gtest_filter=NcclDroppedEdges.*)
-set_tests_properties(NcclDroppedEdgesOfOverlappingCollectives PROPERTIES LABELS emulated TIMEOUT 300
+set_tests_properties(NcclDroppedEdgesOfOverlappingCollectives PROPERTIES LABELS emulated TIMEOUT 600
   ENVIRONMENT "NCCL_LAUNCH_ORDER_IMPLICIT=1;CP_EMULATED_NCCL_CONCURRENT=1;OPENBLAS_NUM_THREADS=1")
 # Random steps are late (gpu/slow_steps.h), so that a wait that is missing shows.
 set(slow_steps_filter "Gpu/DeviceConformance.*:NcclDevice.*:*NcclIdentity.*/2:*NcclIdentity.*/4")
@@ -91,6 +92,11 @@ if(TARGET cp_cprun)
     cp_add_executable(${program}_emulated cprun/${program}.cc)
     target_link_libraries(${program}_emulated PRIVATE cp_emulated_runtime)
   endforeach()
+  set(examples ${PROJECT_SOURCE_DIR}/examples)
+  set_source_files_properties(${examples}/own_kernels.cu PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+  cp_add_executable(prepared_attention_emulated ${examples}/prepared_attention.cc ${examples}/own_kernels_host.cc
+    ${examples}/own_kernels.cu)
+  target_link_libraries(prepared_attention_emulated PRIVATE cp_emulated_runtime)
 endif()
 
 # For the test of scripts/gpu_hour: that the benchmarks run and are read, not how long they take.

@@ -162,6 +162,14 @@ done
         self.assertRegex(page, r"\| kernels \| GpuA.Hang \| had not ended")
         self.assertRegex(page, r"\| profile \| .* \| \*\*failed\*\* \|")  # and the run went on to it
 
+    def test_a_missing_cpsim_is_no_missing_gpu(self):
+        build = self.stands_in(cprun_emulated="exit 0\n", emulated_gpu_test="exit 0\n")
+        ended = self.hour("--emulated", "--short", build=build)
+        self.assertEqual(ended.returncode, 1, ended.stdout)
+        self.assertNotIn("there is no GPU", ended.stdout)
+        self.assertRegex(ended.stdout, r"cpsim: it cannot say of which GPU the trace is: .*No such file")
+        self.assertIn("kernels", self.state()["stages"])
+
     def test_a_stage_ends_at_its_limit_and_what_has_no_time_is_told(self):
         build = self.stands_in(
             cprun="exit 0\n", cpsim="echo 'rank 0: vm, cpsim 0.1.0, cuda 13.0, cudnn 9.1, gpu NVIDIA H100 (sm_90), nccl 2.3.4, scenario 1'\n",

@@ -61,18 +61,18 @@ PlanCase with_inputs(std::string name, std::vector<Plan> plans) {
   return made;
 }
 
-PlanCase attention_case(const char* name, int ranks, AttentionPass pass, Core core = Core::ring,
-                        int inner_ring = 1) {
+const Balance kHeadTail{.kind = Balance::Kind::head_tail};
+
+PlanCase attention_case(const char* name, int ranks, AttentionPass pass, const Strategy& strategy,
+                        std::int64_t kv_heads = 1) {
   AttentionRequest request;
   AttentionProblem& problem = request.problem;
   problem.q_len = problem.kv_len = std::int64_t{4} * ranks;
-  problem.q_heads = 2, problem.kv_heads = 1;
+  problem.q_heads = 2 * kv_heads, problem.kv_heads = kv_heads;
   problem.head_dim = problem.v_head_dim = 4;
   problem.causal = true;
   for (Rank rank = 0; rank < ranks; ++rank) request.ranks.push_back(rank);
-  request.strategy.core = core;
-  request.strategy.inner_ring = inner_ring;
-  request.strategy.balance = parse_balance("head_tail");
+  request.strategy = strategy;
   return with_inputs(str(name, pass == AttentionPass::forward ? " forward" : " backward"),
                      attention_plans(request, pass));
 }
@@ -198,7 +198,7 @@ void expect_all_found(const PlanCase& plan_case) {
     left = std::move(next);
   }
   std::printf(
-      "%-24s %3d edges: %3d implied, %3d implied by way of peers, %3zu needed, of which %3d found, %3d "
+      "%-28s %3d edges: %3d implied, %3d implied by way of peers, %3zu needed, of which %3d found, %3d "
       "refused by check()\n",
       plan_case.name.c_str(), edges, implied, by_peers, needed.size(), found, refused);
   EXPECT_EQ(refused, static_cast<int>(needed.size())) << plan_case.name << ": check() and the order of steps";
@@ -209,9 +209,33 @@ void expect_all_found(const PlanCase& plan_case) {
 TEST(NcclDroppedEdges, OfRingsAreFound) {
   CP_REQUIRE_GPU();
   for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
-    expect_all_found(attention_case("ring", 4, pass));
-    expect_all_found(attention_case("double ring", 4, pass, Core::ring, 2));
-    expect_all_found(attention_case("pass_q", 4, pass, Core::pass_q));
+    expect_all_found(attention_case("ring", 4, pass, {.balance = kHeadTail}));
+    expect_all_found(attention_case("double ring", 4, pass, {.inner_ring = 2, .balance = kHeadTail}));
+    expect_all_found(attention_case("pass_q", 4, pass, {.core = Core::pass_q, .balance = kHeadTail}));
+  }
+}
+
+// A block that arrives a step earlier may overwrite one that is still read.
+TEST(NcclDroppedEdges, OfRingsWithThreeSlotsAreFound) {
+  CP_REQUIRE_GPU();
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    expect_all_found(attention_case("ring, 3 slots", 4, pass, {.balance = kHeadTail, .slots = 3}));
+    expect_all_found(
+        attention_case("pass_q, 3 slots", 4, pass, {.core = Core::pass_q, .balance = kHeadTail, .slots = 3}));
+  }
+}
+
+// Each piece comes, is computed on and goes home beside the others.
+TEST(NcclDroppedEdges, OfPiecesAreFound) {
+  CP_REQUIRE_GPU();
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    expect_all_found(attention_case("ulysses, 2 pieces", 2, pass,
+                                    {.ulysses_degree = 2, .balance = kHeadTail, .pieces = 2}, 4));
+    for (const Core core : {Core::all_gather, Core::need_only}) {
+      const std::string name = str(cp::name(core), ", 3 pieces");
+      expect_all_found(
+          attention_case(name.c_str(), 2, pass, {.core = core, .balance = kHeadTail, .pieces = 3}, 3));
+    }
   }
 }
 

@@ -165,6 +165,48 @@ TEST_F(NcclJob, RedistributesBetweenBuffersOnTheGpu) {
   CP_EXPECT_RIGHT(run_job([](Job& job) { return redistribute_twice(job, target_of_the_current_gpu()); }));
 }
 
+// Several moves there and back between copies in a stream of the program's own, for which nobody waits until
+// the end.
+std::string redistribute_in_a_stream(Job& job) {
+  constexpr int kMoves = 5;
+  const Mesh mesh = Mesh::parse("cp=2");
+  const Layout rows = parse_layout("S(0)", mesh, {13, 8}, DType::f32),
+               columns = parse_layout("S(1,head_tail)", mesh, {13, 8}, DType::f32);
+  const Rank rank = job.rank();
+  cudaStream_t stream = nullptr;
+  CP_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  std::string wrong;
+  {
+    const Bytes some = numbered(rows, rank, 0), others = numbered(columns, rank, 0);
+    const GpuBuffer in{Bytes(some.size())}, out{Bytes(others.size())}, back{Bytes(some.size())};
+    const auto tensor = [rank](const Layout& layout, const GpuBuffer& buffer) {
+      return from_local(layout, rank, buffer.data(), buffer.size_bytes());
+    };
+    std::vector<Bytes> given, moved(kMoves, Bytes(others.size())), returned(kMoves, Bytes(some.size()));
+    for (int i = 0; i < kMoves; ++i) given.push_back(numbered(rows, rank, 1000 * i + 1));
+    PlanRun last;
+    for (std::size_t i = 0; i < kMoves; ++i) {
+      CP_CUDA(cudaMemcpyAsync(in.data(), given[i].data(), some.size(), cudaMemcpyHostToDevice, stream));
+      job.start_redistribute(tensor(rows, in), tensor(columns, out), {}, stream);
+      CP_CUDA(cudaMemcpyAsync(moved[i].data(), out.data(), others.size(), cudaMemcpyDeviceToHost, stream));
+      last = job.start_redistribute_backward(rows, columns, tensor(columns, out), tensor(rows, back), {},
+                                             stream);
+      CP_CUDA(cudaMemcpyAsync(returned[i].data(), back.data(), some.size(), cudaMemcpyDeviceToHost, stream));
+    }
+    CP_CUDA(cudaStreamSynchronize(stream));
+    if (!last.has_ended()) wrong += "the stream has not waited; ";
+    for (std::size_t i = 0; i < kMoves; ++i) {
+      if (moved[i] != numbered(columns, rank, 1000.0 * static_cast<double>(i) + 1))
+        wrong += str("move ", i, ": other columns; ");
+      if (returned[i] != given[i]) wrong += str("move ", i, ": another gradient; ");
+    }
+  }
+  CP_CUDA(cudaStreamDestroy(stream));
+  return wrong;
+}
+
+TEST_F(NcclJob, RedistributesInAStreamOfTheProgram) { CP_EXPECT_RIGHT(run_job(redistribute_in_a_stream)); }
+
 // The gradient of a gather of packed documents, times the ranks that gathered.
 std::string redistribute_backward(Job& job) {
   const std::vector<std::vector<std::int64_t>> sizes = {{3, 0, 4}, {1, 5, 0}};

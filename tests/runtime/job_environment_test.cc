@@ -29,6 +29,8 @@ class Variables {
                              "CPRUN_INTERFACE",
                              "CPRUN_BACKEND",
                              "CPRUN_ALLOW_SHARED_GPU",
+                             "CPRUN_TRACE",
+                             "CPRUN_HASH_HOSTS",
                              "TORCHELASTIC_RUN_ID",
                              "OMPI_COMM_WORLD_RANK",
                              "OMPI_COMM_WORLD_SIZE",
@@ -74,11 +76,14 @@ TEST(JobEnvironment, IsReadAsItWasWritten) {
                            .timeout = std::chrono::milliseconds(2500),
                            .interface = "10.0.0.2",
                            .backend = "nccl",
-                           .allow_shared_gpu = true};
+                           .allow_shared_gpu = true,
+                           .trace_folder = "traces/of this job",
+                           .hash_host = true};
   for (const std::string& variable : variables_of(job)) variables.set(variable);
   const auto read = job_environment();
   ASSERT_TRUE(read);
   EXPECT_EQ(variables_of(*read), variables_of(job));
+  EXPECT_EQ(std::getenv("CPRUN_TRACE"), nullptr);  // another program's Job would write over this one's trace
 }
 
 TEST(JobEnvironment, NamesWhatIsMissingOrMakesNoSense) {
