@@ -14,7 +14,7 @@ void refuse_copy_engines_across(const std::vector<Group>& groups, const std::vec
     if (!group.copy_engine || group.ranks.size() < 2) continue;
     std::vector<Rank> elsewhere;
     for (const Rank rank : group.ranks) {
-      if (std::find(here.begin(), here.end(), rank) == here.end()) elsewhere.push_back(rank);
+      if (!here.empty() && std::find(here.begin(), here.end(), rank) == here.end()) elsewhere.push_back(rank);
     }
     if (elsewhere.empty() && !each_is_a_host) continue;
     throw InvalidInput(str("group ", canonical_name(group), " is to be served by copy engines, ",

@@ -6,7 +6,7 @@
 
 namespace cp::benchmarks {
 
-// Chosen, as what the project promises; none of them is measured so far.
+// Chosen, as what the project promises; docs/measurements has what was measured.
 //   Attention  A plan adds two events and a wait on the host to cuDNN's call, whose 4,096 tokens last 0.1 ms.
 //   Ring       What moves beside attention takes 2 and 4 % of the time forward, and 4 and 7 % backward
 //              (docs/measurements), and steps have gaps of some microseconds.

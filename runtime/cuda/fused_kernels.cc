@@ -17,15 +17,15 @@
 namespace cp::runtime {
 namespace {
 
-using Operand = std::pair<CudnnTensor, const View*>;
+using OperandView = std::pair<CudnnTensor, const View*>;
 
-std::vector<Operand> operand_views(const AttentionForward& step) {
+std::vector<OperandView> operand_views(const AttentionForward& step) {
   return {{CudnnTensor::q, &step.q},
           {CudnnTensor::k, &step.k},
           {CudnnTensor::v, &step.v},
           {CudnnTensor::out, &step.out}};
 }
-std::vector<Operand> operand_views(const AttentionBackward& step) {
+std::vector<OperandView> operand_views(const AttentionBackward& step) {
   return {{CudnnTensor::q, &step.q},     {CudnnTensor::k, &step.k},       {CudnnTensor::v, &step.v},
           {CudnnTensor::out, &step.out}, {CudnnTensor::dout, &step.dout}, {CudnnTensor::dq, &step.dq},
           {CudnnTensor::dk, &step.dk},   {CudnnTensor::dv, &step.dv}};

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/copy_engine_reach.h"
 #include "runtime/cuda/visible_gpus.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_environment.h"

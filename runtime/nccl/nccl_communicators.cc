@@ -151,6 +151,16 @@ bool NcclCommunicators::forget_oldest(const Groups& but) {
 void NcclCommunicators::make_room(const std::vector<Group>& groups, bool may_end) {
   refuse_copy_engines_across(groups, options_.here, options_.each_is_a_host);
   const Groups named = by_name(groups);
+  for (const auto& [name, group] : named) {
+    const auto known = communicators_.find(name);
+    if (known == communicators_.end() || known->second->group.copy_engine == group.copy_engine) continue;
+    if (!may_end || known->second.use_count() > 1) {
+      throw InvalidInput(str("group ", name, " has a communicator ", group.copy_engine ? "without" : "with",
+                             " copy engines, which a plan that is kept or runs needs; release that plan, or "
+                             "give the other group another name"));
+    }
+    forget(name);
+  }
   const auto missing = std::ranges::count_if(
       named, [this](const auto& entry) { return !communicators_.contains(entry.first); });
   while (may_end && std::ssize(communicators_) + missing > options_.communicators.most_kept) {
@@ -178,11 +188,6 @@ NcclCommunicators::Connected NcclCommunicators::connect(const std::vector<Group>
   for (const auto& [name, group] : by_name(groups)) {
     if (!is_member(group))
       throw InvalidInput(str("rank ", options_.rank, " is not a member of group ", name));
-    if (const auto known = communicators_.find(name);
-        known != communicators_.end() && known->second->group != group) {
-      throw InvalidInput(str("group ", name, " is connected ", group.copy_engine ? "without" : "with",
-                             " copy engines; give the other one another name"));
-    }
     const NcclAgreement::Met met = agreement.meet(group, communicators_.contains(name), planned);
     connected.longest = std::max(connected.longest, met.longest);
     if (!met.all_are_connected) communicators_.erase(name);

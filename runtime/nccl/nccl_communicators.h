@@ -51,7 +51,8 @@ struct NcclCommunicator {
   ncclComm_t* comm = nullptr;  // the handle's place, which NcclHandles owns
   // Of the latest collectives, which may be under way.
   boost::circular_buffer<cudaEvent_t> ends{kMostUnderWay};
-  std::int64_t used = 0;  // when a plan with the group was prepared last: a count of all such plans
+  bool puts_are_open = false;  // whether signals have gone round the group (nccl_windows.cc)
+  std::int64_t used = 0;       // when a plan with the group was prepared last: a count of all such plans
 };
 // Plans share a group's communicator with NcclCommunicators. The last one to let it go gives it back to NCCL.
 using NcclCommunicatorPtr = std::shared_ptr<NcclCommunicator>;

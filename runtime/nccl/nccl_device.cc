@@ -322,11 +322,11 @@ class NcclDevice::Impl {
   struct Prepared {
     const Plan* plan = nullptr;
     LaneId lane = 0;
-    std::vector<StreamId> streams;  // of the device, by the plan's StreamId
+    std::vector<StreamId> streams;             // of the device, by the plan's StreamId
+    std::vector<NcclCommunicatorPtr> members;  // by GroupId; they go after the memory (nccl_windows.h)
+    std::chrono::milliseconds longest{0};      // planned time, of this rank and those of its groups
     std::unique_ptr<CudaMemory> memory;
     std::optional<StepKernels> kernels;
-    std::vector<NcclCommunicatorPtr> members;  // by GroupId
-    std::chrono::milliseconds longest{0};      // planned time, of this rank and those of its groups
     std::optional<NcclLaunches> launches;
     std::vector<NcclCommunicators::Registered> registered;
     std::vector<NcclWindow> windows;         // by GroupId
@@ -424,16 +424,17 @@ class NcclDevice::Impl {
           plan, bindings, options_.communicators.register_buffers ? nccl_allocator() : cuda_allocator(),
           std::move(arena), nccl_allocator());
       prepared.kernels.emplace(plan, prepared.streams, *prepared.memory, libraries_);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       tell_failure(plan, error.what());
       throw;
     }
+    // Before windows, which all ranks register together: nobody may wait there for one that could not build.
+    agreement_.ready(plan.groups, "");
     or_fail([&] {
       if (options_.communicators.register_buffers) register_buffers(prepared);
       windows_.add(plan, prepared.members, prepared.memory->symmetric(), prepared.windows);
       prepared.launches.emplace(plan, *prepared.memory, prepared.members, prepared.windows, options_.traces);
     });
-    agreement_.ready(plan.groups, "");
   }
 
   // The others wait for this rank; what they answer, or that they are lost, changes nothing here.
@@ -585,6 +586,10 @@ class NcclDevice::Impl {
   void allow_graphs(Prepared& prepared) {
     const Plan& plan = *prepared.plan;
     prepared.graphs.emplace(graphs_, plan.buffers.size());
+    // Read in NCCL 2.30: copy engines wait for other signals in a graph than in a launch, so that ranks of
+    // which one captures and another one launches would wait for ever.
+    if (std::ranges::any_of(plan.groups, [](const Group& group) { return group.copy_engine; }))
+      refuse_graphs(prepared, "copy engines serve one of its groups, and ranks may not capture alike");
     std::vector<std::int64_t> collectives(plan.groups.size());
     for (const StepRef& ref : steps_of(plan)) {
       if (const auto* collective = std::get_if<Collective>(&ref.step->work))

@@ -89,7 +89,7 @@ ncclResult_t NcclLaunches::capture(const Collective& collective, const NcclLaunc
 
 void NcclLaunches::replayed(std::span<const NcclCall> calls, std::int64_t number, std::int64_t sequence) {
   if (!keeps_calls_) return;
-  sequences_.push_back(sequence);
+  issued_.push_back({number, sequence});
   for (const NcclCall& call : calls) {
     calls_.push_back(call);
     calls_.back().launch = number;

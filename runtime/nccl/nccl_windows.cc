@@ -41,7 +41,8 @@ void deregister_window(const NcclWindow& window) {
 
 // The first call for a put or a signal makes NCCL register memory for signals, together with all ranks of the
 // communicator (rma_ce.cc), of which some may have nothing to send in a plan's first Exchange. So all of them
-// signal round the group here.
+// signal round the group here, once for each communicator: later rounds could pass the puts of a plan that
+// runs.
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)
 ncclResult_t signal_round(const NcclCommunicator& member, Rank rank, const NcclHandles& handles) {
   const auto size = static_cast<int>(member.group.ranks.size());
@@ -58,6 +59,21 @@ ncclResult_t signal_round(const NcclCommunicator& member, Rank rank, const NcclH
 #else
 ncclResult_t signal_round(const NcclCommunicator&, Rank, const NcclHandles&) { return ncclSuccess; }
 #endif
+
+// A call into NCCL, which ends however the scope is left.
+class Inside {
+ public:
+  Inside(NcclHandles& handles, const std::string& what) : handles_(handles) {
+    if (!handles_.enter(NcclHandles::Call::use))
+      throw PeerLost(str(what, ": the communicators were aborted on this side"));
+  }
+  ~Inside() { handles_.leave(); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  NcclHandles& handles_;
+};
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
 ncclResult_t register_window(ncclComm_t, std::span<std::byte>, void**) { return ncclInvalidUsage; }
@@ -81,18 +97,19 @@ void NcclWindows::add(const Plan& plan, const std::vector<NcclCommunicatorPtr>& 
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::sort(order, {}, [&](std::size_t i) -> const std::string& { return members[i]->name; });
   for (const std::size_t i : order) {
-    const NcclCommunicator& member = *members[i];
+    NcclCommunicator& member = *members[i];
     if (!member.group.copy_engine) continue;
     const std::string what = str("rank ", rank, " cannot register its symmetric segment with ", member.name);
-    if (!handles_.enter(NcclHandles::Call::use))
-      throw PeerLost(str(what, ": the communicators were aborted on this side"));
     NcclWindow& window = windows[i];
     window.comm = *member.comm;
-    ncclResult_t result = register_window(window.comm, segment, &window.window);
-    const bool puts = exchanging.contains(static_cast<GroupId>(i));
-    if (result == ncclSuccess && window.window != nullptr && puts && member.group.ranks.size() > 1)
-      result = signal_round(member, rank, handles_);
-    handles_.leave();
+    const ncclResult_t result = [&] {
+      const Inside inside(handles_, what);
+      const ncclResult_t registered = register_window(window.comm, segment, &window.window);
+      const bool opens = exchanging.contains(static_cast<GroupId>(i)) && member.group.ranks.size() > 1 &&
+                         !std::exchange(member.puts_are_open, true);
+      if (registered != ncclSuccess || window.window == nullptr || !opens) return registered;
+      return signal_round(member, rank, handles_);
+    }();
     if (result != ncclSuccess) throw_nccl(result, window.comm, what);
     if (window.window == nullptr) {
       throw InvalidInput(str(what,

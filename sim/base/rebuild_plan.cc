@@ -9,7 +9,7 @@ namespace cp::sim {
 Plan rebuild_plan(const Plan& plan, const AddStep& add) {
   PlanBuilder builder(plan.self, plan.target);
   for (const std::string& stream : plan.streams) builder.stream(stream);
-  for (const Group& group : plan.groups) builder.group(group.name, group.ranks);
+  for (const Group& group : plan.groups) builder.group(group.name, group.ranks, group.copy_engine);
   for (const Buffer& buffer : plan.buffers) {
     switch (buffer.kind) {
       case BufferKind::input:
@@ -22,7 +22,8 @@ Plan rebuild_plan(const Plan& plan, const AddStep& add) {
         builder.inout(buffer.name, buffer.dtype, buffer.numel);
         break;
       case BufferKind::temporary:
-        builder.temporary(buffer.name, buffer.dtype, buffer.numel);
+        buffer.symmetric ? builder.symmetric(buffer.name, buffer.dtype, buffer.numel)
+                         : builder.temporary(buffer.name, buffer.dtype, buffer.numel);
         break;
     }
   }

@@ -10,7 +10,6 @@
 
 #include "shared/base/text.h"
 #include "shared/plan/check.h"
-#include "sim/proof/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/context_parallel/run_findings.h"
 
@@ -20,14 +19,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr auto kCopyEngine = Strategy::Transfers::copy_engine;
-
-std::string findings_of(const AttentionProblem& problem, int cp, const Strategy& strategy,
-                        const Target& target = host_target()) {
-  const sim::AttentionTestData data(problem, 1);
-  sim::AttentionRunOptions options;
-  options.backward = true, options.target = target;
-  return findings(sim::run_attention(data, {problem, first_ranks(cp), strategy, true, {}}, options));
-}
 
 AttentionProblem even_problem() {
   AttentionProblem problem;

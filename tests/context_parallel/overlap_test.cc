@@ -9,20 +9,11 @@
 
 #include "shared/base/text.h"
 #include "shared/plan/fused_attention.h"
-#include "sim/proof/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/context_parallel/run_findings.h"
 
 namespace cp::testing {
 namespace {
-
-std::string findings_of(const AttentionProblem& problem, int cp, const Strategy& strategy,
-                        const Target& target = host_target()) {
-  const sim::AttentionTestData data(problem, 1);
-  sim::AttentionRunOptions options;
-  options.backward = true, options.target = target;
-  return findings(sim::run_attention(data, {problem, first_ranks(cp), strategy, true, {}}, options));
-}
 
 AttentionProblem odd_problem() {
   AttentionProblem problem;

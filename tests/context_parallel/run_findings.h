@@ -20,4 +20,13 @@ inline std::string findings(const sim::AttentionRun& run) {
   return text;
 }
 
+// The same of both passes on `cp` ranks.
+inline std::string findings_of(const AttentionProblem& problem, int cp, const Strategy& strategy,
+                               const Target& target = host_target()) {
+  const sim::AttentionTestData data(problem, 1);
+  sim::AttentionRunOptions options;
+  options.backward = true, options.target = target;
+  return findings(sim::run_attention(data, {problem, first_ranks(cp), strategy, true, {}}, options));
+}
+
 }  // namespace cp::testing

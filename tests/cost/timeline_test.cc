@@ -309,6 +309,8 @@ Scene any_scene() {
     scene.request.problem = *any_problem();
     const int cp = *rc::gen::inRange(1, 9);
     scene.request.strategy = *any_strategy(scene.request.problem, cp);
+    // NVLink joins two GPUs of this cluster, not all
+    scene.request.strategy.transfers = Strategy::Transfers::sm;
     scene.request.ranks.resize(static_cast<std::size_t>(cp));
     std::iota(scene.request.ranks.begin(), scene.request.ranks.end(), 0);
     scene.pass = *rc::gen::element(AttentionPass::forward, AttentionPass::backward);

@@ -144,7 +144,12 @@ TEST(CprunScenario, ATraceThatCannotBeWrittenIsSaidFirst) {
     EXPECT_THAT(end.out, IsEmpty());
     EXPECT_THAT(end.err, HasSubstr("cannot be written: "));
   }
-  EXPECT_EQ(cprun({"--trace", folder.file("run.cptrace"), "--", "true"}).exit_code, 2);
+}
+
+// As of one that makes no Job.
+TEST(CprunScenario, AProgramThatLeavesNoTraceIsTold) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(cprun({"--trace", folder.file("run.cptrace"), "--", "true"}).exit_code, 17);
 }
 
 TEST(CprunScenario, PeersConnectToANamedInterface) {

@@ -43,7 +43,12 @@ std::string last_nccl_error() {
 }
 
 Communicator::~Communicator() {
-  if (job_.joinable()) job_.join();
+  // The last one to hold it may be its own job, which ends it.
+  if (job_.get_id() == std::this_thread::get_id()) {
+    job_.detach();
+  } else if (job_.joinable()) {
+    job_.join();
+  }
 }
 
 std::string Communicator::name() const { return str("rank ", rank(), " of ", size()); }

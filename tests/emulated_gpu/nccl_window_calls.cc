@@ -87,7 +87,7 @@ bool place_in_windows(const Communicator& communicator, std::size_t send_bytes, 
 
 namespace {
 
-void require(bool holds, const std::string& what) {
+void expect_valid(bool holds, const std::string& what) {
   if (!holds) throw NcclFailure(ncclInvalidArgument, what);
 }
 
@@ -102,11 +102,12 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, std::size_t siz
     if (const auto why = device_memory().refuse(data, size)) throw NcclFailure(ncclInvalidArgument, *why);
     const auto allocation = device_memory().find(data);
     void* const begin = reinterpret_cast<void*>(allocation->begin);
-    require(is_of_nccl(begin), "the memory of a window is not from ncclMemAlloc");
+    expect_valid(is_of_nccl(begin), "the memory of a window is not from ncclMemAlloc");
     Hello hello;
     hello.window_at = reinterpret_cast<std::uintptr_t>(data) - allocation->begin;
     hello.window_bytes = size, hello.allocation_bytes = allocation->size, hello.window_flags = flags;
-    require(hello.window_at % NCCL_WIN_REQUIRED_ALIGNMENT == 0, "Window address must be suitably aligned.");
+    expect_valid(hello.window_at % NCCL_WIN_REQUIRED_ALIGNMENT == 0,
+                 "Window address must be suitably aligned.");
     const Communicator::Window own{static_cast<std::byte*>(data), size, 0,
                                    (flags & NCCL_WIN_COLL_SYMMETRIC) != 0};
     *window = nullptr;
@@ -120,7 +121,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, std::size_t siz
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   return nccl_call("ncclCommWindowDeregister", [&] {
     if (window == nullptr) return;
-    require(find_communicator(comm, false)->remove_window(window), "no such window");
+    expect_valid(find_communicator(comm, false)->remove_window(window), "no such window");
   });
 }
 
@@ -136,19 +137,19 @@ ncclResult_t add_one_sided(const char* name, ncclComm_t comm, int sig_index, int
                            const NcclOperation& operation, ncclWindow_t window = nullptr) {
   return nccl_call(name, [&] {
     const CommunicatorPtr communicator = find_communicator(comm, true);
-    require(operation.peer >= 0 && operation.peer < communicator->size(),
-            str("invalid peer ", operation.peer));
-    require(sig_index == 0 && context == 0, "signal index and context must be 0");
+    expect_valid(operation.peer >= 0 && operation.peer < communicator->size(),
+                 str("invalid peer ", operation.peer));
+    expect_valid(sig_index == 0 && context == 0, "signal index and context must be 0");
     const auto stream = find_stream(operation.stream);
-    require(stream != nullptr && stream->device() == communicator->device(),
-            "the stream is not of the communicator's GPU");
+    expect_valid(stream != nullptr && stream->device() == communicator->device(),
+                 "the stream is not of the communicator's GPU");
     NcclOperation added = operation;
     if (operation.function == NcclOperation::Function::put_signal) {
       const std::size_t bytes = operation.count * size_bytes(operation.type);
       const Communicator::Window* const there = communicator->window_of(window);
-      require(there != nullptr, "peerWin is no window of the communicator");
-      require(communicator->symmetric_window(operation.send, bytes) != nullptr,
-              "srcWinHost is not in a valid symmetric window");
+      expect_valid(there != nullptr, "peerWin is no window of the communicator");
+      expect_valid(communicator->symmetric_window(operation.send, bytes) != nullptr,
+                   "srcWinHost is not in a valid symmetric window");
       added.window = there->number;
     }
     add_operation(communicator, added);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "shared/base/text.h"
 #include "tests/gpu/gpu_ranks.h"
 #include "tests/runtime/processes.h"
 
@@ -28,6 +29,13 @@ int run_gpu_processes(int count, const std::function<std::string(Rank)>& body) {
     status = 1;
   }
   return status;
+}
+
+std::string lacks(const std::string& message, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (message.find(word) == std::string::npos) return str("'", word, "' is missing in: ", message);
+  }
+  return "";
 }
 
 }  // namespace cp::testing

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <unistd.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -24,6 +25,9 @@ class GpuProcesses : public ::testing::Test {
 // Calls body(rank) in a process for each rank, at the same time. Returns 0 where none says what went wrong;
 // else 1, and says it on stderr. For a process that has used no emulated GPU: that of CP_EXPECT_RIGHT.
 int run_gpu_processes(int count, const std::function<std::string(Rank)>& body);
+
+// Which of the words a message has not; empty where it has all.
+std::string lacks(const std::string& message, const std::vector<std::string>& words);
 
 // Evaluates the expression, which is to be 0, in a process of its own.
 #define CP_EXPECT_RIGHT(status) EXPECT_EXIT(_exit(status), ::testing::ExitedWithCode(0), "")

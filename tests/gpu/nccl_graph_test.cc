@@ -28,6 +28,7 @@
 #include "shared/plan/prepared_plan.h"
 #include "sim/proof/run/attention_shards.h"
 #include "sim/proof/run/attention_tolerance.h"
+#include "tests/gpu/gpu_processes.h"
 #include "tests/gpu/gpu_ranks.h"
 #include "tests/gpu/slow_steps.h"
 #ifdef CP_GPU_EMULATED
@@ -42,6 +43,7 @@ using runtime::NcclDevice;
 using runtime::NcclOptions;
 using testing::GpuJob;
 using testing::kNothing2;
+using testing::lacks;
 
 constexpr std::int64_t kGraphNumel = 33, kGraphBytes = 4 * kGraphNumel;
 
@@ -102,13 +104,6 @@ std::string thrown_by(const F& f) {
     f();
   } catch (const Error& error) {
     return error.what();
-  }
-  return "";
-}
-
-std::string lacks(const std::string& message, const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    if (message.find(word) == std::string::npos) return str("'", word, "' is missing in: ", message);
   }
   return "";
 }

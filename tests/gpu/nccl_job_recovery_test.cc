@@ -25,6 +25,7 @@
 namespace cp {
 namespace {
 
+using testing::lacks;
 using NcclJobRecovery = testing::GpuProcesses;
 
 // The sum of both ranks' ones.
@@ -52,13 +53,6 @@ class Sum {
                whole_ = parse_layout("R", mesh_, {64}, DType::f32);
   const runtime::GpuBytes in_{std::size_t{256}}, out_{std::size_t{256}};
 };
-
-std::string lacks(const std::string& said, const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    if (said.find(word) == std::string::npos) return str("'", word, "' is missing in: ", said);
-  }
-  return "";
-}
 
 std::string sums_again(testing::JobAttempts& attempts) {
   std::string wrong;

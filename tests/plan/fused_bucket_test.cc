@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "shared/base/error.h"
 #include "shared/plan/cudnn_target.h"
 #include "shared/plan/target.h"
+#include "tests/support/any_case.h"
 
 namespace cp {
 namespace {
@@ -81,8 +83,10 @@ RC_GTEST_PROP(FusedBucket, DependsOnSizesAlone, ()) {
 }
 
 RC_GTEST_PROP(FusedBucket, WorkspaceOfAPlanIsEnoughForTheGraphOfTheBucket, ()) {
-  const FusedShape shape = packed(some_documents(), Mask::causal, *rc::gen::arbitrary<bool>());
-  const FusedAttention& library = cudnn_attention(*rc::gen::element("sm90", "sm100"));
+  const FusedShape shape =
+      packed(some_documents(), Mask::causal, pick("backward", rc::gen::arbitrary<bool>()));
+  const FusedAttention& library =
+      cudnn_attention(pick("target", rc::gen::element<std::string>("sm90", "sm100")));
   const std::int64_t graph = graph_workspace_bytes(library, graph_shape(shape), bucket_of(shape));
   RC_ASSERT(packed_lse_bytes(shape) >= shape.q_len * shape.q_heads * 4);
   RC_ASSERT(workspace_bytes(library, shape) == packed_lse_bytes(shape) + graph);

@@ -65,8 +65,13 @@ inline void repeat_step(Plan& plan, StepId id) {
 
 inline View add_temporary(Plan& plan, DType dtype, std::int64_t numel, StepId first_use, StepId last_use) {
   plan.arena_bytes = (plan.arena_bytes + 255) / 256 * 256;
-  plan.buffers.push_back(
-      {"one more", BufferKind::temporary, dtype, numel, plan.arena_bytes, first_use, last_use});
+  plan.buffers.push_back({.name = "one more",
+                          .kind = BufferKind::temporary,
+                          .dtype = dtype,
+                          .numel = numel,
+                          .offset_bytes = plan.arena_bytes,
+                          .first_use = first_use,
+                          .last_use = last_use});
   plan.arena_bytes += plan.buffers.back().bytes();
   return flat_view(static_cast<BufferId>(plan.buffers.size() - 1), 0, numel);
 }

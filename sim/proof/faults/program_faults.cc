@@ -248,11 +248,13 @@ bool set_other_group(PlanBuilder& builder, const Plan& plan, Step& step) {
       return std::find(all.begin(), all.end(), plan.self) - all.begin();
     };
     // The rank has the same index, so that peers, blocks in place and the root mean what they did.
-    if (id != now && ranks.size() == members && place(ranks) == place(plan.groups[idx(now)].ranks))
+    if (id != now && ranks.size() == members && place(ranks) == place(plan.groups[idx(now)].ranks) &&
+        plan.groups[idx(id)].copy_engine == plan.groups[idx(now)].copy_engine)
       other = id;
   }
   if (other < 0) {
-    other = builder.group(plan.groups[idx(now)].name + "_other", plan.groups[idx(now)].ranks);
+    other = builder.group(plan.groups[idx(now)].name + "_other", plan.groups[idx(now)].ranks,
+                          plan.groups[idx(now)].copy_engine);
   } else {
     for (const StepRef& ref : steps_of(plan)) {
       if (is_collective(*ref.step) && group_of(collective_of(*ref.step)) == other)
