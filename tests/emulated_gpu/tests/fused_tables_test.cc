@@ -14,7 +14,6 @@
 namespace cp::runtime {
 namespace {
 
-
 FusedShape packed_shape(bool backward, std::vector<FusedShape::Document> documents) {
   FusedShape shape;
   shape.backward = backward;
