@@ -104,6 +104,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::size_t size = 0;
     std::int32_t number = 0;  // in the order of registrations, which is that of all ranks
     bool symmetric = false;
+    std::shared_ptr<char> handle = {};  // whose address the caller has
   };
   // Meets the other ranks, and compares what they register with `own`. Throws NcclFailure where they differ.
   void* add_window(const Window& own, Hello hello);

@@ -42,11 +42,12 @@ void* Communicator::add_window(const Window& own, Hello hello) {
     throw NcclFailure(ncclInvalidUsage, str("a window differs: rank ", rank(), " registers ", words(hello),
                                             ", rank ", peer, " ", words(other)));
   }
-  void* const handle = new char;
-  Window& made = windows_.emplace(handle, own).first->second;
+  const auto handle = std::make_shared<char>();
+  Window& made = windows_.emplace(handle.get(), own).first->second;
+  made.handle = handle;
   made.number = next_window_++;
   transfers_->set_window(made.number, made.data, made.size);
-  return handle;
+  return handle.get();
 }
 
 bool Communicator::remove_window(void* handle) {
@@ -54,7 +55,6 @@ bool Communicator::remove_window(void* handle) {
   if (found == windows_.end()) return false;
   transfers_->set_window(found->second.number, nullptr, 0);
   windows_.erase(found);
-  delete static_cast<char*>(handle);
   return true;
 }
 
