@@ -147,7 +147,8 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
     }
     const auto is_query = [](const Document& part) { return part.q_len == 1; };
     if (std::ranges::all_of(parts, is_query))
-      return str("of ", parts.size(), " documents of one query each cuDNN writes a wrong log-sum-exp");
+      return str("of ", parts.size(),
+                 " documents of one query each cuDNN writes a wrong log-sum-exp; make a call for each");
     if (q_len != shape.q_len || k_len != shape.k_len)
       return str("documents have ", q_len, " queries and ", k_len, " keys, but the call has ", shape.q_len,
                  " and ", shape.k_len);
@@ -189,7 +190,8 @@ std::optional<std::string> refuse_operand(const FusedShape& shape, const View& v
   // not written where q, k, v and their gradients do not have the same steps from row to row.
   if ((is_gradient || shape.backward) && (head != dim || row != heads * dim))
     return why(
-        "with several documents, what a backward pass reads and writes must be dense [seq, heads, dim]");
+        "with several documents, what a backward pass reads and writes must be dense [seq, heads, dim]; copy "
+        "it, or make a call for each document");
   return {};
 }
 

@@ -23,6 +23,10 @@ constexpr NamedGroup kGroups[] = {
     {"inner_ring", GroupAxis::cp},
     {"outer_ring", GroupAxis::cp},
     {"ulysses", GroupAxis::cp},
+    {"ring_ce", GroupAxis::cp},  // ..._ce: what copy engines move (team.h)
+    {"inner_ring_ce", GroupAxis::cp},
+    {"outer_ring_ce", GroupAxis::cp},
+    {"ulysses_ce", GroupAxis::cp},
     {"ep", GroupAxis::ep},
     {"fsdp", GroupAxis::fsdp},
     {"fsdp_reduce", GroupAxis::fsdp},

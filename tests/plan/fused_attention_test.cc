@@ -178,7 +178,8 @@ TEST(FusedAttention, RefusesWithTheValue) {
   EXPECT_EQ(refuse(h100, packed), std::nullopt);
   FusedShape queries = call();
   queries.q_len = 2, queries.mask = FusedShape::Mask::full, queries.documents = {{1, 1000}, {1, 24}};
-  EXPECT_EQ(refuse(h100, queries), "of 2 documents of one query each cuDNN writes a wrong log-sum-exp");
+  EXPECT_EQ(refuse(h100, queries),
+            "of 2 documents of one query each cuDNN writes a wrong log-sum-exp; make a call for each");
   queries.q_len = 3, queries.documents = {{1, 1000}, {2, 24}};
   EXPECT_EQ(refuse(h100, queries), std::nullopt);
   EXPECT_EQ(refuse(cudnn_attention("sm80"), packed), "no kernel supports several documents");
