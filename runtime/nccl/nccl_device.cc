@@ -529,18 +529,7 @@ class NcclDevice::Impl {
     if (!handles_.enter()) return;
     const BegunCollectives::Point point =
         member.begun.begin(used_->digests.at(static_cast<std::size_t>(ref.id)));
-    const WatchedCollective watched{.plan = used_->plan,
-                                    .collective = &collective,
-                                    .communicator = &member,
-                                    .stream = stream,
-                                    .step = ref.id,
-                                    .number = point.number,
-                                    .sequence = point.sequence,
-                                    .digest = point.digest,
-                                    .begin = pair.begin,
-                                    .end = pair.end,
-                                    .planned = used_->longest,
-                                    .under_way = &used_->under_way};
+    const WatchedCollective watched = watch(collective, member, ref.id, stream, point, pair);
     ++used_->under_way;
     watchdog_.begin(watched);
     const ncclResult_t result =
@@ -557,6 +546,24 @@ class NcclDevice::Impl {
     }
     watchdog_.issued();
     order_.done(member, on, pair.end);
+  }
+
+  // A collective of the plan in use, as the watchdog follows it.
+  WatchedCollective watch(const Collective& collective, const NcclCommunicator& member, StepId step,
+                          StreamId stream, const BegunCollectives::Point& point,
+                          const StepEvents::Pair& pair) {
+    return {.plan = used_->plan,
+            .collective = &collective,
+            .communicator = &member,
+            .stream = stream,
+            .step = step,
+            .number = point.number,
+            .sequence = point.sequence,
+            .digest = point.digest,
+            .begin = pair.begin,
+            .end = pair.end,
+            .planned = used_->longest,
+            .under_way = &used_->under_way};
   }
 
   // Untimed pairs of events are used again: waits until the watchdog has done with the next one, for one or
@@ -586,26 +593,7 @@ class NcclDevice::Impl {
   void allow_graphs(Prepared& prepared) {
     const Plan& plan = *prepared.plan;
     prepared.graphs.emplace(graphs_, plan.buffers.size());
-    // Read in NCCL 2.30: copy engines wait for other signals in a graph than in a launch, so that ranks of
-    // which one captures and another one launches would wait for ever.
-    if (std::ranges::any_of(plan.groups, [](const Group& group) { return group.copy_engine; }))
-      refuse_graphs(prepared, "copy engines serve one of its groups, and ranks may not capture alike");
-    std::vector<std::int64_t> collectives(plan.groups.size());
-    for (const StepRef& ref : steps_of(plan)) {
-      if (const auto* collective = std::get_if<Collective>(&ref.step->work))
-        collectives[static_cast<std::size_t>(group_of(*collective))] += ref.count;
-    }
-    const std::int64_t all = std::accumulate(collectives.begin(), collectives.end(), std::int64_t{0});
-    if (all > StepEvents::kPairs)
-      refuse_graphs(prepared, str("it has ", all, " collectives, and the watchdog follows no more than ",
-                                  StepEvents::kPairs, " at once"));
-    for (std::size_t group = 0; group < collectives.size(); ++group) {
-      if (collectives[group] <= std::int64_t{NcclOrder::kMostUnderWay}) continue;
-      refuse_graphs(prepared,
-                    str("it has ", collectives[group], " collectives of group ",
-                        canonical_name(plan.groups[group]), ", all of which a graph would put under ",
-                        "way at once, and no more than ", NcclOrder::kMostUnderWay, " may be"));
-    }
+    if (const std::string why = refuse_graph(plan); !why.empty()) refuse_graphs(prepared, why);
   }
 
   void refuse_graphs(Prepared& prepared, const std::string& why) {
@@ -811,19 +799,9 @@ class NcclDevice::Impl {
     const BegunCollectives::Point point =
         one.member->begun.begin(used_->digests.at(static_cast<std::size_t>(one.step)));
     ++used_->under_way;
-    watchdog_.begin({.plan = used_->plan,
-                     .collective = one.collective,
-                     .communicator = one.member,
-                     .stream = one.stream,
-                     .step = one.step,
-                     .number = point.number,
-                     .sequence = point.sequence,
-                     .digest = point.digest,
-                     .begin = pair.begin,
-                     .end = pair.end,
-                     .planned = used_->longest,
-                     .of_graph = std::ssize(graph.collectives),
-                     .under_way = &used_->under_way});
+    WatchedCollective watched = watch(*one.collective, *one.member, one.step, one.stream, point, pair);
+    watched.of_graph = std::ssize(graph.collectives);
+    watchdog_.begin(watched);
     used_->launches->replayed(std::span(graph.calls).subspan(one.first_call, one.calls), launches_count_++,
                               point.sequence);
   }

@@ -51,6 +51,9 @@ struct PlanGraph {
   void count();  // fills `counts`
 };
 
+// Why the plan cannot become a graph, with the numbers; empty if it may.
+std::string refuse_graph(const Plan& plan);
+
 class PlanGraphs {
  public:
   // How many graphs of a plan there are at most. Chosen: buffers that change by turns are two sets or three,
