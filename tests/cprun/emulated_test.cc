@@ -72,8 +72,8 @@ TEST_F(CprunEmulated, ARankThatComesLateIsWaitedFor) {
 TEST_F(CprunEmulated, ARankThatBuildsForLongIsWaitedFor) {
   const TemporaryFolder folder;
   const ProgramEnd end =
-      run(command({"--backend", "nccl", "--timeout", "2", "--verify", attention(folder, "}")}),
-          {"CP_EMULATED_GPUS=2", "CP_EMULATED_BUILD_MS=0,3000"});
+      run(command({"--backend", "nccl", "--timeout", "8", "--verify", attention(folder, "}")}),
+          {"CP_EMULATED_GPUS=2", "CP_EMULATED_BUILD_MS=0,10000"});
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("cprun: note: rank 0 waits in prepare #1 of plans of ring[0,1] for rank 1, "
                                  "which has been computing for "));
