@@ -44,14 +44,18 @@ void require_gpu(int cuda_device) {
                                                 visible.gpus.size(), ", numbered from 0"));
 }
 
-const Target& gpu_target_of(int cuda_device) {
+const Target& gpu_generation_of(int cuda_device) {
   require_gpu(cuda_device);
   int major = 0, minor = 0;
   CP_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda_device));
   CP_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda_device));
-  const std::string gpu = str("sm", major, minor);
+  return gpu_target(str("sm", major, minor));
+}
+
+const Target& gpu_target_of(int cuda_device) {
+  const Target& generation = gpu_generation_of(cuda_device);
   const std::optional<CudnnVersion> version = fused_library_version();
-  return with_copy_engines_of(version ? gpu_target(gpu, std::array{*version}) : gpu_target(gpu),
+  return with_copy_engines_of(version ? gpu_target(generation.name, std::array{*version}) : generation,
                               nccl_versions());
 }
 

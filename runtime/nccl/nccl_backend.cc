@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/cuda/fused_graph.h"
 #include "runtime/cuda/visible_gpus.h"
 #include "runtime/nccl/nccl_device.h"
 #include "runtime/nccl/nccl_environment.h"
@@ -26,13 +27,13 @@ constexpr char kBetween = '\n';
 // What a rank tells the others.
 struct RankFacts {
   GpuOfRank gpu;           // its target is that of the generation
-  std::string with_cudnn;  // the name of the target with this rank's cuDNN
+  CudnnVersion cudnn = 0;  // 0: a recent one, or none
 };
 
 std::string text_of(const RankFacts& facts) {
   const GpuOfRank& gpu = facts.gpu;
   return str(gpu.host, kBetween, gpu.address, kBetween, gpu.name, kBetween, gpu.target, kBetween, gpu.boot,
-             kBetween, facts.with_cudnn);
+             kBetween, facts.cudnn);
 }
 
 RankFacts facts_from(const std::string& text) {
@@ -40,7 +41,7 @@ RankFacts facts_from(const std::string& text) {
   CP_INVARIANT(parts.size() == 6, text);
   return {{std::string(parts[0]), std::string(parts[1]), std::string(parts[2]), std::string(parts[3]),
            std::string(parts[4])},
-          std::string(parts[5])};
+          parse_int(parts[5], "version of cuDNN")};
 }
 
 // A year, which stands for ever: drivers may take long to start, a rank may prepare other plans before it
@@ -56,16 +57,15 @@ RankGpu gpu_of_this_rank(const JobEnvironment& job, RendezvousClient& client) {
   own.cuda_device = choose_gpu(job, static_cast<int>(visible.gpus.size()));
   const VisibleGpu& gpu = visible.gpus[static_cast<std::size_t>(own.cuda_device)];
   own.name = gpu.name, own.address = gpu.address;
-  const std::string& with_cudnn = gpu_target_of(own.cuda_device).name;
-  const std::string generation(split_target_name(with_cudnn).gpu);
+  const std::string& generation = gpu_generation_of(own.cuda_device).name;
+  const CudnnVersion cudnn = fused_library_version().value_or(0);
   std::vector<GpuOfRank> ranks;
   std::vector<CudnnVersion> versions;  // that plans have to fit
-  for (const std::string& text : client.all_gather(
-           "gpu", text_of({{host_name(), gpu.address, gpu.name, generation, boot_id()}, with_cudnn}),
-           kUntilTheServerEndsIt)) {
+  for (const std::string& text :
+       client.all_gather("gpu", text_of({{host_name(), gpu.address, gpu.name, generation, boot_id()}, cudnn}),
+                         kUntilTheServerEndsIt)) {
     RankFacts facts = facts_from(text);
-    const NamedCudnn named = split_target_name(facts.with_cudnn);
-    if (named.version > 0) versions.push_back(named.version);
+    if (facts.cudnn > 0) versions.push_back(facts.cudnn);
     ranks.push_back(std::move(facts.gpu));
   }
   own.target = &gpu_target(generation, versions);

@@ -133,6 +133,8 @@ std::map<std::string, std::string> gpu_library_versions();
 
 // The number of GPUs that this process sees; 0 if there is no driver.
 int gpu_count();
+// The target of this GPU's generation, whatever libraries there are. Throws as gpu_target_of().
+const Target& gpu_generation_of(int cuda_device);
 // The target that plans for this GPU are made for, with the cuDNN that this process has. Throws InvalidInput
 // if this process sees no such GPU, or if its generation is not known.
 const Target& gpu_target_of(int cuda_device);
