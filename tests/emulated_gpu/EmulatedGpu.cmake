@@ -77,8 +77,10 @@ endif()
 # What runs on several threads, alone, for the thread sanitizer: links no more than it needs, and is built on request.
 set(thread_sources ${gpu_test_sources})
 list(FILTER thread_sources INCLUDE REGEX "/(gpu_ranks|slow_steps|nccl_(conformance|device|failure|refusal|times)_test)\\.cc$")
+set(thread_emulation_sources ${emulation_test_sources})
+list(FILTER thread_emulation_sources EXCLUDE REGEX "_identity_test\\.cc$")  # of scenarios, which stand on sim/
 file(GLOB hand_plan_sources CONFIGURE_DEPENDS "support/hand_*.cc")
-cp_add_executable(emulated_threads_test ${thread_sources} ${emulation_test_sources} runtime/processes.cc rendezvous/test_job.cc
+cp_add_executable(emulated_threads_test ${thread_sources} ${thread_emulation_sources} runtime/processes.cc rendezvous/test_job.cc
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
   conformance/kept_conformance_test.cc conformance/process_world.cc support/values.cc support/attention_definition.cc support/fabric_run.cc ${hand_plan_sources})
 set_target_properties(emulated_threads_test PROPERTIES EXCLUDE_FROM_ALL ON)
