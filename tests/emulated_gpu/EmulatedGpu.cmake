@@ -27,8 +27,14 @@ set(gpu_test_helpers runtime/processes.cc runtime/job_attempts.cc runtime/alloca
   conformance/device_suite.cc conformance/collectives_conformance_test.cc conformance/streams_conformance_test.cc
   conformance/kept_conformance_test.cc conformance/beside_conformance_test.cc conformance/process_world.cc)
 file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
+# What compares or counts at length, in code that shorter tests run under the sanitizers too: kernels against their definitions, kept plans,
+# and scenarios on up to four ranks.
+string(JOIN ":" slow_under_sanitizers
+  "Ranks/NcclIdentity.*/6" "Ranks/NcclIdentity.*/8" "NcclDroppedEdges.*" "HostCost.Of*" "*.TenThousand*" "*GpuAttentionRepeat.*"
+  "FusedAttentionDefinition.*" "FusedAttentionTest.*/Causal*" "FusedAttentionTest.*/Full*" "FusedAttentionTest.*/DocumentsBottomRight*"
+  "NcclLongAttention.*" "GpuFillAndScale.*")
 cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${emulation_test_sources} rendezvous/test_job.cc
-  LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated SLOW "Ranks/NcclIdentity.*/6:Ranks/NcclIdentity.*/8")
+  LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated SLOW "${slow_under_sanitizers}")
 # Where NCCL keeps communicators in order the device does not, or a double ring (6 ranks) would lock itself.
 add_test(NAME NcclDeviceWithLaunchOrder WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
   COMMAND emulated_gpu_test --gtest_filter=NcclDevice.ManyGroups*:*NcclIdentity.*Fabric/6)
