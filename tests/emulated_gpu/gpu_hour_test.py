@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPT = os.path.join(ROOT, "scripts", "gpu_hour")
@@ -161,6 +162,22 @@ done
         page = self.read("gpu.md")
         self.assertRegex(page, r"\| kernels \| GpuA.Hang \| had not ended")
         self.assertRegex(page, r"\| profile \| .* \| \*\*failed\*\* \|")  # and the run went on to it
+
+    def test_scenarios_of_copy_engines_run_where_each_rank_has_a_gpu(self):
+        class Options:
+            out, emulated, minutes, short = self.out, False, 25, False
+        build = self.stands_in(cprun="echo identical: 4 ranks\n")
+        os.makedirs(self.out)
+        name = "cprun --verify copy_engines.txtpb"
+        with mock.patch.dict(os.environ, CP_GPU_BUILD=build):
+            for gpus, skips in ((3, [(name, "copy engines need a GPU for each of 4 ranks, and here are 3")]), (4, [])):
+                hour, result = gpu_hour.Hour(Options), gpu_hour.Result()
+                hour.stage, hour.limit, hour.state["machine"] = gpu_hour.STAGES[3], time.monotonic() + 1000, {"gpus": ["H100"] * gpus}
+                hour.identity(result)
+                self.assertEqual((result.failures, result.left_out, result.skips), ([], 0, skips))
+                self.assertEqual(result.passed, len(hour.scenarios()) - len(skips))
+        own = [line for line in self.read("identity.log").splitlines() if line.startswith("$") and "--allow-shared-gpu" not in line]
+        self.assertEqual([os.path.basename(line) for line in own], ["copy_engines.txtpb"])
 
     def test_a_missing_cpsim_is_no_missing_gpu(self):
         build = self.stands_in(cprun_emulated="exit 0\n", emulated_gpu_test="exit 0\n")
