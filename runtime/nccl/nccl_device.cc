@@ -4,8 +4,6 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
-#include <numeric>
-#include <thread>
 #include <utility>
 
 #include "runtime/begun_collectives.h"
@@ -20,6 +18,7 @@
 #include "runtime/latest_steps.h"
 #include "runtime/nccl/first_error.h"
 #include "runtime/nccl/gpu_facts.h"
+#include "runtime/nccl/graph_runs.h"
 #include "runtime/nccl/nccl_agreement.h"
 #include "runtime/nccl/nccl_communicators.h"
 #include "runtime/nccl/nccl_error.h"
@@ -27,6 +26,8 @@
 #include "runtime/nccl/nccl_launch.h"
 #include "runtime/nccl/nccl_memory.h"
 #include "runtime/nccl/nccl_order.h"
+#include "runtime/nccl/nccl_prepared.h"
+#include "runtime/nccl/nccl_steps.h"
 #include "runtime/nccl/nccl_watchdog.h"
 #include "runtime/nccl/nccl_windows.h"
 #include "runtime/nccl/plan_graphs.h"
@@ -83,7 +84,7 @@ class NcclDevice::Impl {
     try {
       if (is_idle()) {
         collect_all_records();
-        prepared_.for_each([&](Prepared& prepared) {
+        prepared_.for_each([&](NcclPrepared& prepared) {
           communicators_.deregister(prepared.registered);
           windows_.remove(prepared.windows);
         });
@@ -106,7 +107,7 @@ class NcclDevice::Impl {
     // What the caller enqueued for its buffers, on whichever stream, has happened: a run of this plan waits
     // for no stream of the caller's.
     CP_CUDA(cudaDeviceSynchronize());
-    std::unique_ptr<Prepared>& place = prepared_.first();
+    std::unique_ptr<NcclPrepared>& place = prepared_.first();
     std::shared_ptr<CudaArena> before;
     if (place) {
       collect_records(*place);
@@ -117,7 +118,7 @@ class NcclDevice::Impl {
     used_ = nullptr;
     if (place) latest_.forget(*place->plan);
     place.reset();
-    launched_.clear();
+    steps_.unread.clear();
     times_.forget();
     events_.restart();
     place = make_ready(plan, bindings, 0, std::move(before));
@@ -127,15 +128,15 @@ class NcclDevice::Impl {
   PreparedId keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
     CP_CUDA(cudaSetDevice(options_.cuda_device));
     events_.make_all(!options_.traces);
-    std::unique_ptr<Prepared> made = make_ready(plan, bindings, lane, arenas_.of(lane));
-    if (options_.graphs) allow_graphs(*made);
+    std::unique_ptr<NcclPrepared> made = make_ready(plan, bindings, lane, arenas_.of(lane));
+    if (options_.graphs) graph_runs_.allow(*made);
     share(lane, made->memory->arena());
     lanes_.keep(plan, lane);
     return prepared_.add(std::move(made));
   }
 
   void use(PreparedId id, const Bindings& changed) {
-    Prepared& next = prepared_.at(id);
+    NcclPrepared& next = prepared_.at(id);
     next.memory->bind(*next.plan, changed);
     used_ = &next;
   }
@@ -143,14 +144,14 @@ class NcclDevice::Impl {
   // Events and times of the plan's steps point to them. After an error what hangs may still use the plan's
   // memory, so that stays until the device goes, and nothing is asked of a GPU that may not answer.
   void release(PreparedId id) {
-    Prepared& released = prepared_.at(id);
+    NcclPrepared& released = prepared_.at(id);
     if (used_ == &released) used_ = nullptr;
     lanes_.release(*released.plan, released.lane);
     latest_.forget(*released.plan);
     if (handles_.is_ending()) {
       watchdog_.drain();
       events_.forget();
-      launched_.clear();
+      steps_.unread.clear();
       times_.settle();
       return;
     }
@@ -173,10 +174,7 @@ class NcclDevice::Impl {
     try {
       const StreamId stream = device_stream(ref.step->stream);
       latest_.launched(stream, *used_->plan, ref.id);
-      if (!in_run_) begin_loose();
-      if (replayed_ != nullptr) return;
-      if (captured_ != nullptr) return capture(ref, iteration, stream);
-      launch_step(ref, iteration, stream);
+      if (!graph_runs_.takes(*used_, ref, iteration, stream)) launch_step(ref, iteration, stream);
     } catch (...) {
       fail_at_latest();
     }
@@ -184,46 +182,43 @@ class NcclDevice::Impl {
 
   EventId record(StreamId stream) {
     return enqueued([&] {
-      if (replayed_ != nullptr) return end_of_replay_;
       const StreamId on = device_stream(stream);
-      return captured_ != nullptr ? capture_record(on) : events_.record(on);
+      const std::optional<EventId> of_graph = graph_runs_.record(on);
+      return of_graph ? *of_graph : events_.record(on);
     });
   }
   void wait(StreamId stream, EventId event) {
     enqueued([&] {
-      if (replayed_ != nullptr) return event;
       const StreamId on = device_stream(stream);
-      if (captured_ != nullptr) return capture_wait(on, event);
-      return events_.wait(on, event), event;
+      if (!graph_runs_.wait(on, event)) events_.wait(on, event);
+      return event;
     });
   }
 
   void begin_run(CallerStream caller) {
-    if (caller != nullptr) refuse_captured(static_cast<cudaStream_t>(caller));
-    end_graph_run();
-    in_run_ = true;
+    if (caller != nullptr) refuse_captured(caller);
+    graph_runs_.leave();
     enqueued([&] {
       const StreamId first = device_stream(0);
       CP_CUDA(cudaEventRecord(from_caller_.get(), static_cast<cudaStream_t>(caller)));
       CP_CUDA(cudaStreamWaitEvent(cuda_stream(first), from_caller_.get(), 0));
       events_.enqueued(first);
       if (const EventId before = lanes_.last_end(used_->lane); before >= 0) events_.wait(first, before);
-      begin_graph_run(first);
+      graph_runs_.begin(*used_, first);
       return EventId{0};
     });
   }
   void end_run(CallerStream caller, EventId end) {
     enqueued([&] {
-      if (captured_ != nullptr) end_capture();
-      if (replayed_ != nullptr) replay(end);
+      graph_runs_.end(end);
       lanes_.last_end(used_->lane) = end;
       events_.wait(static_cast<cudaStream_t>(caller), end);
       return end;
     });
-    end_graph_run();
+    graph_runs_.leave();
   }
 
-  const GraphUse& graph_use() const { return graph_use_; }
+  const GraphUse& graph_use() const { return graph_runs_.use(); }
 
   bool has_happened(EventId event) {
     if (error_ || handles_.is_ending()) return false;
@@ -231,7 +226,7 @@ class NcclDevice::Impl {
   }
 
   void await(EventId event) {
-    await_on_host([&] { return has_happened(event); });
+    await_on_host(handles_, [&] { return has_happened(event); });
     if (error_) throw_error();
   }
 
@@ -240,8 +235,7 @@ class NcclDevice::Impl {
     watchdog_.drain();
     if (error_) throw_error();
     order_.forget();
-    has_loose_steps_ = false;
-    end_of_last_replay_ = -1;
+    graph_runs_.forget();
     latest_.forget();
     communicators_.forget_ends();
     if (options_.traces && events_.left() < launches_of_run_) read_times();
@@ -318,27 +312,10 @@ class NcclDevice::Impl {
 
   // ---- prepare
 
-  // A plan that is ready to run.
-  struct Prepared {
-    const Plan* plan = nullptr;
-    LaneId lane = 0;
-    std::vector<StreamId> streams;             // of the device, by the plan's StreamId
-    std::vector<NcclCommunicatorPtr> members;  // by GroupId; they go after the memory (nccl_windows.h)
-    std::chrono::milliseconds longest{0};      // planned time, of this rank and those of its groups
-    std::unique_ptr<CudaMemory> memory;
-    std::optional<StepKernels> kernels;
-    std::optional<NcclLaunches> launches;
-    std::vector<NcclCommunicators::Registered> registered;
-    std::vector<NcclWindow> windows;         // by GroupId
-    std::vector<Digest> digests;             // of collectives, by StepId
-    std::atomic<std::int64_t> under_way{0};  // collectives that the watchdog has not seen to end
-    std::optional<PlanGraphs> graphs;        // of a plan that is kept, if the options say so
-  };
-
-  std::unique_ptr<Prepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane,
-                                       std::shared_ptr<CudaArena> arena) {
+  std::unique_ptr<NcclPrepared> make_ready(const Plan& plan, const Bindings& bindings, LaneId lane,
+                                           std::shared_ptr<CudaArena> arena) {
     communicators_.make_room(plan.groups, agreement_ && is_idle());
-    auto prepared = std::make_unique<Prepared>();
+    auto prepared = std::make_unique<NcclPrepared>();
     prepared->plan = &plan;
     prepared->lane = lane;
     prepared->streams = lanes_.streams_for(plan, lane, priorities(plan));
@@ -354,7 +331,7 @@ class NcclDevice::Impl {
   void share(LaneId lane, const std::shared_ptr<CudaArena>& arena) {
     if (!arenas_.offer(lane, arena)) return;
     if (const EventId last = lanes_.last_end(lane); last >= 0) await(last);
-    prepared_.for_each_in(lane, [&](Prepared& kept) {
+    prepared_.for_each_in(lane, [&](NcclPrepared& kept) {
       communicators_.deregister(kept.registered);
       kept.memory->move_to(*kept.plan, arena);
       if (kept.graphs) kept.graphs->clear();
@@ -403,7 +380,7 @@ class NcclDevice::Impl {
     }
   }
 
-  void connect(Prepared& prepared) {
+  void connect(NcclPrepared& prepared) {
     const Plan& plan = *prepared.plan;
     // Ranks of one GPU have it by turns.
     const std::int64_t turns =
@@ -417,7 +394,7 @@ class NcclDevice::Impl {
 
   // Graphs of kernels take their time, another one on each rank. So they are built when nobody waits in a
   // call that has a time limit, and nobody launches before all have built theirs.
-  void build(Prepared& prepared, const Bindings& bindings, std::shared_ptr<CudaArena> arena) {
+  void build(NcclPrepared& prepared, const Bindings& bindings, std::shared_ptr<CudaArena> arena) {
     const Plan& plan = *prepared.plan;
     try {
       prepared.memory = std::make_unique<CudaMemory>(
@@ -458,7 +435,7 @@ class NcclDevice::Impl {
     };
   }
 
-  void register_buffers(Prepared& prepared) {
+  void register_buffers(NcclPrepared& prepared) {
     communicators_.register_buffers(prepared.members, buffers_of(*prepared.plan, *prepared.memory),
                                     prepared.registered);
   }
@@ -489,7 +466,7 @@ class NcclDevice::Impl {
     const std::size_t room = std::clamp<std::size_t>(2 * launches, 1024, kUnreadTimes);
     launches_of_run_ = std::max(launches_of_run_, launches);
     events_.reserve(room);
-    launched_.reserve(room);
+    steps_.unread.reserve(room);
   }
 
   // ---- running
@@ -506,7 +483,7 @@ class NcclDevice::Impl {
     }
     if (options_.traces) {
       static_cast<void>(events_.begin(stream));
-      launched_.push_back({&step, stream, nullptr});
+      steps_.unread.push_back({&step, stream, nullptr});
     } else {
       events_.enqueued(stream);
     }
@@ -522,18 +499,15 @@ class NcclDevice::Impl {
     const Step& step = *ref.step;
     const cudaStream_t on = cuda_stream(stream);
     NcclCommunicator& member = used_->launches->member(group_of(collective));
-    if (!order_.await_room(member, handles_) || !await_pair(1)) return;
+    if (!order_.await_room(member, handles_) || !steps_.await_pair(1)) return;
     if (order_.await_turn(member, on)) events_.enqueued(stream);
     const StepEvents::Pair pair = options_.traces ? events_.begin(stream) : events_.begin_untimed(stream);
-    if (options_.traces) launched_.push_back({&step, stream, nullptr});
+    if (options_.traces) steps_.unread.push_back({&step, stream, nullptr});
     if (!handles_.enter()) return;
-    const BegunCollectives::Point point =
-        member.begun.begin(used_->digests.at(static_cast<std::size_t>(ref.id)));
-    const WatchedCollective watched = watch(collective, member, ref.id, stream, point, pair);
-    ++used_->under_way;
+    const WatchedCollective watched = used_->begin(collective, member, ref.id, stream, pair);
     watchdog_.begin(watched);
     const ncclResult_t result =
-        used_->launches->issue(collective, {step.stream, launches_count_++, iteration}, point.sequence, on);
+        used_->launches->issue(collective, {step.stream, steps_.launches++, iteration}, watched.sequence, on);
     handles_.leave();
     if (result == ncclInProgress)
       communicators_.await(*member.comm, describe(options_.rank, watched), facts_of(options_.rank, watched));
@@ -546,264 +520,6 @@ class NcclDevice::Impl {
     }
     watchdog_.issued();
     order_.done(member, on, pair.end);
-  }
-
-  // A collective of the plan in use, as the watchdog follows it.
-  WatchedCollective watch(const Collective& collective, const NcclCommunicator& member, StepId step,
-                          StreamId stream, const BegunCollectives::Point& point,
-                          const StepEvents::Pair& pair) {
-    return {.plan = used_->plan,
-            .collective = &collective,
-            .communicator = &member,
-            .stream = stream,
-            .step = step,
-            .number = point.number,
-            .sequence = point.sequence,
-            .digest = point.digest,
-            .begin = pair.begin,
-            .end = pair.end,
-            .planned = used_->longest,
-            .under_way = &used_->under_way};
-  }
-
-  // Untimed pairs of events are used again: waits until the watchdog has done with the next one, for one or
-  // more collectives that share it. Returns false if the end began before that.
-  bool await_pair(std::int64_t collectives) {
-    if (options_.traces) return true;
-    await_on_host([&] { return collectives_ + collectives - watchdog_.ended() <= StepEvents::kPairs; });
-    collectives_ += collectives;
-    return !handles_.is_ending();
-  }
-
-  // ---- graphs: a run of a kept plan that is captured, or replayed, or neither
-
-  // All streams of a run have joined the first one when it ends, and only the first one is in order with the
-  // graph of a replay. Steps that are launched outside of runs are on any stream.
-  void begin_loose() {
-    has_loose_steps_ = true;
-    if (const EventId end = std::exchange(end_of_last_replay_, -1); end >= 0) {
-      for (const StreamId stream : used_->streams) events_.wait(stream, end);
-    }
-  }
-  void join_loose(StreamId first) {
-    if (used_->lane != 0 || !std::exchange(has_loose_steps_, false)) return;
-    for (const StreamId stream : used_->streams) events_.wait(first, events_.record(stream));
-  }
-
-  void allow_graphs(Prepared& prepared) {
-    const Plan& plan = *prepared.plan;
-    prepared.graphs.emplace(graphs_, plan.buffers.size());
-    if (const std::string why = refuse_graph(plan); !why.empty()) refuse_graphs(prepared, why);
-  }
-
-  void refuse_graphs(Prepared& prepared, const std::string& why) {
-    prepared.graphs->refuse(why);
-    graph_use_.refused.push_back(str("rank ", options_.rank, ": a plan of ", steps_of(*prepared.plan).size(),
-                                     " steps is launched step by step, not as a graph: ", why));
-    if (options_.on_refused_graph) options_.on_refused_graph(graph_use_.refused.back());
-  }
-
-  // A run would become part of that capture, where nobody can follow its collectives.
-  static void refuse_captured(cudaStream_t caller) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(caller, &status) != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());  // of running work, which whoever waits is told
-      return;
-    }
-    if (status == cudaStreamCaptureStatusNone) return;
-    throw InvalidInput(
-        "the caller's stream is being captured into a CUDA graph, of which a run cannot be part; run the "
-        "plan outside of the capture, and let NcclOptions::graphs make it a graph of its own");
-  }
-
-  struct Captured {
-    // What the executor asked for, for the case that it turns out not to fit into a graph.
-    struct Call {
-      StepRef ref;  // without a step: `event` is recorded, or waited for
-      std::int64_t iteration = 0;
-      StreamId stream = 0;  // of the device
-      EventId event = -1;
-      bool waits = false;
-    };
-    std::optional<GraphCapture> capture;
-    std::shared_ptr<PlanGraph> graph;
-    std::vector<Call> calls;
-    std::string why_not;  // the first reason
-    // The end of the latest collective that takes turns.
-    EventId turn = -1;
-  };
-
-  void begin_graph_run(StreamId first) {
-    std::shared_ptr<PlanGraph> graph;
-    if (used_->graphs && used_->graphs->why_not().empty()) graph = used_->graphs->of(*used_->memory);
-    if (graph == nullptr) {
-      ++graph_use_.launched;
-      return;
-    }
-    join_loose(first);
-    if (graph->id >= 0) {
-      ++graph_use_.replayed;
-      replayed_ = std::move(graph);
-      end_of_replay_ = events_.reserve_event(first);
-      return;
-    }
-    captured_ = std::make_unique<Captured>();
-    captured_->graph = std::move(graph);
-    for (const StreamId stream : used_->streams) events_.enqueued(stream);
-    capturing([&] { captured_->capture.emplace(cuda_stream(first)); });
-  }
-
-  // Also behind an error, when the run was not ended.
-  void end_graph_run() {
-    in_run_ = false;
-    replayed_ = nullptr;
-    captured_ = nullptr;
-  }
-
-  // Runs f(), whose calls become part of the graph. An error of CUDA's, unless the GPU is lost, says that
-  // they cannot.
-  template <class F>
-  void capturing(const F& f) {
-    if (!captured_->why_not.empty()) return;
-    try {
-      f();
-    } catch (const InvalidInput& error) {
-      captured_->why_not = error.what();
-    }
-  }
-
-  EventId capture_record(StreamId stream) {
-    const EventId event = events_.reserve_event(stream);
-    captured_->calls.push_back({.ref = {}, .stream = stream, .event = event});
-    capturing([&] { events_.record_again(event); });
-    return event;
-  }
-  EventId capture_wait(StreamId stream, EventId event) {
-    captured_->calls.push_back({.ref = {}, .stream = stream, .event = event, .waits = true});
-    capturing([&] { events_.wait(stream, event); });
-    return event;
-  }
-
-  void capture(const StepRef& ref, std::int64_t iteration, StreamId stream) {
-    captured_->calls.push_back({.ref = ref, .iteration = iteration, .stream = stream});
-    captured_->graph->steps.push_back({ref.step, stream});
-    const auto* const collective = std::get_if<Collective>(&ref.step->work);
-    ncclResult_t result = ncclSuccess;
-    capturing([&] {
-      if (options_.before_step) options_.before_step(*ref.step, cuda_stream(stream));
-      if (collective == nullptr) {
-        used_->kernels->launch(ref, iteration, cuda_stream(stream));
-      } else {
-        result = capture_collective(ref, *collective, iteration, stream);
-      }
-    });
-    if (result == ncclSuccess) return;
-    const NcclCommunicator& member = used_->launches->member(group_of(*collective));
-    const std::string operation(operation_name(*collective));
-    throw_nccl(result, *member.comm,
-               str("rank ", options_.rank, ": capturing ", operation, " on ", member.name),
-               {.operation = operation, .group = member.name, .rank = options_.rank, .step = ref.id});
-  }
-
-  // In the order of NcclOrder, inside of the graph.
-  ncclResult_t capture_collective(const StepRef& ref, const Collective& collective, std::int64_t iteration,
-                                  StreamId stream) {
-    NcclCommunicator& member = used_->launches->member(group_of(collective));
-    const bool takes_turns = order_.takes_turns(member);
-    if (takes_turns && captured_->turn >= 0) events_.wait(stream, captured_->turn);
-    if (!handles_.enter()) return ncclSuccess;
-    PlanGraph& graph = *captured_->graph;
-    const std::size_t first_call = graph.calls.size();
-    const ncclResult_t result = used_->launches->capture(collective, {ref.step->stream, 0, iteration},
-                                                         cuda_stream(stream), graph.calls);
-    handles_.leave();
-    graph.collectives.push_back({.collective = &collective,
-                                 .member = &member,
-                                 .step = ref.id,
-                                 .stream = stream,
-                                 .first_call = first_call,
-                                 .calls = graph.calls.size() - first_call});
-    if (takes_turns) captured_->turn = events_.record(stream);
-    return result;
-  }
-
-  // The run is replayed then, or was launched here.
-  void end_capture() {
-    const std::unique_ptr<Captured> captured = std::move(captured_);
-    if (captured->why_not.empty()) {
-      try {
-        captured->graph->count();
-        captured->graph->id = graphs_.add(captured->capture->end());
-        ++graph_use_.captured;
-        replayed_ = captured->graph;
-        return;
-      } catch (const InvalidInput& error) {
-        captured->why_not = error.what();
-      }
-    }
-    captured->capture.reset();
-    refuse_graphs(*used_, captured->why_not);
-    ++graph_use_.launched;
-    for (const Captured::Call& call : captured->calls) {
-      if (call.ref.step != nullptr) {
-        launch_step(call.ref, call.iteration, call.stream);
-      } else if (call.waits) {
-        events_.wait(call.stream, call.event);
-      } else {
-        events_.record_again(call.event);
-      }
-    }
-  }
-
-  bool await_room(const PlanGraph& graph) {
-    for (const auto& [member, count] : graph.counts) {
-      if (!order_.await_room(*member, handles_, count)) return false;
-    }
-    return graph.collectives.empty() || await_pair(std::ssize(graph.collectives));
-  }
-
-  // Launches the graph on the plan's first stream. To the watchdog and to other collectives all of its
-  // collectives begin and end with it.
-  void replay(EventId end) {
-    const PlanGraph& graph = *replayed_;
-    const StreamId first = device_stream(0);
-    const cudaStream_t on = cuda_stream(first);
-    if (!await_room(graph)) return;
-    const auto turn = std::ranges::find_if(
-        graph.collectives, [this](const GraphCollective& one) { return order_.takes_turns(*one.member); });
-    if (turn != graph.collectives.end() && order_.await_turn(*turn->member, on)) events_.enqueued(first);
-    StepEvents::Pair pair;
-    if (options_.traces) {
-      pair = events_.begin(first);
-      launched_.push_back({nullptr, first, replayed_});
-    } else if (!graph.collectives.empty()) {
-      pair = events_.begin_untimed(first);
-    }
-    for (const GraphCollective& one : graph.collectives) begin_replayed(one, graph, pair);
-    if (!graphs_.launch(graph.id, on)) return;
-    events_.enqueued(first);
-    if (options_.traces) {
-      events_.end();
-    } else if (!graph.collectives.empty()) {
-      events_.end_untimed(first, pair);
-    }
-    for (const GraphCollective& one : graph.collectives) {
-      watchdog_.issued();
-      order_.done(*one.member, on, pair.end);
-    }
-    events_.record_again(end);
-    if (used_->lane == 0) end_of_last_replay_ = end;
-  }
-
-  void begin_replayed(const GraphCollective& one, const PlanGraph& graph, const StepEvents::Pair& pair) {
-    const BegunCollectives::Point point =
-        one.member->begun.begin(used_->digests.at(static_cast<std::size_t>(one.step)));
-    ++used_->under_way;
-    WatchedCollective watched = watch(*one.collective, *one.member, one.step, one.stream, point, pair);
-    watched.of_graph = std::ssize(graph.collectives);
-    watchdog_.begin(watched);
-    used_->launches->replayed(std::span(graph.calls).subspan(one.first_call, one.calls), launches_count_++,
-                              point.sequence);
   }
 
   // Runs f(). Its errors are kept for synchronize() to throw, like all errors of running work.
@@ -829,25 +545,8 @@ class NcclDevice::Impl {
     }
   }
 
-  // Looks all the time at first, and after kSpin only every kNap: a short run ends without delay, and a long
-  // one leaves the processor to others. Both are chosen; kNap is Linux's default timer slack, by which
-  // shorter sleeps would be late anyway. cudaStreamSynchronize is not used, because an abort might not end
-  // it.
-  template <class IsDone>
-  void await_on_host(const IsDone& is_done) {
-    constexpr std::chrono::microseconds kSpin{200}, kNap{50};
-    const auto begin = std::chrono::steady_clock::now();
-    while (!handles_.is_ending() && !is_done()) {
-      if (std::chrono::steady_clock::now() - begin < kSpin) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(kNap);
-      }
-    }
-  }
-
   void await_streams() {
-    await_on_host([this] { return is_idle(); });
+    await_on_host(handles_, [this] { return is_idle(); });
   }
 
   // The address of the plan's buffer, for a copy of `host_bytes` bytes to or from the host. `what` is the
@@ -861,11 +560,11 @@ class NcclDevice::Impl {
   // ---- what was left behind
 
   void collect_all_records() {
-    prepared_.for_each([this](Prepared& prepared) { collect_records(prepared); });
+    prepared_.for_each([this](NcclPrepared& prepared) { collect_records(prepared); });
   }
 
   // Keeps the records of the collectives that were issued; after an error only of those that have ended.
-  void collect_records(Prepared& prepared) {
+  void collect_records(NcclPrepared& prepared) {
     if (!prepared.launches || !options_.traces) return;
     const std::vector<std::int64_t> latest = watchdog_.take_ended();
     ended_.resize(std::max(ended_.size(), latest.size()));
@@ -886,22 +585,15 @@ class NcclDevice::Impl {
     const std::vector<StepEvents::Interval> intervals = events_.take();
     for (std::size_t i = 0; i < intervals.size(); ++i) {
       const auto& [begin_ns, end_ns] = intervals[i];
-      const Launched& launched = launched_[i];
+      const NcclSteps::Unread& launched = steps_.unread[i];
       if (begin_ns < 0) continue;
       if (launched.graph == nullptr) times_.stream(launched.stream).add(*launched.step, begin_ns, end_ns);
       if (launched.graph == nullptr) continue;
       for (const PlanGraph::Launched& one : launched.graph->steps)
         times_.stream(one.stream).add_of_graph(*one.step, begin_ns, end_ns);
     }
-    launched_.clear();
+    steps_.unread.clear();
   }
-
-  // A step whose times are unread, or a graph.
-  struct Launched {
-    const Step* step = nullptr;
-    StreamId stream = 0;  // of the device
-    std::shared_ptr<const PlanGraph> graph;
-  };
 
   const NcclOptions options_;
   const Target& target_;
@@ -919,27 +611,25 @@ class NcclDevice::Impl {
   std::vector<CudaStream> cuda_streams_;  // those of lanes_
   StepEvents events_;
   CudaEvent from_caller_{CudaEvent::Timing::off};
-  std::int64_t launches_count_ = 0, collectives_ = 0;
 
-  Prepared* used_ = nullptr;  // the plan in use
-  CudaGraphs graphs_;         // those of prepared_
+  NcclPrepared* used_ = nullptr;  // the plan in use
+  CudaGraphs graphs_;             // those of prepared_
   LatestSteps latest_;
-  KeptPlans<Prepared> prepared_;
+  KeptPlans<NcclPrepared> prepared_;
   LaneArenas<CudaArena> arenas_;  // of plans that are kept
 
-  // Of the run under way: at most one of the two is not null.
-  std::unique_ptr<Captured> captured_;
-  std::shared_ptr<PlanGraph> replayed_;
-  bool in_run_ = false;
-  EventId end_of_replay_ = -1;
-  // Between runs.
-  bool has_loose_steps_ = false;
-  EventId end_of_last_replay_ = -1;  // in lane 0, if no loose step came behind it
-  GraphUse graph_use_;
+  NcclSteps steps_{.options = options_,
+                   .handles = handles_,
+                   .order = order_,
+                   .events = events_,
+                   .watchdog = watchdog_,
+                   .streams = cuda_streams_};
+  GraphRuns graph_runs_{graphs_, steps_, [this](const StepRef& ref, std::int64_t iteration, StreamId stream) {
+                          launch_step(ref, iteration, stream);
+                        }};
 
   // With traces alone.
   std::size_t launches_of_run_ = 0;  // the most of any plan
-  std::vector<Launched> launched_;
   StepTimes times_;
   std::vector<std::int64_t> ended_;  // collectives without a record yet, by stream
   std::vector<NcclRecord> observed_;

@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include <nccl.h>
@@ -80,5 +81,22 @@ class NcclHandles {
 
   std::shared_ptr<State> state_;  // shared with the thread of the end, which may live longer
 };
+
+// Waits on the host until is_done(), or until the end of the communicators has begun. Looks all the time at
+// first, and after kSpin only every kNap: a short run ends without delay, and a long one leaves the processor
+// to others. Both are chosen; kNap is Linux's default timer slack, by which shorter sleeps would be late
+// anyway. cudaStreamSynchronize is not used, because an abort might not end it.
+template <class IsDone>
+void await_on_host(const NcclHandles& handles, const IsDone& is_done) {
+  constexpr std::chrono::microseconds kSpin{200}, kNap{50};
+  const auto begin = std::chrono::steady_clock::now();
+  while (!handles.is_ending() && !is_done()) {
+    if (std::chrono::steady_clock::now() - begin < kSpin) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+}
 
 }  // namespace cp::runtime
