@@ -145,6 +145,8 @@ std::optional<std::string> refuse(const FusedAttention& library, const FusedShap
       q_len += part.q_len;
       k_len += part.k_len;
     }
+    // In a bucket as long as a tile (fused_bucket.cc) other kernels than those for single rows would serve
+    // them, maybe with the right log-sum-exp. No GPU has run that, so they are refused.
     const auto is_query = [](const Document& part) { return part.q_len == 1; };
     if (std::ranges::all_of(parts, is_query))
       return str("of ", parts.size(),
