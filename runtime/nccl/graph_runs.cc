@@ -1,6 +1,7 @@
 #include "runtime/nccl/graph_runs.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -67,7 +68,7 @@ void GraphRuns::begin(NcclPrepared& prepared, StreamId first) {
 }
 
 bool GraphRuns::takes(NcclPrepared& prepared, const StepRef& ref, std::int64_t iteration, StreamId stream) {
-  if (run_ == nullptr) begin_loose(prepared);
+  if (run_ == nullptr) begin_loose(prepared, stream);
   if (replayed_ != nullptr) return true;
   if (captured_ == nullptr) return false;
   capture(ref, iteration, stream);
@@ -104,20 +105,28 @@ void GraphRuns::leave() {
 
 // ---- loose steps
 
-void GraphRuns::begin_loose(const NcclPrepared& prepared) {
-  has_loose_steps_ = true;
-  if (const EventId end = std::exchange(end_of_last_replay_, -1); end >= 0) {
-    for (const StreamId stream : prepared.streams) events_.wait(stream, end);
+void GraphRuns::begin_loose(const NcclPrepared& prepared, StreamId stream) {
+  if (has_loose_.size() < steps_.streams.size()) has_loose_.resize(steps_.streams.size());
+  if (has_loose_[static_cast<std::size_t>(stream)]) return;
+  for (const StreamId one : prepared.streams) {
+    if (has_loose_[static_cast<std::size_t>(one)]) continue;
+    has_loose_[static_cast<std::size_t>(one)] = true;
+    if (end_of_last_replay_ >= 0) events_.wait(one, end_of_last_replay_);
   }
 }
 
+// Those of a plan that was in use before may be on streams that the run's plan does not have.
 void GraphRuns::join_loose(StreamId first) {
-  if (run_->lane != 0 || !std::exchange(has_loose_steps_, false)) return;
-  for (const StreamId stream : run_->streams) events_.wait(first, events_.record(stream));
+  if (run_->lane != 0) return;
+  for (std::size_t stream = 0; stream < has_loose_.size(); ++stream) {
+    if (!has_loose_[stream]) continue;
+    has_loose_[stream] = false;
+    events_.wait(first, events_.record(static_cast<StreamId>(stream)));
+  }
 }
 
 void GraphRuns::forget() {
-  has_loose_steps_ = false;
+  has_loose_.assign(has_loose_.size(), false);
   end_of_last_replay_ = -1;
 }
 

@@ -11,7 +11,7 @@
 // end() launches the graph, on the plan's first stream: to the watchdog and to other collectives, all of its
 // collectives begin and end with it. So all streams of a run must have joined the first one when it ends, and
 // only the first one is in order with a replay. Steps outside of runs ("loose" ones, in lane 0) may be on any
-// stream: the first of them waits for the replay before it, and a run that has a graph for those before it.
+// stream: each such stream waits for the replay before it, and a run that has a graph for all of them.
 //
 // Errors. If CUDA or NCCL cannot capture something (InvalidInput), this is no error: the plan is refused,
 // GraphUse says why, and end() launches the steps of the run one by one, as they were asked for. All else is
@@ -93,7 +93,7 @@ class GraphRuns {
 
   void refuse(NcclPrepared& prepared, const std::string& why);
 
-  void begin_loose(const NcclPrepared& prepared);
+  void begin_loose(const NcclPrepared& prepared, StreamId stream);
   void join_loose(StreamId first);
 
   template <class F>
@@ -119,8 +119,8 @@ class GraphRuns {
   std::unique_ptr<Captured> captured_;
   std::shared_ptr<PlanGraph> replayed_;
   // Between runs.
-  bool has_loose_steps_ = false;
-  EventId end_of_last_replay_ = -1;  // in lane 0, if no loose step came behind it
+  std::vector<bool> has_loose_;      // by stream: since the last graph of lane 0 began
+  EventId end_of_last_replay_ = -1;  // in lane 0
   GraphUse use_;
 };
 
