@@ -92,6 +92,9 @@ if(NOT CP_WITH_CUDA STREQUAL "OFF")
         set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       endif()
       set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+      # With the folder as a word of its own. In CMake's "-isystem=FOLDER" ccache does not see a path, and what one checkout has
+      # compiled is of no use to another one.
+      set(CMAKE_INCLUDE_SYSTEM_FLAG_CUDA "-isystem ")
       # Kernels of all generations in a sixth of their size. Drivers older than CUDA 12.4 could not unpack them; those of CUDA 13 are not.
       if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
         target_compile_options(cp_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
