@@ -1,4 +1,5 @@
-"""scripts/bundle_glibc and scripts/bundle_run: what a bundle needs of the C library, and what it says of a machine.
+"""scripts/bundle_glibc, scripts/bundle_run and scripts/bundle_prove: what a bundle needs of the C library and of NVIDIA's, and what it says
+of a machine.
 
   bundle_test.py BUILD_FOLDER
 """
@@ -168,6 +169,47 @@ class Bundle(unittest.TestCase):
             self.assertEqual(ran.returncode, 0, ran.stdout)
         refused = command(programs[0], "run", "--nope")  # by an exception
         self.assertEqual(refused.returncode, 2, refused.stdout)
+
+    # What scripts/bundle_prove reads in a bundle, before it runs it.
+
+    def library(self, name, text="int f(void) { return 3; }\n"):
+        with open(self.path("f.c"), "w") as file:
+            file.write(text)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname," + name, self.path("f.c"), "-o", self.path(name)], check=True)
+        return self.path(name)
+
+    def prove(self, program, *flags):
+        self.bundle("glibc=2.28\ncuda=12\n", "cprun", program, *flags)
+        return command(os.path.join(ROOT, "scripts", "bundle_prove"), self.folder, self.folder)
+
+    def test_what_a_bundle_must_not_need_is_named(self):
+        linked = ["-Wl,--no-as-needed", self.library("libcudart.so.12"), self.library("libnccl.so.2")]
+        ran = self.prove("#include <unistd.h>\nint main() { closefrom(100); }\n", *linked)
+        if newest_by_objdump(self.path("bin", "cprun")) > (2, 28):
+            self.assertEqual(ran.returncode, 1, ran.stdout)
+            self.assertRegex(ran.stdout, r"\ncprun +2\.34 +.*libcudart\.so\.12 libnccl\.so\.2")
+            self.assertIn("cprun needs glibc 2.34, and the bundle is for 2.28", ran.stdout)
+        ran = self.prove("int main() {}\n", *linked, self.library("libother.so.1"))
+        self.assertEqual(ran.returncode, 1, ran.stdout)
+        self.assertIn("cprun needs libother.so.1, which is neither in the bundle nor glibc's nor NVIDIA's", ran.stdout)
+
+    def test_a_bundle_of_another_cuda_is_told(self):
+        text = '#include <cstdio>\nint main() { std::puts("libcublas.so.13 libcudnn.so.9"); }\n'
+        ran = self.prove(text, "-Wl,--no-as-needed", self.library("libcudart.so.13"))
+        self.assertEqual(ran.returncode, 1, ran.stdout)
+        self.assertIn("cprun is linked with libcudart.so.13 and opens libcublas.so.13, libcudnn.so.9 when first needed", ran.stdout)
+        self.assertIn("cprun is not linked with libcudart.so.12", ran.stdout)
+        self.assertIn("cprun is not linked with libnccl.so.2", ran.stdout)
+        self.assertIn("cprun opens libcublas.so.13, of another CUDA", ran.stdout)
+
+    def test_options_of_the_bundle(self):
+        script = os.path.join(ROOT, "scripts", "bundle")
+        for wrong in (["--cuda"], ["--cuda", "11"], ["--nope"], ["one", "two"]):
+            ran = command(script, *wrong)
+            self.assertEqual((ran.returncode, ran.stdout), (2, "usage: scripts/bundle [--cuda 12|13] [--prove] [FOLDER]\n"), wrong)
+        ran = command(script, "--cuda", "12", self.path("made"), env=dict(os.environ, CP_CUDA12="/nowhere", CP_BUNDLE_BUILD=self.path("none")))
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("none is no build folder", ran.stdout)
 
     # What `run` says of a machine.
 
