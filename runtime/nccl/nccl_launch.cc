@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/nccl/nccl_later.h"
 #include "shared/base/error.h"
 #include "shared/base/inline_list.h"
 

@@ -13,6 +13,7 @@
 #include "runtime/cuda/cuda_streams.h"
 #include "runtime/errors.h"
 #include "runtime/nccl/nccl_error.h"
+#include "runtime/nccl/nccl_later.h"
 #include "shared/base/error.h"
 #include "shared/plan/arena.h"
 
