@@ -127,6 +127,11 @@ void add_strategy_flags(FlagSet app, Flags& flags) {
             "attention; needs NVLink between all ranks, and NCCL 2.28 for Ulysses and all_gather, 2.29 for "
             "rings [sm]",
             [](Job& job, Text text) { job.set_transfers(text); });
+  add_field(
+      app, flags, "--merges", "HOW",
+      "Where partial results are put together: in_turn with attention, on its stream, or beside that of "
+      "the next step, on a stream of their own, for one more part in memory [in_turn]",
+      [](Job& job, Text text) { job.set_merges(text); });
   add_field(app, flags, "--dkv-dtype", "DTYPE",
             "The dtype in which partial gradients travel: f32, or input for that of the inputs [f32]",
             [](Job& job, Text text) { job.set_dkv_dtype(text); });

@@ -318,7 +318,8 @@ class PassWriter {
                        {there.batch, there.heads, there.rows},
                        {rows.batch_stride(), rows.head_stride(), rows.row_stride()},
                        {}};
-    writer_.convert(there.view(), by_head, "pack lse");
+    // Behind the merge that made it, not behind the next piece's attention.
+    writer_.convert(there.view(), by_head, "pack lse", AttentionWriter::Of::merge);
     return stages_.return_q(
         rows, {home.buffer, DType::f32, home.batch, home.rows, home.heads, 1, Order::bnsd}, piece, "lse");
   }

@@ -62,6 +62,8 @@ AttentionWriter::AttentionWriter(const AttentionContext& context, AttentionPass 
       builder_(self, target),
       compute_(builder_.stream("compute")),
       comm_(builder_.stream("comm")),
+      merging_(merges_beside() ? builder_.stream(std::string(kMergeStream)) : compute_),
+      part_pool_(builder_, merges_beside()),
       is_fused_(uses_fused_attention(context.request.problem, pass, target)) {
   // A kernel needs whole multiples of query heads for each kv head. If Ulysses cuts between the query heads
   // of one kv head, this rank's heads fall into up to three groups, with a call for each: the rest of the
@@ -166,13 +168,6 @@ RowStatistic AttentionWriter::statistic(BufferKind kind, std::string name, std::
   return result;
 }
 
-Tensor AttentionWriter::part(std::string name, DType dtype, std::int64_t batch, std::int64_t rows,
-                             std::int64_t heads, std::int64_t dim) {
-  Tensor tensor{-1, dtype, batch, rows, heads, dim, Order::bshd};
-  tensor.buffer = builder_.temporary(std::move(name), dtype, tensor.numel());
-  return tensor;
-}
-
 RowStatistic AttentionWriter::statistic_part(std::string name, std::int64_t batch, std::int64_t rows,
                                              std::int64_t heads) {
   RowStatistic result{-1, batch, heads, rows};
@@ -203,29 +198,30 @@ View AttentionWriter::discarded(std::size_t which, std::int64_t batch, std::int6
 
 // ---- steps ----
 
-void AttentionWriter::convert(const View& in, const View& out, std::string label) {
+void AttentionWriter::convert(const View& in, const View& out, std::string label, Of of) {
   if (out.numel() == 0) return;
   if (builder_.dtype(in.buffer) == builder_.dtype(out.buffer)) {
-    builder_.add(compute_, Copy{in, out}, std::move(label));
+    builder_.add(stream_of(of), Copy{in, out}, std::move(label));
   } else {
-    builder_.add(compute_, Cast{in, out}, std::move(label));
+    builder_.add(stream_of(of), Cast{in, out}, std::move(label));
   }
 }
 
 void AttentionWriter::finish(const Tensor& accumulator, const Tensor& target, std::string label) {
-  if (accumulator.buffer != target.buffer) convert(accumulator.view(), target.view(), std::move(label));
+  if (accumulator.buffer != target.buffer)
+    convert(accumulator.view(), target.view(), std::move(label), Of::merge);
 }
 
-void AttentionWriter::fill(const Tensor& tensor, double value, std::string label) {
-  fill(tensor.is_dense() ? tensor.flat() : tensor.view(), value, std::move(label));
+void AttentionWriter::fill(const Tensor& tensor, double value, std::string label, Of of) {
+  fill(tensor.is_dense() ? tensor.flat() : tensor.view(), value, std::move(label), of);
 }
 
-void AttentionWriter::fill(const View& view, double value, std::string label) {
-  if (view.numel() > 0) builder_.add(compute_, Fill{view, value}, std::move(label));
+void AttentionWriter::fill(const View& view, double value, std::string label, Of of) {
+  if (view.numel() > 0) builder_.add(stream_of(of), Fill{view, value}, std::move(label));
 }
 
 void AttentionWriter::accumulate(const View& in, const View& out, std::string label) {
-  if (out.numel() > 0) builder_.add(compute_, Accumulate{ReduceOp::sum, in, out}, std::move(label));
+  if (out.numel() > 0) builder_.add(merging_, Accumulate{ReduceOp::sum, in, out}, std::move(label));
 }
 
 void AttentionWriter::accumulate(const Tensor& in, const Tensor& out, std::string label) {
@@ -269,14 +265,19 @@ void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& 
                                   const std::string& label) {
   const Tensor& out = operands.out;
   ForwardOperands part = operands;
-  part.out = temporary_like("out part", out.dtype, out);
-  part.lse = statistic(BufferKind::temporary, "lse part", operands.lse.rows, operands.lse.heads);
+  // As a temporary of `out` would be: dense.
+  part.out = {-1, out.dtype, out.batch, out.rows, out.heads, out.dim, out.order};
+  part.lse = {-1, operands.lse.batch, operands.lse.heads, operands.lse.rows};
+  const PartPool::Place out_place = part_pool_.take("out part", out.dtype, {0, part.out.numel()}),
+                        lse_place = part_pool_.take("lse part", DType::f32, {0, part.lse.numel()});
+  part.out.buffer = out_place.buffer, part.lse.buffer = lse_place.buffer;
   if (out.rows == 0) return;
   for (const EntryMask& mask : masks) {
     if (mask.slices.empty()) continue;
     attend_entries(part, mask, label);
     merge(part.out, part.lse, out, operands.lse, mask.batches, str("merge ", label));
   }
+  part_pool_.give_back(out_place), part_pool_.give_back(lse_place);
 }
 
 void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& masks,
@@ -352,7 +353,7 @@ void AttentionWriter::merge(const Tensor& in, const RowStatistic& in_lse, const 
   if (out.rows == 0) return;
   const auto view_of = [&](const Tensor& t) { return t.view(t.all_rows(), t.all_heads(), batches); };
   const auto lse_of = [&](const RowStatistic& t) { return t.view({0, t.rows}, {0, t.heads}, batches); };
-  builder_.add(compute_, AttentionMerge{view_of(in), lse_of(in_lse), view_of(out), lse_of(lse)},
+  builder_.add(merging_, AttentionMerge{view_of(in), lse_of(in_lse), view_of(out), lse_of(lse)},
                std::move(label));
 }
 
@@ -390,8 +391,8 @@ void PartialOutputs::add(const Operands& operands, const Masks& masks, const std
 void PartialOutputs::add(const Tensor& out, const RowStatistic& lse, const std::string& label) {
   if (parts_) return parts_->add(out, &lse, label);
   if (!empty_) return writer_.merge(out, lse, sum_, lse_, label);
-  writer_.convert(out.view(), sum_.view(), label);
-  writer_.convert(lse.view(), lse_.view(), label);
+  writer_.convert(out.view(), sum_.view(), label, AttentionWriter::Of::merge);
+  writer_.convert(lse.view(), lse_.view(), label, AttentionWriter::Of::merge);
   empty_ = false;
 }
 
@@ -427,7 +428,7 @@ Gradient PartialGradient::next() {
 void PartialGradient::add(const Tensor& part, const std::string& label) {
   if (gradient_.is_absent()) return;
   if (parts_) return parts_->add(part, nullptr, label);
-  if (!std::exchange(begun_, true)) writer_->fill(sum_, 0, label);
+  if (!std::exchange(begun_, true)) writer_->fill(sum_, 0, label, AttentionWriter::Of::merge);
   writer_->accumulate(part, sum_, label);
 }
 
@@ -438,7 +439,7 @@ void PartialGradient::settle(const std::string& label) {
 void PartialGradient::finish(const std::string& label) {
   if (gradient_.is_absent()) return;
   if (parts_) return parts_->finish(label);
-  if (!begun_) writer_->fill(sum_, 0, str("no ", label));
+  if (!begun_) writer_->fill(sum_, 0, str("no ", label), AttentionWriter::Of::merge);
   writer_->finish(sum_, gradient_, label);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/part_pool.h"
 #include "shared/context_parallel/team.h"
 #include "shared/context_parallel/tensor.h"
 #include "shared/plan/builder.h"
@@ -109,6 +110,9 @@ class AttentionWriter {
   PlanBuilder& builder() { return builder_; }
   StreamId compute() const { return compute_; }
   StreamId comm() const { return comm_; }
+  // The stream on which partial results are put together; compute() unless the strategy has them beside it.
+  StreamId merging() const { return merging_; }
+  bool merges_beside() const { return strategy().merges == Strategy::Merges::beside; }
   bool is_fused() const { return is_fused_; }  // uses_fused_attention()
   const std::vector<HeadGroup>& head_groups() const { return head_groups_; }
   // From here on, the tensors of attention have the heads of this piece alone.
@@ -140,11 +144,11 @@ class AttentionWriter {
   Tensor output(std::string name, Order order, std::int64_t rows, std::int64_t heads, std::int64_t dim);
   RowStatistic statistic(BufferKind kind, std::string name, std::int64_t rows, std::int64_t heads);
   // The same for some of the batch entries.
-  Tensor part(std::string name, DType dtype, std::int64_t batch, std::int64_t rows, std::int64_t heads,
-              std::int64_t dim);
   RowStatistic statistic_part(std::string name, std::int64_t batch, std::int64_t rows, std::int64_t heads);
   // `target` itself if it has the dtype, else a temporary that finish() converts to it.
   Tensor accumulator(std::string name, DType dtype, const Tensor& target);
+  // The places of parts that wait for their merge.
+  PartPool& part_pool() { return part_pool_; }
   // The workspace of fused calls: all share one temporary, as large as the call that needs most.
   View workspace(std::int64_t bytes);
   // A shared place for a gradient that fused kernels write although nobody wants it; `which` is 0, 1 or 2. It
@@ -152,11 +156,14 @@ class AttentionWriter {
   View discarded(std::size_t which, std::int64_t batch, std::int64_t rows, std::int64_t heads,
                  std::int64_t dim);
 
-  // ---- steps on the compute stream; nothing where there are no elements ----
-  void convert(const View& in, const View& out, std::string label);  // a copy or a cast
+  // ---- steps; nothing where there are no elements ----
+  // What belongs to attention runs on compute(), what puts partial results together on merging().
+  enum class Of : std::uint8_t { attention, merge };
+  void convert(const View& in, const View& out, std::string label, Of of = Of::attention);  // copy or cast
+  void fill(const Tensor& tensor, double value, std::string label, Of of = Of::attention);
+  void fill(const View& view, double value, std::string label, Of of = Of::attention);
+  // Of merges.
   void finish(const Tensor& accumulator, const Tensor& target, std::string label);
-  void fill(const Tensor& tensor, double value, std::string label);
-  void fill(const View& view, double value, std::string label);
   // out += in. `in` must have the dtype of `out`, or be 16 bits wide if `out` is f32.
   void accumulate(const View& in, const View& out, std::string label);
   void accumulate(const Tensor& in, const Tensor& out, std::string label);
@@ -188,11 +195,13 @@ class AttentionWriter {
 
  private:
   void attend_entries(const ForwardOperands& operands, const EntryMask& mask, const std::string& label);
+  StreamId stream_of(Of of) const { return of == Of::attention ? compute_ : merging_; }
 
   const AttentionContext& context_;
   const int index_;
   PlanBuilder builder_;
-  StreamId compute_, comm_;
+  StreamId compute_, comm_, merging_;
+  PartPool part_pool_;
   const bool is_fused_;
   BufferId workspace_ = -1;
   std::array<BufferId, 3> discarded_ = {-1, -1, -1};

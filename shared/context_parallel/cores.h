@@ -101,6 +101,10 @@ struct CoreFacts {
 std::span<const CoreFacts* const> all_cores();
 const CoreFacts& facts(Core core);
 
+// Bytes of the parts that wait for merges beside attention, and would not wait for merges in turn: one more
+// of each result (part_pool.h), in f32, of `q` and, backward, `kv` elements. 0 without such merges.
+std::int64_t waiting_parts_bytes(const Strategy& strategy, const CoreSizes& of);
+
 // Whether blocks arrive one after the other, so that Strategy::slots means something: of a ring or pass_q, on
 // several ranks of the ring axis.
 bool arrives_in_turn(const Strategy& strategy, int cp);

@@ -166,9 +166,9 @@ namespace {
 
 // All keys and values, and at most as many rows packed for their users; backward their gradients, and the sum
 // at home. need_only, which brings fewer rows, takes no more.
-std::int64_t gathered_workspace(const Strategy&, const CoreSizes& of) {
+std::int64_t gathered_workspace(const Strategy& strategy, const CoreSizes& of) {
   const std::int64_t kv = of.ring * of.kv, f32 = size_bytes(DType::f32);
-  return 2 * kv * of.size_bytes + (of.backward ? (kv + of.kv) * f32 : 0);
+  return 2 * kv * of.size_bytes + (of.backward ? (kv + of.kv) * f32 : 0) + waiting_parts_bytes(strategy, of);
 }
 
 LeastTraffic all_are_gathered(const Strategy&, int, double, double kv_bytes) {

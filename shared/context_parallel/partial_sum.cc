@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 
 namespace cp::detail {
@@ -74,11 +75,46 @@ PartialSum::Part PartialSum::of_sum(Range rows, const Slab& slab) {
 
 PartialSum::Part PartialSum::beside(DType dtype, Range rows, const Slab& slab) {
   const auto& [heads, batches] = slab;
-  Part part{
-      rows, writer_.part(name_ + " part", dtype, batches.len, rows.len, heads.len, result_.dim).view(), {}};
-  if (lse_.buffer >= 0)
-    part.lse = writer_.statistic_part(name_ + " part's lse", batches.len, rows.len, heads.len).view();
+  Tensor values{-1, dtype, batches.len, rows.len, heads.len, result_.dim, Order::bshd};
+  const PartPool::Place place = writer_.part_pool().take(
+      name_ + " part", dtype, {first_element(rows, slab, result_.dim), values.numel()});
+  values.buffer = place.buffer, values.offset = place.offset;
+  Part part{rows, values.view(), {}, false, {place}};
+  if (lse_.buffer >= 0) place_lse(part, slab);
   return part;
+}
+
+void PartialSum::place_lse(Part& part, const Slab& slab) {
+  RowStatistic lse{-1, slab.batches.len, slab.heads.len, part.rows.len};
+  const std::int64_t first = first_element(part.rows, slab, 1);
+  const PartPool::Place place =
+      writer_.part_pool().take(name_ + " part's lse", DType::f32, {first, lse.numel()});
+  lse.buffer = place.buffer;
+  part.lse = lse.view();
+  part.lse.offset += place.offset;
+  part.places.push_back(place);
+}
+
+// Slab by slab, and of each slab row by row. A row begins where fused kernels can load it, at a multiple of
+// 16 bytes.
+std::int64_t PartialSum::first_element(Range rows, const Slab& slab, std::int64_t per_row) const {
+  constexpr std::int64_t kWide = 16 / size_bytes(DType::f16);
+  const auto row_of = [&](const Slab& of) {
+    return align_up(of.heads.len * of.batches.len * per_row, kWide);
+  };
+  std::int64_t first = rows.begin * row_of(slab);
+  for (const Group& group : groups_) {
+    if (group.slab == slab) break;
+    first += result_.rows * row_of(group.slab);
+  }
+  return first;
+}
+
+void PartialSum::hand_back(PartPool& pool, Group& group) {
+  for (const Part& part : group.waiting) {
+    for (const PartPool::Place& place : part.places) pool.give_back(place);
+  }
+  group.waiting.clear();
 }
 
 PartialSum::Place PartialSum::place(const FusedShape* shape, Range rows, const Slab& slab,
@@ -90,11 +126,11 @@ PartialSum::Place PartialSum::place(const FusedShape* shape, Range rows, const S
   if (shape == nullptr) {
     const bool fits = is_sum() ? group.summed.none(rows) : only_one_ && group.summed.none(rows);
     if (!fits || depth(group, rows) > 0) part = beside(DType::f32, rows, slab);
-  } else if (is_sum() || has_home(group, rows) || refuse_operand(*shape, part.values, !has_lse)) {
+  } else if (is_sum() || has_home(group, rows) || is_left_to_merges(group, rows) ||
+             refuse_operand(*shape, part.values, !has_lse)) {
     part = beside(shape->dtype, rows, slab);
   } else if (has_lse && refuse_lse(*shape, part.lse)) {
-    part.lse =
-        writer_.statistic_part(name_ + " part's lse", slab.batches.len, rows.len, slab.heads.len).view();
+    place_lse(part, slab);
   }
   if (is_sum() && part.is_home) {
     group.summed.add(rows);
@@ -131,6 +167,12 @@ bool PartialSum::has_home(const Group& group, Range rows) const {
                      [&](const Part& part) { return part.is_home && meet(part.rows, rows); });
 }
 
+// What lay in the result went into the sum, but beside attention the merge that reads it may still run: a
+// part that was written there would wait for it.
+bool PartialSum::is_left_to_merges(const Group& group, Range rows) const {
+  return writer_.merges_beside() && !group.summed.none(rows);
+}
+
 // All rows, in stretches that each part has or has not.
 std::vector<Range> PartialSum::stretches(const Group& group) const {
   std::vector<std::int64_t> cuts = {0, result_.rows};
@@ -159,8 +201,9 @@ std::vector<PartialSum::Part> PartialSum::parts_in(const Group& group, Range row
 // ---- steps ----
 
 void PartialSum::convert(const Part& from, const Part& to, const std::string& label) {
-  if (from.values != to.values) writer_.convert(from.values, to.values, label);
-  if (!is_absent(to.lse) && from.lse != to.lse) writer_.convert(from.lse, to.lse, label);
+  using enum AttentionWriter::Of;
+  if (from.values != to.values) writer_.convert(from.values, to.values, label, merge);
+  if (!is_absent(to.lse) && from.lse != to.lse) writer_.convert(from.lse, to.lse, label, merge);
 }
 
 void PartialSum::merge(const Part& into, const std::vector<Part>& parts, const std::string& label) {
@@ -178,7 +221,7 @@ void PartialSum::merge(const Part& into, const std::vector<Part>& parts, const s
       merge.more.push_back(parts[i].values);
       if (!is_absent(into.lse)) merge.more_lse.push_back(parts[i].lse);
     }
-    writer_.builder().add(writer_.compute(), std::move(merge), str("merge ", label));
+    writer_.builder().add(writer_.merging(), std::move(merge), str("merge ", label));
   }
 }
 
@@ -198,14 +241,14 @@ void PartialSum::settle(Group& group, const std::string& label) {
     }
     merge(sum, parts, label);
   }
-  group.waiting.clear();
+  hand_back(writer_.part_pool(), group);
 }
 
 void PartialSum::finish(const std::string& label) {
   for (Group& group : groups_) {
     if (is_sum()) settle(group, label);
     for (const Range& rows : stretches(group)) finish(group, rows, label);
-    group.waiting.clear();
+    hand_back(writer_.part_pool(), group);
   }
 }
 
@@ -224,8 +267,8 @@ void PartialSum::finish(Group& group, Range rows, const std::string& label) {
   wide.insert(wide.end(), first_wide, narrow.end());
   narrow.erase(first_wide, narrow.end());
   if (narrow.empty() && wide.empty()) {
-    writer_.fill(result.values, 0, label);
-    if (!is_absent(result.lse)) writer_.fill(result.lse, kLseOfNothing, label);
+    writer_.fill(result.values, 0, label, AttentionWriter::Of::merge);
+    if (!is_absent(result.lse)) writer_.fill(result.lse, kLseOfNothing, label, AttentionWriter::Of::merge);
     return;
   }
   // One step rounds to the result: what it cannot take is added in f32 before.

@@ -51,8 +51,9 @@ class PartialSum {
  private:
   struct Part {
     Range rows;
-    View values, lse;      // the views of all these rows
-    bool is_home = false;  // whether it is in the result's memory
+    View values, lse;                          // the views of all these rows
+    bool is_home = false;                      // whether it is in the result's memory
+    std::vector<PartPool::Place> places = {};  // what it has from the pool
   };
   struct Group {
     Slab slab;
@@ -64,11 +65,16 @@ class PartialSum {
   Group& group_of(const Slab& slab);
   std::size_t depth(const Group& group, Range rows) const;
   bool has_home(const Group& group, Range rows) const;
+  bool is_left_to_merges(const Group& group, Range rows) const;
   std::vector<Range> stretches(const Group& group) const;
   static std::vector<Part> parts_in(const Group& group, Range rows);
   Part of_result(Range rows, const Slab& slab) const;
   Part of_sum(Range rows, const Slab& slab);
   Part beside(DType dtype, Range rows, const Slab& slab);
+  void place_lse(Part& part, const Slab& slab);
+  static void hand_back(PartPool& pool, Group& group);
+  // The first element of a slab's rows in a layer of the pool, if `per_row` are those of a row of one head.
+  std::int64_t first_element(Range rows, const Slab& slab, std::int64_t per_row) const;
   void convert(const Part& from, const Part& to, const std::string& label);
   void merge(const Part& into, const std::vector<Part>& parts, const std::string& label);
   void settle(Group& group, const std::string& label);

@@ -224,7 +224,8 @@ namespace {
 std::int64_t pass_q_workspace(const Strategy& strategy, const CoreSizes& of) {
   const std::int64_t f32 = size_bytes(DType::f32);
   return strategy.slots * of.q * of.size_bytes + of.ring * of.q * f32 +
-         (of.backward ? strategy.slots * of.q * of.size_bytes + of.kv * f32 : 0);
+         (of.backward ? strategy.slots * of.q * of.size_bytes + of.kv * f32 : 0) +
+         waiting_parts_bytes(strategy, of);
 }
 
 // Nothing is claimed: queries go the way that takes fewer bytes, and no further than somebody needs them.

@@ -27,19 +27,23 @@ class GradientRing {
     for (const std::size_t i : wanted_) {
       const Tensor& model = i == kK ? k : v;
       // Two slots: while one is being sent, the next block's gradients arrive in the other. `part` is what
-      // this rank computes while a block's gradients may still be arriving, and `home` is where its own come
-      // back.
+      // this rank computes while a block's gradients may still be arriving; where it is added beside the next
+      // step's attention, that one writes another. `home` is where the rank's own come back.
       const auto place = [&](const char* name) {
         return writer.temporary(name, writer.gradient_dtype(), model.order, most_rows, model.heads,
                                 model.dim);
       };
-      places_[i] = {{place("dkv slot"), place("dkv slot")}, place("dkv part"), place("dkv home")};
+      Place& of = places_[i];
+      for (Tensor& slot : of.slots) slot = place("dkv slot");
+      of.parts.push_back(place("dkv part"));
+      of.home = place("dkv home");
+      if (writer.merges_beside()) of.parts.push_back(place("dkv part"));
     }
   }
 
   // Of kK and kV.
   const std::vector<std::size_t>& wanted() const { return wanted_; }
-  bool wants(std::size_t i) const { return places_[i].part.buffer >= 0; }
+  bool wants(std::size_t i) const { return places_[i].home.buffer >= 0; }
 
   void enter(int home_node) {
     home_node_ = home_node;
@@ -59,7 +63,10 @@ class GradientRing {
   Tensor slot(std::size_t i, int step) const {
     return places_[i].slots[step % 2].with_rows(rows(block(step)));
   }
-  Tensor part(std::size_t i, int step) const { return places_[i].part.with_rows(rows(block(step))); }
+  Tensor part(std::size_t i, int step) const {
+    const std::vector<Tensor>& parts = places_[i].parts;
+    return parts[static_cast<std::size_t>(step) % parts.size()].with_rows(rows(block(step)));
+  }
 
   // Sends what step-1 left to the next rank, or home if no later rank has a part. Returns whether this rank's
   // own gradients came home, to home(kK) and home(kV).
@@ -74,7 +81,7 @@ class GradientRing {
       const int from = ring.member(step - 1, place),
                 to = step - 1 < t.last ? ring.member(step, place) : place;
       for (const std::size_t i : wanted_) {
-        const Tensor block = places_[i].part.with_rows(rows(rings_.block_at(home_node_, place)));
+        const Tensor block = places_[i].home.with_rows(rows(rings_.block_at(home_node_, place)));
         exchange.count(from, to, block.numel());
       }
     }
@@ -103,7 +110,8 @@ class GradientRing {
  private:
   struct Place {
     Tensor slots[2];
-    Tensor part, home;
+    std::vector<Tensor> parts;
+    Tensor home;
   };
   std::int64_t rows(int block) const { return writer_.context().num_kv_rows(block); }
 

@@ -35,7 +35,8 @@ namespace {
 std::int64_t ring_workspace(const Strategy& strategy, const CoreSizes& of) {
   const std::int64_t blocks = strategy.rotation == Strategy::Rotation::all_gather ? of.ring : strategy.slots,
                      f32 = size_bytes(DType::f32);
-  return blocks * of.kv * of.size_bytes + of.q * (of.size_bytes + f32) + (of.backward ? 3 * of.kv * f32 : 0);
+  return blocks * of.kv * of.size_bytes + of.q * (of.size_bytes + f32) + (of.backward ? 3 * of.kv * f32 : 0) +
+         waiting_parts_bytes(strategy, of);
 }
 
 // Under a causal mask the first block goes as far as the last rank. Of gathered blocks, and of rings within

@@ -134,7 +134,7 @@ void Routing::pack(const Transport& transport, int user, BufferId staging, std::
 }
 
 void Routing::unpack(const Transport& transport, int user, const View& from, bool add,
-                     const std::string& label) {
+                     const std::string& label, AttentionWriter::Of of) {
   std::int64_t offset = from.offset;
   for (const Overlap& stretch : to_user_[idx(user)].stretches) {
     const View to = stretch_view(transport.home, stretch, transport.heads.of_user[idx(user)]);
@@ -143,7 +143,7 @@ void Routing::unpack(const Transport& transport, int user, const View& from, boo
     if (add) {
       writer_.accumulate(block, to, str("add ", label));
     } else {
-      writer_.convert(block, to, str("unpack ", label));
+      writer_.convert(block, to, str("unpack ", label), of);
     }
   }
 }
@@ -285,7 +285,8 @@ Routing::Arrival Routing::reduce_scatter(const Transport& transport, const std::
                                          home.rows, home.heads, home.dim);
   writer_.builder().add(
       writer_.comm(), ReduceScatter{team_.sums(), ReduceOp::sum, transport.user.flat(), block.flat()}, label);
-  return [=, this] { unpack(transport, self_, block.flat(), false, label); };
+  // A sum, which whoever asked for it turns into its own dtype.
+  return [=, this] { unpack(transport, self_, block.flat(), false, label, AttentionWriter::Of::merge); };
 }
 
 Routing::Arrival Routing::give_back_equal(const Transport& transport, const std::string& label) {
@@ -333,7 +334,7 @@ void Routing::unpack_all(const std::vector<Transport>& transports, const std::ve
                          bool sum, const std::string& label) {
   for (std::size_t i = 0; i < transports.size(); ++i) {
     const Transport& t = transports[i];
-    if (sum && !t.begun) writer_.fill(t.home, 0, str("no ", label, " yet"));
+    if (sum && !t.begun) writer_.fill(t.home, 0, str("no ", label, " yet"), AttentionWriter::Of::merge);
     std::int64_t offset = 0;
     for (int user = 0; user < static_cast<int>(size()); ++user) {
       const std::int64_t numel = block_numel(t, user);

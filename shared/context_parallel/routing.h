@@ -102,8 +102,9 @@ class Routing {
   Arrival reduce_scatter(const Transport& transport, const std::string& label);
   void unpack_all(const std::vector<Transport>& transports, const std::vector<BufferId>& stagings, bool sum,
                   const std::string& label);
-  // Moves what came from a user, or the rank's own part, to its place at home.
-  void unpack(const Transport& transport, int user, const View& from, bool add, const std::string& label);
+  // Moves what came from a user, or the rank's own part, to its place at home. What is added is merged there.
+  void unpack(const Transport& transport, int user, const View& from, bool add, const std::string& label,
+              AttentionWriter::Of of = AttentionWriter::Of::attention);
 
   std::size_t size() const { return members_.size(); }
   AttentionWriter& writer_;

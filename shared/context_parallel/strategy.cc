@@ -118,7 +118,8 @@ std::string to_string(const Strategy& strategy, int cp) {
              strategy.input_dtype_merge ? ", merged narrow" : "", strategy.send_empty ? ", sends empty" : "",
              strategy.slots > kLeastSlots ? str(", ", strategy.slots, " slots") : "",
              strategy.pieces > 1 ? str(", ", strategy.pieces, " pieces") : "",
-             strategy.transfers == Strategy::Transfers::copy_engine ? ", copy engines" : "");
+             strategy.transfers == Strategy::Transfers::copy_engine ? ", copy engines" : "",
+             strategy.merges == Strategy::Merges::beside ? ", merges beside" : "");
 }
 
 Hasher& hash(Hasher& hasher, const Strategy& strategy) {
@@ -130,11 +131,17 @@ Hasher& hash(Hasher& hasher, const Strategy& strategy) {
   if (strategy.pieces > 1) hasher.add(std::string_view("pieces")).add(strategy.pieces);
   if (strategy.transfers == Strategy::Transfers::copy_engine)
     hasher.add(std::string_view("transfers")).add(name(strategy.transfers));
+  if (strategy.merges == Strategy::Merges::beside)
+    hasher.add(std::string_view("merges")).add(name(strategy.merges));
   return hasher;
 }
 
 std::string_view name(Strategy::Transfers transfers) {
   return transfers == Strategy::Transfers::sm ? "sm" : "copy_engine";
+}
+
+std::string_view name(Strategy::Merges merges) {
+  return merges == Strategy::Merges::in_turn ? "in_turn" : "beside";
 }
 
 Strategy whole_ulysses(int cp) {

@@ -102,11 +102,20 @@ struct Strategy {
   // dV) stays with the multiprocessors.
   enum class Transfers : std::uint8_t { sm, copy_engine };
   Transfers transfers = Transfers::sm;
+  // Where partial results (out with lse, dq, dk, dv) are put together: in turn with attention, on its stream,
+  // or beside the attention of the next step, on a stream of their own. Beside it a part waits for its merge
+  // in one of a few places that are used in turn (part_pool.h), which costs one more part of memory.
+  enum class Merges : std::uint8_t { in_turn, beside };
+  Merges merges = Merges::in_turn;
   bool operator==(const Strategy&) const = default;
 };
 
 // "sm" and "copy_engine".
 std::string_view name(Strategy::Transfers transfers);
+// "in_turn" and "beside".
+std::string_view name(Strategy::Merges merges);
+// The stream of merges beside attention.
+inline constexpr std::string_view kMergeStream = "merge";
 
 // A text for people: "ring head_tail", "ulysses(4) x ring striped:1", "double_ring(4) contiguous". If `cp` is
 // given and Ulysses takes all of it, the core has nothing to do and is not named: "ulysses(8) contiguous".

@@ -99,6 +99,9 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
             Strategy::Rotation::all_gather, layout.strategy.rotation);
   text.word("axis_order", "ulysses_inner", true, "ring_inner", false, layout.strategy.ulysses_inner);
   text.number("slots", layout.strategy.slots), text.number("pieces", layout.strategy.pieces);
+  using Merges = Strategy::Merges;
+  text.word("merges", name(Merges::in_turn), Merges::in_turn, name(Merges::beside), Merges::beside,
+            layout.strategy.merges);
 }
 
 void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) {
@@ -113,6 +116,8 @@ void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) 
   items.push_back({"balance", to_string(strategy.balance)});
   if (strategy.slots > kLeastSlots) items.push_back({"slots", str(strategy.slots)});
   if (strategy.pieces > 1) items.push_back({"pieces", str(strategy.pieces)});
+  if (strategy.merges != Strategy::Merges::in_turn)
+    items.push_back({"merges", std::string(name(strategy.merges))});
 }
 
 }  // namespace

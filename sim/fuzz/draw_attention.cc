@@ -201,6 +201,7 @@ class AttentionDraw {
         (degree > 1 || !(rotates || is_hybrid(strategy)))) {
       job_.set_pieces(2);
     }
+    if (swarm_.take(numbers_, "merges.beside")) job_.set_merges("beside");
   }
 
   void choose_options() {

@@ -61,6 +61,7 @@ const Groups kAttention = {
     {"empty blocks", {"stay", "travel"}},
     {"pieces", {"1", "2"}},
     {"slots", {"2", "3"}},
+    {"merges", {"in_turn", "beside"}},
     {"numbering", {"from 0", "any"}},
     {"dims of v", {"as of q", "others"}},
     kDTypes,
@@ -227,6 +228,7 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Attenti
   answers.add("empty blocks", job.send_empty() ? "travel" : "stay");
   answers.add("pieces", job.has_pieces() ? "2" : "1");
   answers.add("slots", job.has_slots() ? "3" : "2");
+  answers.add("merges", job.merges().empty() ? "in_turn" : job.merges());
   answers.add("numbering", job.mesh().find('@') == std::string::npos ? "from 0" : "any");
   answers.add("dims of v", job.has_v_head_dim() ? "others" : "as of q");
   add_common(fuzz_case, job.dtype(), job.target(), answers);

@@ -258,10 +258,10 @@ class Simpler {
     const Mesh mesh = Mesh::parse(job.mesh());
     // Some fields have a meaning only beside others, so they are left out together, too: a step that makes no
     // case would end the search there.
-    without(kJob, {"target",    "backward",   "documents", "window",        "query_offset",
-                   "kv_len",    "batch",      "format",    "softmax_scale", "v_head_dim",
-                   "gradients", "lse",        "dkv_dtype", "merge_dtype",   "send_empty",
-                   "rotation",  "axis_order", "dtype",     "slots",         "pieces"});
+    without(kJob, {"target",    "backward",    "documents",     "window",     "query_offset", "kv_len",
+                   "batch",     "format",      "softmax_scale", "v_head_dim", "gradients",    "lse",
+                   "dkv_dtype", "merge_dtype", "send_empty",    "rotation",   "axis_order",   "dtype",
+                   "slots",     "pieces",      "merges"});
     with([](proto::FuzzCase& next) {
       next.mutable_attention()->clear_backward();
       next.mutable_attention()->clear_gradients();

@@ -80,6 +80,9 @@ Strategy with_options(Strategy strategy, const proto::Attention& job) {
   using Transfers = Strategy::Transfers;
   if (parse_choice("--transfers", job.transfers(), name(Transfers::sm), name(Transfers::copy_engine), false))
     strategy.transfers = Transfers::copy_engine;
+  using Merges = Strategy::Merges;
+  if (parse_choice("--merges", job.merges(), name(Merges::in_turn), name(Merges::beside), false))
+    strategy.merges = Merges::beside;
   return strategy;
 }
 

@@ -82,6 +82,11 @@ FixedKeys keys_of_choices() {
          fixed.slots = static_cast<int>(parse_whole("--fix slots", text, kLeastSlots, kMostSlots));
        }},
       {"pieces", number(&Fixed::pieces, "pieces")},
+      {"merges",
+       [](Fixed& fixed, Text text) {
+         using enum Strategy::Merges;
+         fixed.merges = one_of(text, name(in_turn), in_turn, name(beside), beside);
+       }},
       {"sharding", [](Fixed& fixed, Text text) { fixed.sharding = parse_sharding(text); }},
       {"order", [](Fixed& fixed, Text text) { fixed.order = parse_axis_order(text); }},
       {"micro_batch",
@@ -184,6 +189,7 @@ std::string fixed_text(const sim::Fixed& fixed) {
   }
   add_text("balance", fixed.balance);
   add("slots", fixed.slots), add("pieces", fixed.pieces);
+  if (fixed.merges) words.push_back(str("merges=", name(*fixed.merges)));
   if (fixed.sharding) words.push_back(str("sharding=", sim::to_string(*fixed.sharding)));
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);

@@ -127,6 +127,7 @@ TEST(PlanRequest, EveryPartOfALayoutCanBeFixed) {
                            "balance=head_tail",
                            "slots=3",
                            "pieces=2",
+                           "merges=beside",
                            "sharding=dp_shard_cp",
                            "order=tp-cp-pp-dp",
                            "micro_batch=2",

@@ -90,6 +90,15 @@ TEST(RunCommand, CopyEnginesMoveWhatTheyCan) {
   EXPECT_THAT(odd.err, HasSubstr("they hold 15 or 16 query rows each; pad the sequence to a multiple of 8"));
 }
 
+TEST(RunCommand, MergesBesideAttention) {
+  const Finished finished =
+      cpsim({"run", "--mesh", "cp=4", "--q-heads", "4", "--kv-heads", "2", "--head-dim", "8", "--causal",
+             "--backward", "--seq-len", "61", "--merges", "beside", "--strategies", "all"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("ring head_tail, merges beside"));
+  EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
+}
+
 // What a hybrid is on a prime number of ranks is said, and nothing runs twice under two names.
 TEST(RunCommand, SaysWhatANameStandsFor) {
   const std::vector<std::string> shape = {"run",       "--mesh", "cp=5",       "--seq-len", "40",
@@ -169,6 +178,7 @@ TEST(RunCommand, BadInputNamesTheFlagAndWhatWorks) {
   EXPECT_THAT(error({"--strategies", "all", "--trace", "x"}), HasSubstr("--trace x holds one run"));
   EXPECT_THAT(error({"--rotation", "left"}), HasSubstr("use exchange or all_gather"));
   EXPECT_THAT(error({"--transfers", "dma"}), HasSubstr("use sm or copy_engine"));
+  EXPECT_THAT(error({"--merges", "later"}), HasSubstr("use in_turn or beside"));
   EXPECT_THAT(error({"--format", "thd"}), HasSubstr("unknown tensor format 'thd'; use bshd, bnsd or sbhd"));
   EXPECT_THAT(error({"--lse", "there"}), HasSubstr("--lse there is unknown; use home or computed"));
   EXPECT_THAT(error({"--gradients", "dq"}), HasSubstr("add --backward"));

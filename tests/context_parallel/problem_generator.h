@@ -132,6 +132,7 @@ inline rc::Gen<Strategy> any_strategy(const AttentionProblem& problem, int cp) {
     strategy.slots = *rc::gen::inRange(kLeastSlots, kMostSlots + 1);
     if (*rc::gen::inRange(0, 2) == 0)
       strategy.pieces = *rc::gen::inRange(1, std::min(4, most_pieces(problem, cp, strategy)) + 1);
+    if (*rc::gen::inRange(0, 2) == 0) strategy.merges = Strategy::Merges::beside;
     if (*rc::gen::inRange(0, 2) == 0) {
       Strategy engines = strategy;
       engines.transfers = Strategy::Transfers::copy_engine;

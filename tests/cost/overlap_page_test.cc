@@ -1,18 +1,23 @@
-// docs/overlap.md: what pieces and slots gain on each cluster, as the timeline says. CP_UPDATE_GOLDEN=1
-// writes it anew.
+// docs/overlap.md: what pieces, slots and merges beside attention gain on each cluster, as the timeline says.
+// CP_UPDATE_GOLDEN=1 writes it anew.
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "shared/base/text.h"
+#include "shared/base/units.h"
 #include "sim/base/number_text.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/cost/timeline/estimate.h"
+#include "sim/cost/timeline/kernel_cost.h"
+#include "sim/cost/timeline/merge_stream.h"
 #include "tests/support/golden.h"
 
 namespace cp::sim {
@@ -22,13 +27,14 @@ constexpr int kRanks = 8;
 
 constexpr const char* kHead =
     "# Transfers beside attention, cluster by cluster\n\n"
-    "What `--pieces` and `--slots` gain ([attention](attention.md) says what they do), as the timeline "
-    "predicts it: 32,768 tokens, 64 query\n"
-    "heads, 32 kv heads of 128, bf16, causal, over eight neighbouring GPUs, by the software `cprun`. In "
+    "What `--pieces`, `--slots` and `--merges` gain ([attention](attention.md) says what they do), as the "
+    "timeline predicts it: 32,768 tokens, 64\n"
+    "query heads, 32 kv heads of 128, bf16, causal, over eight neighbouring GPUs, by the software `cprun`. "
+    "In "
     "brackets stands the communication that\n"
-    "nothing hides; the fastest of a row is bold, without those that are less than 0.5 % faster than fewer "
-    "pieces. The search of `cpsim plan`\n"
-    "chooses among the same for each layout. One cell is\n\n"
+    "nothing hides; the fastest of a row is bold, without those that are less than 0.5 % faster than those "
+    "before them. The search of `cpsim plan`\n"
+    "chooses pieces and slots for each layout, and never merges. One cell is\n\n"
     "    cpsim estimate --cluster NAME --mesh cp=8 --seq-len 32768 --q-heads 64 --kv-heads 32 --head-dim 128 "
     "\\\n"
     "      --dtype bf16 --causal --strategy ulysses --pieces 2 --pass both\n\n"
@@ -36,15 +42,25 @@ constexpr const char* kHead =
     "fails where it is not what the\n"
     "timeline says.\n";
 
+constexpr const char* kOfMerges =
+    "\nWhat `--merges beside` gains is between two bounds. The least stands under `beside`: a merge and the "
+    "attention beside it share the GPU, and\n"
+    "take together what they take one after the other, so that nothing is gained but the time in which "
+    "attention waits. The most stands under\n"
+    "`merges take`: all of what the merges of the rank that has most of them take alone, if not one of them "
+    "took anything from attention.\n"
+    "Nobody has measured on a GPU what it is. A cell is the command above with `--strategy ring --balance "
+    "head_tail --merges beside`.\n";
+
 struct Column {
   std::string name;
-  int Strategy::*field;
-  int value;
+  void (*choose)(Strategy&);
 };
 struct Section {
   std::string title;
   Strategy strategy;
   std::vector<Column> columns;
+  bool of_merges = false;  // says what they are, and has a column of what they take
 };
 
 Strategy with_balance(Core core, const char* balance) {
@@ -54,12 +70,19 @@ Strategy with_balance(Core core, const char* balance) {
 }
 
 std::vector<Section> sections() {
-  const std::vector<Column> pieces = {
-      {"1 piece", &Strategy::pieces, 1}, {"2", &Strategy::pieces, 2}, {"4", &Strategy::pieces, 4}};
-  const std::vector<Column> slots = {{"2 slots", &Strategy::slots, 2}, {"3", &Strategy::slots, 3}};
+  const std::vector<Column> pieces = {{"1 piece", [](Strategy& s) { s.pieces = 1; }},
+                                      {"2", [](Strategy& s) { s.pieces = 2; }},
+                                      {"4", [](Strategy& s) { s.pieces = 4; }}};
+  const std::vector<Column> slots = {{"2 slots", [](Strategy& s) { s.slots = 2; }},
+                                     {"3", [](Strategy& s) { s.slots = 3; }}};
+  const std::vector<Column> merges = {{"in_turn", [](Strategy& s) { s.merges = Strategy::Merges::in_turn; }},
+                                      {"beside", [](Strategy& s) { s.merges = Strategy::Merges::beside; }}};
+  const Strategy ring = with_balance(Core::ring, "head_tail");
   return {{"ulysses", whole_ulysses(kRanks), pieces},
           {"all_gather, head_tail", with_balance(Core::all_gather, "head_tail"), pieces},
-          {"ring, head_tail", with_balance(Core::ring, "head_tail"), slots}};
+          {"ring, head_tail", ring, slots},
+          {"merges of a ring, head_tail", ring, merges, true},
+          {"merges of pass_q, head_tail", with_balance(Core::pass_q, "head_tail"), merges, true}};
 }
 
 AttentionRequest request_for(const Strategy& strategy) {
@@ -73,15 +96,34 @@ AttentionRequest request_for(const Strategy& strategy) {
   return request;
 }
 
+// What the merges of the rank that has most of them take, one after the other and alone.
+double merges_us(AttentionRequest request, AttentionPass pass, const Cluster& cluster,
+                 const SoftwareProfile& software) {
+  request.strategy = as_run_by(request.strategy, software);
+  request.strategy.merges = Strategy::Merges::beside;
+  const KernelCost kernels(cluster, software);
+  double most = 0;
+  for (const Plan& plan : attention_plans(request, pass)) {
+    double ns = 0;
+    for (const StepRef& ref : steps_of(plan)) {
+      if (!merges_beside(plan, ref.step->stream)) continue;
+      ns += kernels.ns(std::get<Kernel>(ref.step->work), plan);
+    }
+    most = std::max(most, ns);
+  }
+  return most / kNsPerUs;
+}
+
 std::string row_of(const std::string& cluster, const Section& section, AttentionPass pass) {
   const Cluster one = find_cluster(cluster, 1);
   const Cluster used = find_cluster(cluster, std::max(1, kRanks / one.node.gpus));
+  const SoftwareProfile software = find_software("cprun");
   std::vector<double> times;
   std::vector<std::string> cells;
   for (const Column& column : section.columns) {
     AttentionRequest request = request_for(section.strategy);
-    request.strategy.*column.field = column.value;
-    const AttentionEstimate estimate = estimate_attention(request, pass, used, find_software("cprun"));
+    column.choose(request.strategy);
+    const AttentionEstimate estimate = estimate_attention(request, pass, used, software);
     times.push_back(estimate.time_us);
     cells.push_back(fmt::format("{} ({})", human_us(estimate.time_us), human_us(estimate.exposed_comm_us)));
   }
@@ -90,15 +132,20 @@ std::string row_of(const std::string& cluster, const Section& section, Attention
     if (times[i] * 1.005 < times[best]) best = i;
   }
   cells[best] = "**" + cells[best] + "**";
+  if (section.of_merges)
+    cells.push_back(human_us(merges_us(request_for(section.strategy), pass, used, software)));
   return fmt::format("| {} | {} | {} |\n", cluster, pass == AttentionPass::forward ? "forward" : "backward",
                      join(cells, " | "));
 }
 
 std::string page() {
   std::string text = kHead;
+  bool has_told = false;
   for (const Section& section : sections()) {
     std::vector<std::string> names;
     for (const Column& column : section.columns) names.push_back(column.name);
+    if (section.of_merges) names.emplace_back("merges take");
+    if (section.of_merges && !std::exchange(has_told, true)) text += kOfMerges;
     text += fmt::format("\n## {}\n\n| cluster | pass | {} |\n|---|---|", section.title, join(names, " | "));
     for (std::size_t i = 0; i < names.size(); ++i) text += "---|";
     text += "\n";

@@ -12,6 +12,7 @@
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/context_parallel/strategy.h"
 #include "shared/plan/builder.h"
 #include "sim/cost/timeline/rank_replay.h"
 #include "sim/cost/timeline/timeline.h"
@@ -112,6 +113,9 @@ Plan plan_of(Rank self, const std::vector<AnySegment>& segments) {
           break;
         case 5:
           builder.add(stream, swap("far", far));
+          break;
+        case 6:
+          builder.add(builder.stream(std::string(kMergeStream)), Copy{in, out});
           break;
         default:
           builder.add(stream, Copy{in, out});

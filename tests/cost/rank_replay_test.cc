@@ -81,6 +81,28 @@ TEST(RankReplay, AKernelBesideACollectiveHidesIt) {
   EXPECT_TRUE(clock.spans.empty());
 }
 
+// Both would fill the GPU, so together they take as long as one after the other; nothing is gained but the
+// time in which one of them waits for a transfer.
+TEST(RankReplay, AMergeAndAttentionShareTheGpu) {
+  const auto run = [](bool waits, const char* stream) {
+    HandPlan hand;
+    if (waits) hand.gather("compute", {0, 1}, 4000);  // 80 ns, before attention
+    hand.attention();                                 // 1,000 ns
+    hand.copy(stream, 200000000);                     // 400 ns
+    Cluster cluster = with_gathers();
+    cluster.gpu.hbm_gbps = 1e6;
+    return hand.run(cluster, {}, true);
+  };
+  EXPECT_NEAR(run(false, "compute").time_ns, 1400, kExact);
+  const StepClock clock = run(false, "merge");
+  EXPECT_NEAR(clock.time_ns, 1400, kExact);
+  EXPECT_NEAR(clock.spans.front().end_ns, 800, kExact) << "the merge, at half of its speed";
+  EXPECT_NEAR(clock.attention_ns + clock.other_kernel_ns, 1400, kExact);
+  EXPECT_NEAR(run(true, "compute").time_ns, 1480, kExact);
+  EXPECT_NEAR(run(true, "merge").time_ns, 1400, kExact) << "80 ns while attention waits";
+  EXPECT_NEAR(run(false, "other").time_ns, 1000, kExact) << "what is no merge is not held to it";
+}
+
 TEST(RankReplay, OnOneStreamOneAfterTheOther) {
   HandPlan hand;
   hand.copy("s", 10000);

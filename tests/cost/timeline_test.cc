@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -236,6 +237,33 @@ TEST(Timeline, KernelsSlowDownWhileATransferIsUnderWay) {
   software.forward_progress = 0.5;
   EXPECT_EQ(replay(attention_and_swap(), round_cluster(), software).critical_path.back().bound,
             "attention_forward beside transfers");
+}
+
+// Both would fill the GPU, so that together they take as long as one after the other.
+TEST(Timeline, MergesAndAttentionShareTheGpu) {
+  Cluster cluster = round_cluster();
+  cluster.gpu.hbm_gbps = 1e6;
+  const auto timeline = [&](const char* stream, double progress) {
+    std::vector<Plan> plans = attention_and_swap();
+    PlanBuilder builder(2, host_target());
+    for (const char* name : {"compute", "comm"}) static_cast<void>(builder.stream(name));
+    std::map<std::string, View> windows;
+    for (const Buffer& buffer : plans[2].buffers) {
+      const BufferId made = builder.inout(buffer.name, buffer.dtype, buffer.numel);
+      windows[buffer.name] = flat_view(made, 0, buffer.numel);
+    }
+    builder.splice(plans[2], windows);
+    add_copy(builder, stream, 200000000);  // 400 ns
+    plans[2] = std::move(builder).build({});
+    SoftwareProfile software;
+    software.forward_progress = progress;
+    return replay(plans, cluster, software);
+  };
+  EXPECT_NEAR(timeline("compute", 1).time_ns, 1400, kExact);
+  EXPECT_NEAR(timeline("merge", 1).time_ns, 1400, kExact);
+  EXPECT_EQ(timeline("merge", 1).critical_path.back().bound, "attention_forward beside merges");
+  // Beside the transfer of 400 ns attention has a quarter of its half: the merge has not ended by then.
+  EXPECT_NEAR(timeline("merge", 0.25).time_ns, 400 + 400 + (1000 - 400 * 0.125 - 400 * 0.5), kExact);
 }
 
 // The same with ranks that NVLink joins, as fast as the NICs are in the other tests.

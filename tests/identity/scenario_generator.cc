@@ -112,6 +112,7 @@ void draw_strategy(Random& random, int ranks, proto::Attention& job) {
   if (random.one_in(4)) job.set_dkv_dtype("input");
   if (random.one_in(4)) job.set_merge_dtype("input");
   job.set_send_empty(random.one_in(4));
+  if (random.one_in(3)) job.set_merges("beside");
 }
 
 std::string draw_documents(Random& random, std::int64_t kv_len) {

@@ -433,6 +433,8 @@ TEST(EmitCprun, PiecesSlotsAndChannelsAreSaid) {
   context.max_ctas = 0;
   EXPECT_FALSE(scenario("cp=4,strategy=ring").has_nccl());
   EXPECT_FALSE(scenario("cp=4,strategy=ring").run().has_slots());
+  EXPECT_EQ(scenario("cp=4,strategy=ring,merges=beside").run().merges(), "beside");
+  EXPECT_EQ(scenario("cp=4,strategy=ring").run().merges(), "");
 }
 
 // Frameworks have no word for either, and say so.
@@ -443,6 +445,9 @@ TEST(EmitErrors, PiecesAndSlotsAreLostOnFrameworks) {
                 Contains(HasSubstr("pieces=2: it moves all heads at once")));
     const EmitCase ring = {"llama-3.1-8b", "cp=4,strategy=ring,balance=head_tail,slots=3"};
     EXPECT_THAT(emitted(framework, ring).cannot, Contains(HasSubstr("slots=3: it has no choice of them")));
+    const EmitCase beside = {"llama-3.1-8b", "cp=4,strategy=ring,balance=head_tail,merges=beside"};
+    EXPECT_THAT(emitted(framework, beside).cannot,
+                Contains(HasSubstr("merges=beside: it has no choice of the stream they run on")));
   }
   const EmitCase ulysses = {"llama-3.1-8b", "cp=4,strategy=ulysses,pieces=2"};
   EXPECT_THAT(emitted(Framework::deepspeed, ulysses).cannot,

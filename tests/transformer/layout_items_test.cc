@@ -31,7 +31,7 @@ TEST(LayoutItems, JoinedAreTheText) {
   for (const char* text :
        {"tp=2,cp=2,dp_shard=4,strategy=ring,balance=contiguous,sharding=dp_shard,order=cp-tp-dp-pp",
         "cp=8,strategy=ring,ulysses_degree=2,axis_order=ring_inner,rotation=all_gather,balance=head_tail",
-        "cp=8,strategy=ring,ulysses_degree=2,balance=head_tail,slots=3,pieces=4",
+        "cp=8,strategy=ring,ulysses_degree=2,balance=head_tail,slots=3,pieces=4,merges=beside",
         "tp=2,pp=4,virtual_stages=2,sequence_parallel=no,loss_chunks=4,mlp_chunks=2"}) {
     const ParallelLayout layout = parse_parallel_layout(text);
     EXPECT_EQ(to_string(layout), text);

@@ -134,6 +134,12 @@ std::string lost_slots(FrameworkCase& said) {
   return slots == kLeastSlots ? "" : str("slots=", slots, ": it has no choice of them");
 }
 
+std::string lost_merges(FrameworkCase& said) {
+  using enum Strategy::Merges;
+  const bool asked = std::exchange(said.layout.strategy.merges, in_turn) != in_turn && said.layout.cp > 1;
+  return asked ? str("merges=", cp::name(beside), ": it has no choice of the stream they run on") : "";
+}
+
 std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead) {
   const int chunks = std::exchange(said.layout.loss_chunks, 1);
   return chunks == 1 ? "" : str("the loss in ", chunks, " chunks: ", instead);

@@ -106,6 +106,7 @@ constexpr FrameworkRule kMegatronRules[] = {
      }},
     {RulePart::strategy, "pieces", "1", kContextParallel, lost_pieces},
     {RulePart::strategy, "slots", "2", kContextParallel, lost_slots},
+    {RulePart::strategy, "merges", "in_turn", kContextParallel, lost_merges},
     {RulePart::recompute, "recompute",
      "none, full and every:K (as many layers, the first ones of each stage); selective of a model with "
      "experts",

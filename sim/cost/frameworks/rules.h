@@ -18,10 +18,11 @@ std::span<const FrameworkRule> vllm_rules();
 
 // A core for which the framework has no word: it becomes the one that the framework runs instead.
 std::string lost_core(FrameworkCase& said, Framework framework);
-// What attention moves in pieces of heads, and a third place for the blocks of a ring, for which there are no
-// words.
+// What attention moves in pieces of heads, a third place for the blocks of a ring, and merges on a stream of
+// their own, for which there are no words.
 std::string lost_pieces(FrameworkCase& said);
 std::string lost_slots(FrameworkCase& said);
+std::string lost_merges(FrameworkCase& said);
 // The loss in chunks, for which there is no word.
 std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead);
 // Chunks of an MLP, and activations in host memory, for which there is no word. An empty text leaves out its

@@ -91,6 +91,7 @@ constexpr FrameworkRule kTorchtitanRules[] = {
      }},
     {RulePart::strategy, "pieces", "1", kRotate, lost_pieces},
     {RulePart::strategy, "slots", "2", kRotate, lost_slots},
+    {RulePart::strategy, "merges", "in_turn", kRotate, lost_merges},
     {RulePart::recompute, "recompute", "none, full, every:K",
      "activation_checkpoint: none, full, selective with a number",
      [](FrameworkCase& said) -> std::string {

@@ -23,9 +23,10 @@ Rate rate_of(const Kernel& kernel) {
 // The steps of one plan, with the time of each kernel alone.
 class Steps {
  public:
-  Steps(const Plan& plan, const Cluster& cluster, const KernelCost& kernels)
+  Steps(const Plan& plan, const Cluster& cluster, const SoftwareProfile& software, const KernelCost& kernels)
       : plan_(plan),
         cluster_(cluster),
+        software_(software),
         kernels_(kernels),
         steps_(steps_of(plan)),
         alone_(steps_.size(), -1) {}
@@ -37,7 +38,7 @@ class Steps {
     const auto& kernel = std::get<Kernel>(work);
     const double alone = std::min(alone_ns(id, kernel), ns);
     add_kernel(kernel, alone, chain);
-    chain[moves()] += (ns - alone) / kNsPerUs;
+    chain[slowed_by_transfers(kernel) ? moves() : rate_of(kernel)] += (ns - alone) / kNsPerUs;
   }
 
   RateTimes kernels_alone() {
@@ -53,6 +54,12 @@ class Steps {
   }
 
  private:
+  // Others are slowed by merges beside them alone (merge_stream.h).
+  bool slowed_by_transfers(const Kernel& kernel) const {
+    if (std::holds_alternative<AttentionForward>(kernel)) return software_.forward_progress < 1;
+    return std::holds_alternative<AttentionBackward>(kernel) && software_.backward_progress < 1;
+  }
+
   double alone_ns(StepId id, const Kernel& kernel) {
     double& ns = alone_[static_cast<std::size_t>(id)];
     if (ns < 0) ns = kernels_.ns(kernel, plan_);
@@ -89,6 +96,7 @@ class Steps {
 
   const Plan& plan_;
   const Cluster& cluster_;
+  const SoftwareProfile& software_;
   const KernelCost& kernels_;
   const std::vector<StepRef> steps_;
   std::vector<double> alone_;  // ns; -1: not known yet
@@ -107,7 +115,7 @@ std::vector<RateTimes> path_chains(const Timeline& timeline, std::span<const Pla
     CP_INVARIANT(plan != plans.end(), "a timeline of other plans: they have no rank ", rank);
     return known
         .emplace(std::piecewise_construct, std::forward_as_tuple(rank),
-                 std::forward_as_tuple(*plan, cluster, kernels))
+                 std::forward_as_tuple(*plan, cluster, software, kernels))
         .first->second;
   };
   std::vector<RateTimes> chains(1);

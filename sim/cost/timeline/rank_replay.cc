@@ -14,6 +14,7 @@
 #include "shared/base/units.h"
 #include "sim/base/stop.h"
 #include "sim/cost/timeline/collective_cost.h"
+#include "sim/cost/timeline/merge_stream.h"
 #include "sim/cost/timeline/port_loads.h"
 #include "sim/cost/timeline/rank_chains.h"
 #include "sim/cost/timeline/rank_tasks.h"
@@ -193,16 +194,22 @@ class RankReplay {
   // Whether anything runs.
   bool set_speeds() {
     bool disturbed = false, moves = false, any = false;
+    int merges = 0, others = 0;
     for (const Stream& stream : streams_) {
       any = any || stream.runs;
+      if (stream.runs && !stream.task().collective && !stream.task().of_host)
+        ++(stream.task().merges ? merges : others);
       if (!stream.runs || !stream.task().collective || !transfers(stream)) continue;
       moves = true;
       disturbed = disturbed || !stream.task().quiet;
     }
     if (!any) return false;
+    const GpuShares shares(merges, others);
     for (Stream& stream : streams_) {
-      if (stream.runs && !stream.task().collective)
-        stream.work[0].speed = disturbed ? stream.task().beside_transfers : 1;
+      if (!stream.runs || stream.task().collective) continue;
+      const RankTask& task = stream.task();
+      stream.work[0].speed =
+          (disturbed ? task.beside_transfers : 1) * (task.of_host ? 1 : shares.of(task.merges));
     }
     if (moves) {
       share_port(0, tasks_.inside_gbps, &PortLoad::inside);

@@ -15,6 +15,7 @@
 #include "sim/cost/timeline/host_cost.h"
 #include "sim/cost/timeline/issue_time.h"
 #include "sim/cost/timeline/kernel_cost.h"
+#include "sim/cost/timeline/merge_stream.h"
 
 namespace cp::sim {
 namespace {
@@ -67,6 +68,7 @@ class TaskList {
     task.step = ref.id;
     if (const auto* kernel = std::get_if<Kernel>(&ref.step->work)) {
       set_kernel(*kernel, task);
+      task.merges = merges_beside(plan_, ref.step->stream);
     } else {
       const Collective& collective = std::get<Collective>(ref.step->work);
       task.collective = true;

@@ -25,6 +25,7 @@ struct RankTask {
   StepId step = -1;
   bool collective = false;
   bool quiet = false;        // a collective that copy engines move: kernels keep their speed beside it
+  bool merges = false;       // a kernel beside others (merge_stream.h)
   bool of_host = false;      // copies from and to its memory, and its own kernels: none of the GPU's
   std::size_t sum = kOther;  // where its time goes when it is a kernel; of a collective: its group's
   Rate rate = Rate::memory;  // of a kernel

@@ -208,13 +208,17 @@ class Replay {
     rank.clock.kernel(now_, 1);
     const bool first = rank.kernels.none();
     path_.began(at.position, at.node, now_);
-    expect(at.position, rank.kernels.begin(now_, at.node, ns, slowest));
+    const bool merges =
+        merges_beside(programs_[at.position].plan(), programs_[at.position].step(at.node).stream);
+    expect(at.position, rank.kernels.begin(now_, at.node, ns, {slowest, merges}));
     if (first) adapt_flows(at.position);
   }
 
-  void expect(std::size_t position, const RunningKernels::End& end) {
-    if (end.at_ns == kNever) return;  // until a transfer has ended
-    push(end.at_ns, EventKind::kernel_end, {position, end.node}, end.version);
+  void expect(std::size_t position, const std::vector<RunningKernels::End>& ends) {
+    for (const RunningKernels::End& end : ends) {
+      if (end.at_ns == kNever) continue;  // until a transfer has ended
+      push(end.at_ns, EventKind::kernel_end, {position, end.node}, end.version);
+    }
   }
 
   // Ranks do the same thing over and over: one cost for each step of a plan.
@@ -233,11 +237,17 @@ class Replay {
 
   void end_kernel(At at) {
     RankState& rank = state(at.position);
-    const bool slowed = rank.kernels.end(now_, at.node);
+    const RunningKernels::Ended ended = rank.kernels.end(now_, at.node);
+    expect(at.position, ended.others);
     rank.clock.kernel(now_, -1);
     if (rank.kernels.none()) adapt_flows(at.position);
-    end_step(at, str(operation_name(programs_[at.position].step(at.node).work),
-                     slowed ? " beside transfers" : ""));
+    const Program& program = programs_[at.position];
+    const Step& step = program.step(at.node);
+    end_step(at,
+             str(operation_name(step.work), ended.beside_transfers                       ? " beside transfers"
+                                            : !ended.beside_kernels                      ? ""
+                                            : merges_beside(program.plan(), step.stream) ? " beside attention"
+                                                                                         : " beside merges"));
   }
 
   // An event of a kernel whose speed has changed since.
@@ -255,7 +265,7 @@ class Replay {
     rank.transfers += number;
     const bool is = rank.transfers > 0;
     if (was == is) return;
-    for (const RunningKernels::End& end : rank.kernels.set_disturbed(now_, is)) expect(position, end);
+    expect(position, rank.kernels.set_disturbed(now_, is));
   }
 
   // ---- collectives ----

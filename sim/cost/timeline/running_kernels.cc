@@ -17,32 +17,44 @@ RunningKernels::End RunningKernels::end_of(double now_ns, const Kernel& kernel) 
   return {kernel.node, kernel.version, now_ns + ns};
 }
 
-RunningKernels::End RunningKernels::begin(double now_ns, NodeId node, double ns, double slowest) {
-  kernels_.push_back({node, ++versions_, ns, now_ns, disturbed_ ? slowest : 1, slowest, now_ns + ns});
-  return end_of(now_ns, kernels_.back());
+std::vector<RunningKernels::End> RunningKernels::adapt(double now_ns) {
+  const auto merges = std::count_if(kernels_.begin(), kernels_.end(),
+                                    [](const Kernel& kernel) { return kernel.kind.merges; });
+  const GpuShares shares(static_cast<int>(merges), static_cast<int>(kernels_.size() - merges));
+  std::vector<End> ends;
+  for (Kernel& kernel : kernels_) {
+    const double among = shares.of(kernel.kind.merges), beside = disturbed_ ? kernel.kind.slowest : 1;
+    kernel.beside_kernels = kernel.beside_kernels || among < 1;
+    kernel.beside_transfers = kernel.beside_transfers || beside < 1;
+    if (among * beside == kernel.share) continue;
+    if (kernel.share > 0)
+      kernel.left_ns = std::max(0.0, kernel.left_ns - (now_ns - kernel.since_ns) * kernel.share);
+    kernel.share = among * beside, kernel.since_ns = now_ns, kernel.version = ++versions_;
+    ends.push_back(end_of(now_ns, kernel));
+  }
+  return ends;
 }
 
-bool RunningKernels::end(double now_ns, NodeId node) {
+std::vector<RunningKernels::End> RunningKernels::begin(double now_ns, NodeId node, double ns, Kind kind) {
+  kernels_.push_back({node, kind, ns, now_ns, now_ns + ns});
+  return adapt(now_ns);
+}
+
+RunningKernels::Ended RunningKernels::end(double now_ns, NodeId node) {
   const auto kernel = std::find_if(kernels_.begin(), kernels_.end(),
                                    [&](const Kernel& running) { return running.node == node; });
   CP_INVARIANT(kernel != kernels_.end(), "step ", node, " does not run");
   // Rounding, where its speed changed and came back, is no slowing down.
   const bool slowed = now_ns > kernel->alone_end_ns * (1 + 1e-12);
+  Ended ended{slowed && kernel->beside_transfers, slowed && kernel->beside_kernels, {}};
   kernels_.erase(kernel);
-  return slowed;
+  ended.others = adapt(now_ns);
+  return ended;
 }
 
 std::vector<RunningKernels::End> RunningKernels::set_disturbed(double now_ns, bool disturbed) {
   disturbed_ = disturbed;
-  std::vector<End> ends;
-  for (Kernel& kernel : kernels_) {
-    const double share = disturbed ? kernel.slowest : 1;
-    if (share == kernel.share) continue;
-    kernel.left_ns = std::max(0.0, kernel.left_ns - (now_ns - kernel.since_ns) * kernel.share);
-    kernel.share = share, kernel.since_ns = now_ns, kernel.version = ++versions_;
-    ends.push_back(end_of(now_ns, kernel));
-  }
-  return ends;
+  return adapt(now_ns);
 }
 
 }  // namespace cp::sim

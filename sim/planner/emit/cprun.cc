@@ -42,6 +42,7 @@ void set_strategy(const Strategy& strategy, int cp, proto::Attention& run) {
   if (strategy.slots > kLeastSlots) run.set_slots(strategy.slots);
   if (strategy.pieces > 1) run.set_pieces(strategy.pieces);
   if (strategy.transfers != Strategy::Transfers::sm) run.set_transfers(std::string(name(strategy.transfers)));
+  if (strategy.merges != Strategy::Merges::in_turn) run.set_merges(std::string(name(strategy.merges)));
   // As in the plans of a step: if attention is computed elsewhere than at the rank that owns a row, nobody
   // needs the log-sum-exp there.
   if (strategy.ulysses_degree > 1 || strategy.balance.kind == Balance::Kind::head_tail_exchange)

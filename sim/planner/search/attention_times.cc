@@ -14,7 +14,7 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
   for (auto axis = axes.rbegin(); axis->name != "cp"; ++axis) stride *= axis->size;
   // Names for all fields: one that a strategy gets later does not compile until the key has it.
   const auto& [core, ulysses_degree, ulysses_inner, inner_ring, rotation, balance, input_dtype_gradients,
-               input_dtype_merge, send_empty, slots, pieces, transfers] = layout.strategy;
+               input_dtype_merge, send_empty, slots, pieces, transfers, merges] = layout.strategy;
   const auto& [kind, block, per_document] = balance;
   return {.micro_batch = layout.micro_batch,
           .tp = layout.tp,
@@ -33,7 +33,8 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
           .input_dtype_merge = input_dtype_merge,
           .slots = slots,
           .pieces = pieces,
-          .transfers = transfers};
+          .transfers = transfers,
+          .merges = merges};
 }
 
 AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, AttentionPass pass) const {

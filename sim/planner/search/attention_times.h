@@ -36,6 +36,7 @@ struct AttentionKey {
   bool ulysses_inner, send_empty, per_document, input_dtype_gradients, input_dtype_merge;
   int slots, pieces;
   Strategy::Transfers transfers;
+  Strategy::Merges merges;
   auto operator<=>(const AttentionKey&) const = default;
 };
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);

@@ -22,7 +22,7 @@ bool gives_degrees(const Fixed& f) {
 }
 bool gives_strategy(const Fixed& f) {
   return f.strategy || f.ulysses_degree || f.inner_ring || f.ulysses_inner || f.rotation || f.balance ||
-         f.slots || f.pieces;
+         f.slots || f.pieces || f.merges;
 }
 
 // Of degrees: dp is another name of dp_shard.
@@ -124,7 +124,7 @@ Fixed merged(const Fixed& question, const Fixed& given) {
     all.strategy = given.strategy, all.ulysses_degree = given.ulysses_degree;
     all.inner_ring = given.inner_ring, all.ulysses_inner = given.ulysses_inner;
     all.rotation = given.rotation, all.balance = given.balance;
-    all.slots = given.slots, all.pieces = given.pieces;
+    all.slots = given.slots, all.pieces = given.pieces, all.merges = given.merges;
   }
   const auto take = [](auto& into, const auto& from) {
     if (from) into = from;

@@ -282,6 +282,7 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
   for (Strategy& strategy : all) {
     if (fixed.slots && arrives_in_turn(strategy, family.cp)) strategy.slots = *fixed.slots;
     if (fixed.pieces && most_pieces(problem, family.cp, strategy) > 1) strategy.pieces = *fixed.pieces;
+    if (fixed.merges) strategy.merges = *fixed.merges;
   }
   if (fixed.pieces) {
     std::erase_if(all, [&](const Strategy& strategy) {

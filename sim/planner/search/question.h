@@ -31,6 +31,8 @@ struct Fixed : ParallelConfig {
   std::optional<Balance> balance;
   // Of strategies that have them: blocks that arrive in turn, what comes at once (shared/context_parallel).
   std::optional<int> slots, pieces;
+  // Nothing but a question asks for merges beside attention: what they gain is not measured.
+  std::optional<Strategy::Merges> merges;
   std::optional<Recompute> recompute;
   std::optional<ShardingGroup> sharding;
   std::optional<AxisOrder> order;

@@ -144,6 +144,7 @@ ordered_json fixed_json(const Fixed& fixed) {
     out["rotation"] = *fixed.rotation == Strategy::Rotation::all_gather ? "all_gather" : "exchange";
   add("slots", fixed.slots);
   add("pieces", fixed.pieces);
+  if (fixed.merges) out["merges"] = cp::name(*fixed.merges);
   add_text("sharding", fixed.sharding);
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);
@@ -197,6 +198,7 @@ ordered_json layout_json(const ParallelLayout& l) {
           {"inner_ring", l.strategy.inner_ring},
           {"slots", l.strategy.slots},
           {"pieces", l.strategy.pieces},
+          {"merges", cp::name(l.strategy.merges)},
           {"sharding", to_string(l.sharding)},
           {"order", to_string(l.order)},
           {"micro_batch", l.micro_batch},

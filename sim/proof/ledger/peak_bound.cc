@@ -40,7 +40,7 @@ class Bound {
     const bool backward = pass == AttentionPass::backward;
     const bool is_fused = uses_fused_attention(problem_, pass, plan_.target);
     return bindings(backward) + moves(backward) + core(backward) + merging(backward) +
-           (is_fused ? fused(backward) : 0) + alignment();
+           (is_fused ? fused(backward) : 0) + (merges_beside() ? waiting(backward) : 0) + alignment();
   }
 
  private:
@@ -171,6 +171,14 @@ class Bound {
   std::int64_t merging(bool backward) const {
     return (backward ? statistics_ : 2 * (out_values_ + statistics_)) * kF32;
   }
+
+  // Of each result one part more waits for its merge beside attention, however many steps there are. Rows of
+  // lse may begin at multiples of 16 bytes, and up to five parts wait at once.
+  std::int64_t waiting(bool backward) const {
+    const std::int64_t keys = dkv_values_ * (gathers() ? sharding_.ring_size() : 1);
+    return (backward ? dq_values_ + keys : out_values_ + 5 * 4 * statistics_) * kF32;
+  }
+  bool merges_beside() const { return strategy_.merges == Strategy::Merges::beside; }
 
   const AttentionProblem& problem_;
   const Gradients wanted_;
