@@ -225,6 +225,18 @@ TEST(NcclDroppedEdges, OfRingsWithThreeSlotsAreFound) {
   }
 }
 
+// A part is written while those before it are merged.
+TEST(NcclDroppedEdges, OfMergesBesideAttentionAreFound) {
+  CP_REQUIRE_GPU();
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    expect_all_found(attention_case("ring, merges beside", 4, pass,
+                                    {.balance = kHeadTail, .merges = Strategy::Merges::beside}));
+    expect_all_found(
+        attention_case("pass_q, merges beside", 4, pass,
+                       {.core = Core::pass_q, .balance = kHeadTail, .merges = Strategy::Merges::beside}));
+  }
+}
+
 // Each piece comes, is computed on and goes home beside the others.
 TEST(NcclDroppedEdges, OfPiecesAreFound) {
   CP_REQUIRE_GPU();

@@ -143,7 +143,8 @@ RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
                     "cp=4,dp_shard=2,strategy=pass_q,balance=head_tail", "dp_replicate=2",
                     "cp=4,strategy=ring,balance=head_tail,slots=3", "cp=4,strategy=ulysses,pieces=2",
                     "cp=4,strategy=all_gather,pieces=2", "cp=4,strategy=all_gather,pieces=8",
-                    "cp=4,strategy=ring,ulysses_degree=2,pieces=4")));
+                    "cp=4,strategy=ring,ulysses_degree=2,pieces=4",
+                    "cp=4,strategy=ring,balance=head_tail,merges=beside")));
   layout.micro_batch = pick("layout.micro_batch", rc::gen::element(1, 2));
   layout.loss_chunks = pick("layout.loss_chunks", rc::gen::element(1, 4));
   layout.recompute =
