@@ -9,8 +9,9 @@
 
 namespace cp {
 
-// Both count for one batch entry and one head, of a causal problem without documents, with or without a
-// window. Time: a few steps for each run of the set, and for each row of the shorter side of a periodic one.
+// Both count for one batch entry and one head, of a causal problem whose batch entries share their mask, with
+// or without a window and documents. Time, for each document: a few steps for each run of the set, and for
+// each row of the shorter side of a periodic one.
 std::int64_t pairs_of_queries(const AttentionProblem& problem, const IndexSet& queries);
 std::int64_t pairs_of_keys(const AttentionProblem& problem, const IndexSet& keys);
 

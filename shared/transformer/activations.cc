@@ -31,9 +31,8 @@ bool Activations::keeps(Activation what, const LayerPlace& place) const {
   if (context.layout.recompute.kind == Recompute::Kind::selective && is_cheap(what)) return false;
   if (context.layout.mlp_chunks > 1 && is_inside_mlp(what)) return false;
   // Where attention computes on other parts than those at home, its backward pass reads these instead.
-  const bool ulysses = context.attention.strategy.ulysses_degree > 1,
-             moves_q =
-                 ulysses || context.attention.strategy.balance.kind == Balance::Kind::head_tail_exchange;
+  const bool ulysses = context.strategy().ulysses_degree > 1,
+             moves_q = ulysses || context.strategy().balance.kind == Balance::Kind::head_tail_exchange;
   if (context.layout.cp == 1) return true;
   if (what == Activation::q) return !moves_q;
   if (what == Activation::k || what == Activation::v) return !ulysses;

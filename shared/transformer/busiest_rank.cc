@@ -1,6 +1,8 @@
 // Which rank's attention has most allowed pairs.
+#include <algorithm>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/pair_counts.h"
 #include "shared/context_parallel/sharding.h"
@@ -15,19 +17,23 @@ Rank busiest_rank(const StepRequest& request, int stage) {
   const Rank first = RankGroups(layout, 0).on_pipeline_rank(stage % layout.pp);
   if (layout.cp == 1) return first;
   const std::vector<Rank> ranks = RankGroups(layout, first).cp_group();
-  const AttentionProblem problem = attention_problem(request.model, request.workload, layout);
-  const AttentionSharding sharding(problem, layout.cp, layout.strategy);
   const bool by_key = facts(layout.strategy.core).rotates == Rotates::queries;
-  std::int64_t most = -1;
-  Rank busiest = first;
-  for (int index = 0; index < layout.cp; ++index) {
-    const TensorPart part = by_key ? sharding.compute_kv(index) : sharding.compute_q(index);
-    const std::int64_t heads = sharding.compute_q(index).num_heads(),
-                       all = heads * (by_key ? pairs_of_keys(problem, part.rows)
-                                             : pairs_of_queries(problem, part.rows));
-    if (all > most) most = all, busiest = ranks[static_cast<std::size_t>(index)];
+  const auto [first_layer, count] = layers_of_stage(request.model, layout, stage);
+  const std::vector<std::int64_t> layers = layers_of_kinds(request.model, first_layer, count);
+  std::vector<std::int64_t> pairs(ranks.size());  // of the layers of the stage
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+    if (layers[kind] == 0) continue;
+    const AttentionProblem problem =
+        attention_problem(request.model, request.workload, layout, request.model.kinds[kind]);
+    const AttentionSharding sharding(problem, layout.cp, layout.strategy);
+    for (int index = 0; index < layout.cp; ++index) {
+      const TensorPart part = by_key ? sharding.compute_kv(index) : sharding.compute_q(index);
+      pairs[idx(index)] +=
+          layers[kind] * sharding.compute_q(index).num_heads() *
+          (by_key ? pairs_of_keys(problem, part.rows) : pairs_of_queries(problem, part.rows));
+    }
   }
-  return busiest;
+  return ranks[idx(std::max_element(pairs.begin(), pairs.end()) - pairs.begin())];
 }
 
 }  // namespace cp

@@ -5,9 +5,19 @@
 
 namespace cp {
 
-double allowed_pairs(const Transformer& model, const Workload& workload) {
-  const AttentionProblem problem = attention_problem(model, workload, {});
+double allowed_pairs(const Transformer& model, const Workload& workload, const LayerKind& kind) {
+  const AttentionProblem problem = attention_problem(model, workload, {}, kind);
   return static_cast<double>(pairs_of_queries(problem, index_range(0, problem.q_len)));
+}
+
+double allowed_pairs(const Transformer& model, const Workload& workload) {
+  const std::vector<std::int64_t> layers = layers_of_kinds(model);
+  double pairs = 0;
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+    if (layers[kind] > 0)
+      pairs += static_cast<double>(layers[kind]) * allowed_pairs(model, workload, model.kinds[kind]);
+  }
+  return pairs;
 }
 
 ModelFlops model_flops(const Transformer& model, const Workload& workload) {
@@ -23,7 +33,7 @@ ModelFlops model_flops(const Transformer& model, const Workload& workload) {
                                           model.layers * (counts.norms + biases));
   ModelFlops flops;
   flops.products = 2 * passes * batch * (rows * layers + (training ? rows : 1) * head);
-  flops.attention = 4 * passes * batch * static_cast<double>(model.head_dim * model.q_heads * model.layers) *
+  flops.attention = 4 * passes * batch * static_cast<double>(model.head_dim * model.q_heads) *
                     allowed_pairs(model, workload);
   return flops;
 }

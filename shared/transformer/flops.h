@@ -8,7 +8,9 @@
 namespace cp {
 
 // The number of (query, key) pairs that the mask allows in one sequence of the workload, for one head of one
-// layer.
+// layer of that kind.
+double allowed_pairs(const Transformer& model, const Workload& workload, const LayerKind& kind);
+// The same for one head of all layers together.
 double allowed_pairs(const Transformer& model, const Workload& workload);
 
 // For one step over all GPUs. Matrix products take 2 flops for each parameter and token; attention takes 4 *

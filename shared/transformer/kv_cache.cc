@@ -6,49 +6,66 @@
 
 namespace cp {
 
-KvCache::KvCache(StepWriter& writer)
-    : writer_(writer), new_rows_(std::min(writer.context().new_rows, writer.context().cache_rows)) {
-  const std::int64_t all = writer.context().layers * numel();
-  k_ = writer.builder().inout("kv_cache/k", writer.context().workload.kv_dtype, all);
-  v_ = writer.builder().inout("kv_cache/v", writer.context().workload.kv_dtype, all);
+KvCache::KvCache(StepWriter& writer) : writer_(writer) {
+  const StepContext& context = writer.context();
+  for (int kind = 0; kind < static_cast<int>(context.attention.size()); ++kind) {
+    const auto layers = std::count(context.kinds.begin(), context.kinds.end(), kind);
+    OfKind& own = kinds_.emplace_back();
+    if (layers == 0) continue;  // on this stage
+    const std::int64_t all = layers * numel(kind);
+    own.k = writer.builder().inout(name_of("kv_cache/k", kind), context.workload.kv_dtype, all);
+    own.v = writer.builder().inout(name_of("kv_cache/v", kind), context.workload.kv_dtype, all);
+  }
 }
 
 bool KvCache::converts() const { return writer_.context().workload.kv_dtype != writer_.dtype(); }
 
-std::int64_t KvCache::numel() const {
-  const StepContext& context = writer_.context();
-  return context.layout.micro_batch * context.cache_rows * context.sizes.kv_width;
+std::string KvCache::name_of(const char* name, int kind) const {
+  return writer_.context().attention.size() == 1 ? name : str(name, " of kind ", kind);
 }
 
-View KvCache::cached_rows(BufferId buffer, StackIndex layer) const {
+std::int64_t KvCache::new_rows(int kind) const {
+  return std::min(writer_.context().new_rows, writer_.context().cache_rows[idx(kind)]);
+}
+
+std::int64_t KvCache::numel(int kind) const {
   const StepContext& context = writer_.context();
-  const std::int64_t width = context.sizes.kv_width, rows = context.cache_rows;
-  const Window window = in_stack(buffer, numel(), layer);
+  return context.layout.micro_batch * context.cache_rows[idx(kind)] * context.sizes.kv_width;
+}
+
+View KvCache::cached_rows(BufferId buffer, const LayerPlace& layer) const {
+  const StepContext& context = writer_.context();
+  const std::int64_t width = context.sizes.kv_width, rows = context.cache_rows[idx(layer.kind)],
+                     added = new_rows(layer.kind);
+  const Window window = in_stack(buffer, numel(layer.kind), layer.of_kind);
   return {buffer,
-          window.offset + (rows - new_rows_) * width,
-          {context.layout.micro_batch, new_rows_, width},
+          window.offset + (rows - added) * width,
+          {context.layout.micro_batch, added, width},
           {rows * width, width, 1},
           window.advance};
 }
 
-View KvCache::new_rows(BufferId buffer, StackIndex layer, const char* name) {
+View KvCache::new_rows(BufferId buffer, const LayerPlace& layer, const char* name) {
   if (!converts()) return cached_rows(buffer, layer);
   const StepContext& context = writer_.context();
-  const Shape shape = {context.layout.micro_batch, new_rows_, context.sizes.kv_width};
-  return writer_.working(str("new ", name), writer_.dtype(), cp::numel(shape)).dense(0, shape);
+  const Shape shape = {context.layout.micro_batch, new_rows(layer.kind), context.sizes.kv_width};
+  return writer_.working(name_of(str("new ", name).c_str(), layer.kind), writer_.dtype(), cp::numel(shape))
+      .dense(0, shape);
 }
 
-void KvCache::store(StackIndex layer) {
+void KvCache::store(const LayerPlace& layer) {
   if (!converts()) return;
-  writer_.copy(new_k(layer), cached_rows(k_, layer), "store k");
-  writer_.copy(new_v(layer), cached_rows(v_, layer), "store v");
+  const OfKind& own = kinds_[idx(layer.kind)];
+  writer_.copy(new_k(layer), cached_rows(own.k, layer), "store k");
+  writer_.copy(new_v(layer), cached_rows(own.v, layer), "store v");
 }
 
-Window KvCache::all_rows(BufferId buffer, StackIndex layer, const char* name) {
-  const Window cached = in_stack(buffer, numel(), layer);
+Window KvCache::all_rows(BufferId buffer, const LayerPlace& layer, const char* name) {
+  const Window cached = in_stack(buffer, numel(layer.kind), layer.of_kind);
   if (!converts()) return cached;
-  const Window wide = writer_.working(str("all ", name), writer_.dtype(), numel());
-  writer_.copy(cached.flat(0, numel()), wide.flat(0, numel()), str("load ", name));
+  const std::int64_t all = numel(layer.kind);
+  const Window wide = writer_.working(name_of(str("all ", name).c_str(), layer.kind), writer_.dtype(), all);
+  writer_.copy(cached.flat(0, all), wide.flat(0, all), str("load ", name));
   return wide;
 }
 

@@ -95,7 +95,7 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
   writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
   writer_.weight_gradient(transposed(d_projected), out, layer.out, gradients, "out projection, wgrad");
 
-  writer_.attention(AttentionPass::backward, [&](std::string_view name, std::int64_t numel) {
+  writer_.attention(AttentionPass::backward, place.kind, [&](std::string_view name, std::int64_t numel) {
     if (name == "dout") return flat_view(d_out.buffer, d_out.offset, numel);
     if (name == "dq") return writer_.working("d q", writer_.dtype(), tokens * q_width).flat(0, numel);
     if (name == "dk") return writer_.working("d k", writer_.dtype(), tokens * kv_width).flat(0, numel);

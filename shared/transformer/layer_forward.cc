@@ -46,11 +46,11 @@ void LayerForward::attention(const LayerPlace& place, const Window& weights, con
 }
 
 View LayerForward::k_rows(const LayerPlace& place) {
-  if (cache_ != nullptr) return cache_->new_k(place.layer);
+  if (cache_ != nullptr) return cache_->new_k(place);
   return activations_.rows(A::k, place, context_.tokens, context_.sizes.kv_width);
 }
 View LayerForward::v_rows(const LayerPlace& place) {
-  if (cache_ != nullptr) return cache_->new_v(place.layer);
+  if (cache_ != nullptr) return cache_->new_v(place);
   return activations_.rows(A::v, place, context_.tokens, context_.sizes.kv_width);
 }
 
@@ -99,10 +99,10 @@ void LayerForward::rotate(const LayerPlace& place, std::vector<View> products, c
 }
 
 void LayerForward::attend(const LayerPlace& place) {
-  if (cache_ != nullptr) cache_->store(place.layer);
-  writer_.attention(AttentionPass::forward, [&](std::string_view name, std::int64_t numel) {
-    if (cache_ != nullptr && name == "k") return cache_->k(place.layer).flat(0, numel);
-    if (cache_ != nullptr && name == "v") return cache_->v(place.layer).flat(0, numel);
+  if (cache_ != nullptr) cache_->store(place);
+  writer_.attention(AttentionPass::forward, place.kind, [&](std::string_view name, std::int64_t numel) {
+    if (cache_ != nullptr && name == "k") return cache_->k(place).flat(0, numel);
+    if (cache_ != nullptr && name == "v") return cache_->v(place).flat(0, numel);
     return activations_.attention_operand(name, place, numel);
   });
 }

@@ -2,10 +2,13 @@
 // is stored.
 //
 // A plan does not list every layer: equal layers are the iterations of a Repeat. For example, 8 layers with
-// recompute=every:4 are a Repeat of 2 iterations with a body of 4 layers, of which one is recomputed.
+// recompute=every:4 are a Repeat of 2 iterations with a body of 4 layers, of which one is recomputed. Layers
+// of several kinds are a body as long as their pattern: 26 layers, of which every sixth has another kind, are
+// a Repeat of 4 iterations with a body of 6, and one of 2 with a body of 1.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "shared/fully_shard/stack.h"
@@ -17,8 +20,10 @@ namespace cp {
 struct LayerPlace {
   StackIndex layer;         // which layer of the stage
   StackIndex kept;          // which among the layers that keep what the backward pass needs
+  StackIndex of_kind;       // which among the layers of its kind
   StackIndex turn;          // how many layers this pass has visited before
   bool recomputed = false;  // keeps only its input
+  int kind = 0;             // of the model's kinds
 
   StackIndex next_layer() const { return {layer.first + 1, layer.step}; }
 };
@@ -28,9 +33,10 @@ struct LayerLoop {
   std::vector<LayerPlace> body;
 };
 
-std::vector<LayerLoop> forward_loops(std::int64_t layers, const Recompute& recompute);
+// Of the layers of a stage, whose kinds these are.
+std::vector<LayerLoop> forward_loops(std::span<const int> kinds, const Recompute& recompute);
 // From the last layer to the first.
-std::vector<LayerLoop> backward_loops(std::int64_t layers, const Recompute& recompute);
+std::vector<LayerLoop> backward_loops(std::span<const int> kinds, const Recompute& recompute);
 // The number of layers that keep more than their input.
 std::int64_t layers_that_keep(std::int64_t layers, const Recompute& recompute);
 

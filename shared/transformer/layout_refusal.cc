@@ -119,8 +119,18 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
         str("use at most ", rows / layout.cp)};
   }
   if (layout.cp == 1) return std::nullopt;
-  const auto refusal = refuse(attention_problem(model, workload, layout), layout.cp, layout.strategy);
-  if (refusal) return LayoutRefusal{"strategy", refusal->reason, ""};
+  for (const LayerKind& kind : model.kinds) {
+    const auto refusal = refuse(attention_problem(model, workload, layout, kind), layout.cp, layout.strategy);
+    if (refusal) return LayoutRefusal{"strategy", refusal->reason, ""};
+  }
+  const Balance& balance = layout.strategy.balance;
+  if (model.kinds.size() > 1 && (balance.kind == Balance::Kind::cost || balance.per_document)) {
+    return LayoutRefusal{"one home for all layers",
+                         str("balance=", to_string(balance),
+                             " deals rows by a layer's mask, and the layers of this model have ",
+                             model.kinds.size(), " masks"),
+                         str("use balance=head_tail")};
+  }
   return std::nullopt;
 }
 

@@ -39,7 +39,7 @@ class MemoryModel {
               : stages * activations_of(layers_of_flight(layers, most_layers_of_a_stage), kept);
       memory.activations += positions();
     } else {
-      memory.kv_cache = layers * cache_of_layer();
+      memory.kv_cache = cache_of_stage(rank);
     }
     memory.working = working_of_layer(kept);
     memory.attention = attention_workspace();
@@ -218,8 +218,14 @@ class MemoryModel {
   // Sines and cosines of a whole sequence, which every rank has: with cp they grow beside rows that do not.
   std::int64_t positions() const { return workload_.seq_len * model_.head_dim * kF32; }
 
-  std::int64_t cache_of_layer() const {
-    const std::int64_t rows = ceil_div(workload_.seq_len, layout_.cp);
+  std::int64_t cache_of_stage(int stage) const {
+    const auto [first, count] = layers_of_stage(model_, layout_, stage);
+    const std::vector<std::int64_t> layers = layers_of_kinds(model_, first, count);
+    std::int64_t rows = 0;
+    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      const AttentionProblem problem = attention_problem(model_, workload_, layout_, model_.kinds[kind]);
+      rows += layers[kind] * ceil_div(problem.kv_len, layout_.cp);
+    }
     return layout_.micro_batch * rows * 2 * sizes_.kv_width *
            (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
   }

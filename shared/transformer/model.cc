@@ -1,5 +1,6 @@
 #include "shared/transformer/model.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -44,6 +45,29 @@ void check_experts(const Experts& experts, detail::Complaints& complaints) {
   }
 }
 
+void check_kinds(const Transformer& model, detail::Complaints& complaints) {
+  const auto count = static_cast<std::int64_t>(model.kinds.size());
+  if (count == 0) complaints.add("kinds is empty; a model has at least one kind of layers");
+  for (std::size_t i = 0; i < model.kinds.size(); ++i) {
+    const std::string kind = count == 1 ? "" : str("kinds[", i, "].");
+    const auto& [window, chunk] = model.kinds[i];
+    if (window) require_size(kind + "window", *window, complaints);
+    if (chunk) require_size(kind + "chunk", *chunk, complaints);
+    for (std::size_t before = 0; before < i; ++before) {
+      if (model.kinds[before] == model.kinds[i])
+        complaints.add(str("kinds[", before, "] and kinds[", i, "] are equal; name a kind once"));
+    }
+  }
+  if (model.order.empty()) return;
+  if (const auto size = static_cast<std::int64_t>(model.order.size()); size != model.layers)
+    complaints.add(str("order has ", size, " entries, one is due for each of layers=", model.layers));
+  for (const int kind : model.order) {
+    if (kind >= 0 && kind < count) continue;
+    complaints.add(str("order has kind ", kind, ", which is not one of ", count, "; use 0 to ", count - 1));
+    break;
+  }
+}
+
 // Roughly, without the small terms: 64 bits may not hold it.
 double estimated_parameters(const Transformer& model) {
   const auto f = [](std::int64_t value) { return static_cast<double>(value); };
@@ -70,13 +94,38 @@ void validate_model(const Transformer& model) {
   if (!model.experts) require_size("intermediate", model.intermediate, complaints);
   require_size("vocab", model.vocab, complaints);
   require_size("max_seq_len", model.max_seq_len, complaints, 0);
-  if (model.window) require_size("window", *model.window, complaints);
+  check_kinds(model, complaints);
   if (model.experts) check_experts(*model.experts, complaints);
   if (complaints.empty() && estimated_parameters(model) > kMaxParameters) {
     complaints.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,
                        ", the largest number that is counted"));
   }
   complaints.raise(str("model '", model.name, "'"));
+}
+
+void set_layers(Transformer& model, const std::vector<LayerKind>& layers) {
+  model.kinds.clear(), model.order.clear();
+  for (const LayerKind& layer : layers) {
+    const auto known = std::find(model.kinds.begin(), model.kinds.end(), layer);
+    model.order.push_back(static_cast<int>(known - model.kinds.begin()));
+    if (known == model.kinds.end()) model.kinds.push_back(layer);
+  }
+  if (model.kinds.empty()) model.kinds.emplace_back();
+  if (model.kinds.size() == 1) model.order.clear();
+}
+
+std::vector<std::int64_t> layers_of_kinds(const Transformer& model, std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> counts(model.kinds.size());
+  if (model.order.empty()) {
+    counts.front() = count;
+    return counts;
+  }
+  for (std::int64_t layer = first; layer < first + count; ++layer) ++counts[idx(model.order[idx(layer)])];
+  return counts;
+}
+
+std::vector<std::int64_t> layers_of_kinds(const Transformer& model) {
+  return layers_of_kinds(model, 0, model.layers);
 }
 
 ParameterCounts parameter_counts(const Transformer& model) {
@@ -110,7 +159,11 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
       .add(model.vocab)
       .add(model.max_seq_len);
   hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
-  hasher.add(model.window.has_value()).add(model.window.value_or(0)).add(model.experts.has_value());
+  hasher.add(static_cast<std::int64_t>(model.kinds.size())).add_all(model.order);
+  for (const auto& [window, chunk] : model.kinds) {
+    hasher.add(window.has_value()).add(window.value_or(0)).add(chunk.has_value()).add(chunk.value_or(0));
+  }
+  hasher.add(model.experts.has_value());
   const Experts experts = model.experts.value_or(Experts{});
   return hasher.add(experts.count).add(experts.top_k).add(experts.intermediate);
 }

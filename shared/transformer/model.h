@@ -1,6 +1,9 @@
 // A Transformer holds the sizes of a decoder-only language model, as its config.json gives them. Sizes are of
 // the whole model, before any GPU is thought of.
 //
+// Layers differ in which keys a query sees: a model has a few kinds of layers, in some order. For example,
+// every second layer of gpt-oss has a window of 128 tokens. All else is alike in all layers.
+//
 // Each layer computes x += attention(norm(x)) and then x += mlp(norm(x)). The MLP is gated: down(act(gate(x))
 // * up(x)). A mixture of experts has `experts` instead, of which each token uses top_k. Behind the last layer
 // come a final norm and the head; the head may share its weights with the embedding.
@@ -9,8 +12,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shared/base/digest.h"
+#include "shared/base/index.h"
 
 namespace cp {
 
@@ -19,6 +24,15 @@ struct Experts {
   std::int64_t top_k = 0;         // experts that each token is sent to
   std::int64_t intermediate = 0;  // width of each expert's MLP
   bool operator==(const Experts&) const = default;
+};
+
+// Which keys a query of a layer sees, of those that the causal mask allows. Both may be set.
+struct LayerKind {
+  // The last `window` ones, the query's own among them, as in MaskSlice. Unset: all.
+  std::optional<std::int64_t> window;
+  // Those of the query's own chunk: positions are cut at the multiples of `chunk` (Llama 4). Unset: all.
+  std::optional<std::int64_t> chunk;
+  bool operator==(const LayerKind&) const = default;
 };
 
 struct Transformer {
@@ -30,14 +44,24 @@ struct Transformer {
   std::int64_t max_seq_len = 0;  // positions that the model was trained for; 0: not known
   bool tied_embeddings = false;  // the head uses the embedding's table
   bool qkv_bias = false;
-  bool qk_norm = false;                // q and k are normalized over head_dim (as in Qwen3)
-  std::optional<std::int64_t> window;  // in tokens; every layer has this sliding window
+  bool qk_norm = false;  // q and k are normalized over head_dim (as in Qwen3)
   std::optional<Experts> experts;
+  std::vector<LayerKind> kinds = std::vector<LayerKind>(1);  // at least one; no two are equal
+  std::vector<int> order;  // of each layer, its index among `kinds`; empty: all layers are kinds[0]
   bool operator==(const Transformer&) const = default;
 
   std::int64_t q_width() const { return q_heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
+  int kind_of(std::int64_t layer) const { return order.empty() ? 0 : order[idx(layer)]; }
 };
+
+// Sets the kinds and the order of a model from what each of its layers is. Kinds are numbered as they first
+// appear.
+void set_layers(Transformer& model, const std::vector<LayerKind>& layers);
+// How many of the layers first .. first + count - 1 are of each of the model's kinds.
+std::vector<std::int64_t> layers_of_kinds(const Transformer& model, std::int64_t first, std::int64_t count);
+// The same of all layers.
+std::vector<std::int64_t> layers_of_kinds(const Transformer& model);
 
 // Throws InvalidInput that names every field at fault, its value, and what is allowed.
 void validate_model(const Transformer& model);

@@ -1,6 +1,7 @@
 #include "shared/transformer/parallel_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "shared/base/error.h"
 
@@ -58,6 +59,19 @@ std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelL
   return layers;
 }
 
+LayerRange layers_of_stage(const Transformer& model, const ParallelLayout& layout, int stage) {
+  const std::vector<std::int64_t> stages = stage_layers(model, layout);
+  const auto own = stages.begin() + stage;
+  return {std::accumulate(stages.begin(), own, std::int64_t{0}), *own};
+}
+
+std::vector<int> kinds_of_stage(const Transformer& model, const ParallelLayout& layout, int stage) {
+  const auto [first, count] = layers_of_stage(model, layout, stage);
+  std::vector<int> kinds;
+  for (std::int64_t layer = first; layer < first + count; ++layer) kinds.push_back(model.kind_of(layer));
+  return kinds;
+}
+
 std::int64_t pipeline_warm_up(int rank, int ranks, int virtual_stages, std::int64_t micro_batches) {
   const std::int64_t behind = ranks - rank - 1;
   const std::int64_t all =
@@ -71,7 +85,7 @@ std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t mic
 }
 
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
-                                   const ParallelLayout& layout) {
+                                   const ParallelLayout& layout, const LayerKind& kind) {
   AttentionProblem problem;
   problem.batch = layout.micro_batch;
   problem.kv_len = workload.seq_len;
@@ -81,7 +95,16 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   problem.head_dim = problem.v_head_dim = model.head_dim;
   problem.dtype = workload.dtype;
   problem.causal = true;
-  if (model.window && *model.window < workload.seq_len) problem.window = model.window;
+  // A window or a chunk that holds the whole sequence changes nothing.
+  if (kind.window && *kind.window < workload.seq_len) problem.window = kind.window;
+  if (kind.chunk && *kind.chunk < workload.seq_len) {
+    for (std::int64_t begin = 0; begin < workload.seq_len; begin += *kind.chunk)
+      problem.cu_seqlens.push_back(begin);
+    problem.cu_seqlens.push_back(workload.seq_len);
+  }
+  // The token that is written is the last one: of a window nothing else is cached.
+  if (workload.phase == Phase::decode && problem.window && problem.cu_seqlens.empty())
+    problem.kv_len = *problem.window, problem.window.reset();
   return problem;
 }
 

@@ -131,6 +131,14 @@ std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout);
 // and then the first stage, because it has the embedding.
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout);
 
+// Which layers one of these stages has: `count` ones from `first` on.
+struct LayerRange {
+  std::int64_t first = 0, count = 0;
+};
+LayerRange layers_of_stage(const Transformer& model, const ParallelLayout& layout, int stage);
+// The kinds of these layers, in their order.
+std::vector<int> kinds_of_stage(const Transformer& model, const ParallelLayout& layout, int stage);
+
 // The number of forward passes, over all its stages, that pipeline rank `rank` of `ranks` makes before the
 // first backward pass follows one. The schedules are 1F1B (Narayanan et al. 2019) if virtual_stages is 1, and
 // else the interleaved one (Narayanan et al. 2021, as Megatron-LM has it). For example, rank 0 of 4 makes 3
@@ -139,11 +147,12 @@ std::int64_t pipeline_warm_up(int rank, int ranks, int virtual_stages, std::int6
 // The largest number of forward passes whose backward passes have not ended: their activations are kept.
 std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
 
-// The attention problem of one micro-batch on one tp rank: its share of the heads, for all rows of the
-// sequence. If there are fewer kv heads than tp ranks, several ranks hold the same one: kv_heads = max(1,
-// kv_heads / tp).
+// The attention problem of one micro-batch on one tp rank, in layers of one kind: its share of the heads, for
+// all rows of the sequence. Chunks are packed documents of that length. Where a token is
+// written, the keys are those in its window. If there are fewer kv heads than tp
+// ranks, several ranks hold the same one: kv_heads = max(1, kv_heads / tp).
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
-                                   const ParallelLayout& layout);
+                                   const ParallelLayout& layout, const LayerKind& kind);
 
 Hasher& hash(Hasher& hasher, const ParallelLayout& layout);
 

@@ -40,7 +40,8 @@ std::int64_t most_home_rows(const AttentionProblem& problem, int cp, const Strat
 LocalSizes local_sizes(const Transformer& model, const Workload& workload, const ParallelLayout& layout) {
   LocalSizes sizes;
   const int tp = layout.tp;
-  sizes.rows = most_home_rows(attention_problem(model, workload, layout), layout.cp, layout.strategy);
+  sizes.rows = most_home_rows(attention_problem(model, workload, layout, model.kinds.front()), layout.cp,
+                              layout.strategy);
   sizes.tokens = layout.micro_batch * sizes.rows;
   sizes.tokens_tp = ceil_div(sizes.tokens, layout.row_ranks());
   sizes.chunk_tokens = ceil_div(sizes.tokens, layout.loss_chunks);

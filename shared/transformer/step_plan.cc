@@ -135,7 +135,7 @@ class PartWriter {
 
   void layers_forward(Activations& activations, KvCache* cache) {
     LayerForward forward(writer_, activations, cache);
-    for_each_layer(forward_loops(context_.layers, context_.layout.recompute), [&](const LayerPlace& place) {
+    for_each_layer(forward_loops(context_.kinds, context_.layout.recompute), [&](const LayerPlace& place) {
       const LayerPieces weights = unshard(place);
       forward.write(place, weights, activations.x(place.layer), activations.x(place.next_layer()));
       activations.send(place);
@@ -144,7 +144,7 @@ class PartWriter {
 
   void layers_backward(Activations& activations, const View& dx) {
     LayerBackward backward(writer_, activations);
-    for_each_layer(backward_loops(context_.layers, context_.layout.recompute), [&](const LayerPlace& place) {
+    for_each_layer(backward_loops(context_.kinds, context_.layout.recompute), [&](const LayerPlace& place) {
       const LayerPieces weights = unshard(place);
       LayerGradients gradients{layers_->gradient(place.layer, place.turn), {}};
       if (experts_) gradients.experts = experts_->gradient(place.layer, place.turn);

@@ -4,20 +4,25 @@
 #include <map>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
 
 namespace cp {
 namespace {
 
-// The attention of the request over this rank's cp group.
-AttentionRequest attention_request(const StepRequest& request, const RankGroups& groups, bool training) {
-  AttentionRequest attention;
-  attention.problem = attention_problem(request.model, request.workload, request.layout);
-  attention.ranks = groups.cp_group();
-  if (request.layout.cp > 1) attention.strategy = request.layout.strategy;
-  attention.keep_for_backward = training;
-  attention.options.lse = LsePlace::computed;  // the backward pass alone reads it
-  return attention;
+// The attention of the request over this rank's cp group, in layers of each kind.
+std::vector<AttentionRequest> attention_requests(const StepRequest& request, const RankGroups& groups,
+                                                 bool training) {
+  std::vector<AttentionRequest> all;
+  for (const LayerKind& kind : request.model.kinds) {
+    AttentionRequest& attention = all.emplace_back();
+    attention.problem = attention_problem(request.model, request.workload, request.layout, kind);
+    attention.ranks = groups.cp_group();
+    if (request.layout.cp > 1) attention.strategy = request.layout.strategy;
+    attention.keep_for_backward = training;
+    attention.options.lse = LsePlace::computed;  // the backward pass alone reads it
+  }
+  return all;
 }
 
 bool owns_table(const StepRequest& request) {
@@ -38,8 +43,9 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       attention_plans(cache),
       groups(layout, rank),
       sizes(local_sizes(model, workload, layout)),
-      attention(attention_request(asked, groups, workload.phase == Phase::training)),
-      layers(stage_layers(model, layout)[static_cast<std::size_t>(stage_number)]),
+      attention(attention_requests(asked, groups, workload.phase == Phase::training)),
+      kinds(kinds_of_stage(model, layout, stage_number)),
+      layers(static_cast<std::int64_t>(kinds.size())),
       first_stage(stage == 0),
       last_stage(stage == layout.pp * layout.virtual_stages - 1),
       training(workload.phase == Phase::training),
@@ -48,9 +54,13 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       experts(model, sizes),
       head(model, sizes, owns_table(asked)),
       embedding{0, sizes.vocab, model.hidden} {
-  const AttentionSharding sharding(attention.problem, layout.cp, attention.strategy);
+  // Layers of all kinds have their rows at one home: refuse() sees to that.
+  const AttentionSharding sharding(attention.front().problem, layout.cp, strategy());
   new_rows = sharding.home_q(groups.cp()).num_rows();
-  cache_rows = sharding.home_kv(groups.cp()).num_rows();
+  for (const AttentionRequest& of_kind : attention) {
+    cache_rows.push_back(
+        AttentionSharding(of_kind.problem, layout.cp, of_kind.strategy).home_kv(groups.cp()).num_rows());
+  }
   tokens = layout.micro_batch * new_rows;
   tokens_tp = ceil_div(tokens, layout.row_ranks());
   padded_tokens = tokens_tp * layout.row_ranks();
@@ -205,9 +215,10 @@ void StepWriter::send(int direction, const View& rows) { exchange(direction, row
 
 // ---- attention ----
 
-void StepWriter::attention(AttentionPass pass,
+void StepWriter::attention(AttentionPass pass, int kind,
                            const std::function<View(std::string_view, std::int64_t)>& place) {
-  const Plan& plan = context_.attention_plans.get(context_.attention, pass, context_.self, shape_target());
+  const Plan& plan =
+      context_.attention_plans.get(context_.attention[idx(kind)], pass, context_.self, shape_target());
   std::map<std::string, View> places;
   for (const Buffer& buffer : plan.buffers) {
     if (buffer.kind != BufferKind::temporary) places.emplace(buffer.name, place(buffer.name, buffer.numel));

@@ -37,18 +37,21 @@ struct StepContext {
   AttentionPlanCache& attention_plans;
   RankGroups groups;
   LocalSizes sizes;
-  AttentionRequest attention;
-  std::int64_t layers = 0;  // of the stage
+  std::vector<AttentionRequest> attention;  // of each of the model's kinds of layers
+  std::vector<int> kinds;                   // of the layers of the stage
+  std::int64_t layers = 0;                  // of the stage
   bool first_stage, last_stage, training;
 
   std::int64_t hidden = 0;
   std::int64_t tokens = 0, tokens_tp = 0, padded_tokens = 0;  // of this rank
-  std::int64_t new_rows = 0, cache_rows = 0;  // serving: rows of a sequence's queries; rows of its keys
+  std::int64_t new_rows = 0;                                  // serving: rows of a sequence's queries
+  std::vector<std::int64_t> cache_rows;  // serving: rows of its keys, in layers of each kind
 
   // The rows of this rank that a dense MLP computes at once: all of them if there are no chunks.
   std::int64_t mlp_rows() const {
     return layout.mlp_chunks == 1 ? tokens : std::max<std::int64_t>(1, ceil_div(tokens, layout.mlp_chunks));
   }
+  const Strategy& strategy() const { return attention.front().strategy; }  // without cp: none
   // Those of the weights that all tp ranks hold alike whose gradients are sums over these ranks; they stand
   // at the end of LayerWeights::replicated. With sequence parallelism these are all: each rank's norms see a
   // part of the rows. Without it every rank's norms see all rows and have the whole gradient; the norms of q
@@ -113,8 +116,10 @@ class StepWriter {
   void receive(int direction, const View& rows);
   void send(int direction, const View& rows);
 
-  // Appends the steps of the attention plan. place(name, numel) must return the view for each of its buffers.
-  void attention(AttentionPass pass, const std::function<View(std::string_view, std::int64_t)>& place);
+  // Appends the steps of the attention plan of a kind of layers. place(name, numel) must return the view for
+  // each of its buffers.
+  void attention(AttentionPass pass, int kind,
+                 const std::function<View(std::string_view, std::int64_t)>& place);
 
   Plan build() &&;
 

@@ -34,10 +34,19 @@ class ModelDraw {
     step_.set_qkv_bias(swarm_.take(numbers_, "bias"));
     step_.set_qk_norm(swarm_.take(numbers_, "qk_norm"));
     if (swarm_.take(numbers_, "window")) step_.set_window(numbers_.in(1, 64));
+    if (swarm_.take(numbers_, "kinds")) choose_kinds();
     if (!swarm_.take(numbers_, "experts")) return;
     step_.set_experts(4);
     step_.set_top_k(numbers_.in(1, 2));
     step_.set_expert_intermediate(64);
+  }
+
+  void choose_kinds() {
+    for (std::int64_t kind = numbers_.in(1, 3); kind > 0; --kind) {
+      auto& own = *step_.add_kinds();
+      if (numbers_.one_in(2)) own.set_window(numbers_.in(1, 64));
+      if (numbers_.one_in(3)) own.set_chunk(numbers_.in(1, 64));
+    }
   }
 
   void choose_layout() {

@@ -79,6 +79,7 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"recompute", {"none", "selective", "full", "every"}},
                        {"experts", {"no", "yes"}},
                        {"window", {"no", "yes"}},
+                       {"kinds of layers", {"1", "several"}},
                        {"tied", {"no", "yes"}},
                        {"kv heads", {"1", "more"}},
                        kDTypes};
@@ -252,6 +253,7 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   answers.add("recompute", recompute == "1" ? "none" : recompute.starts_with("every") ? "every" : recompute);
   answers.add("experts", job.experts() > 0 ? "yes" : "no");
   answers.add("window", job.has_window() ? "yes" : "no");
+  answers.add("kinds of layers", job.kinds_size() > 1 ? "several" : "1");
   answers.add("tied", job.tied_embeddings() ? "yes" : "no");
   answers.add("kv heads", job.kv_heads() == 1 ? "1" : "more");
   answers.add("dtype", word(job.dtype()));

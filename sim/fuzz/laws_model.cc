@@ -77,7 +77,11 @@ namespace {
 
 bool is_allowed(const AttentionProblem& problem, std::int64_t query, std::int64_t key) {
   const std::int64_t position = query + problem.offset();
-  return key <= position && (!problem.window || key > position - *problem.window);
+  const auto document = [&](std::int64_t at) {
+    return std::upper_bound(problem.cu_seqlens.begin(), problem.cu_seqlens.end(), at);
+  };
+  return key <= position && (!problem.window || key > position - *problem.window) &&
+         document(key) == document(position);
 }
 
 }  // namespace
@@ -220,8 +224,9 @@ void check_layout_texts(const StepRequest& request, const Trial& trial) {
 }
 
 void check_pairs(const StepRequest& request, const Trial& trial) {
-  AttentionProblem problem = attention_problem(request.model, request.workload, request.layout);
-  if (!problem.causal || problem.has_documents()) return;
+  const AttentionProblem problem =
+      attention_problem(request.model, request.workload, request.layout, request.model.kinds.front());
+  if (!problem.causal) return;
   const ParallelLayout& layout = request.layout;
   const auto count = [&](const IndexSet& rows, bool by_key) { count_pairs(problem, rows, by_key, trial); };
   for (const std::int64_t parts : {1, 2, 3}) {
@@ -276,7 +281,8 @@ SlowTimes slow_times(const StepRequest& request, const std::string& cluster) {
 
 void check_slow_machine(const StepRequest& request, const std::string& cluster, const Trial& trial) {
   // The rank with most pairs stands for all where all have as many rows.
-  const AttentionProblem problem = attention_problem(request.model, request.workload, request.layout);
+  const AttentionProblem problem =
+      attention_problem(request.model, request.workload, request.layout, request.model.kinds.front());
   const int cp = request.layout.cp;
   if (cp > 1 && most_home_rows(problem, cp, request.layout.strategy) * cp != problem.q_len) return;
   const SlowTimes times = trial.property("operations", [&] { return slow_times(request, cluster); });

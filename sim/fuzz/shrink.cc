@@ -368,7 +368,7 @@ class Simpler {
         next.mutable_model()->set_layout(join(fewer, ","));
       });
     }
-    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "window", "optimizer", "gradient_dtype",
+    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "window", "kinds", "optimizer", "gradient_dtype",
                    "kv_dtype", "dtype"});
     with([](proto::FuzzCase& next) {
       next.mutable_model()->clear_experts(), next.mutable_model()->clear_top_k(),

@@ -34,6 +34,13 @@ RC_GTEST_PROP(PairCounts, AreSumsOfAllowedKeys, ()) {
     problem.window = pick("problem.window", rc::gen::inRange<std::int64_t>(1, 50));
   if (pick("whether problem.query_offset", rc::gen::arbitrary<bool>()))
     problem.query_offset = pick("problem.query_offset", rc::gen::inRange<std::int64_t>(-45, 46));
+  if (pick("whether problem.cu_seqlens", rc::gen::arbitrary<bool>())) {
+    problem.cu_seqlens = {0};
+    while (problem.cu_seqlens.size() < 4) {
+      const std::int64_t last = problem.cu_seqlens.back();
+      problem.cu_seqlens.push_back(pick("end of a document", rc::gen::inRange(last, problem.kv_len + 1)));
+    }
+  }
   const auto allowed = [&](std::int64_t query, std::int64_t key) {
     const KeyInterval keys = allowed_keys(problem, query);
     return keys.begin <= key && key < keys.end;

@@ -359,7 +359,8 @@ class EmittedScenario : public ::testing::TestWithParam<const char*> {};
 TEST_P(EmittedScenario, MeansTheSameAttentionAndRuns) {
   const EmitCase request = {"llama-3.1-8b", str("tp=2,cp=4,dp_shard=2,micro_batch=2,strategy=", GetParam())};
   const ParallelLayout layout = layout_of(request);
-  AttentionProblem problem = attention_problem(find_model(request.model).model, request.workload, layout);
+  const Transformer model = find_model(request.model).model;
+  AttentionProblem problem = attention_problem(model, request.workload, layout, model.kinds.front());
   const proto::Scenario scenario = read_scenario_text(text_of(Framework::cprun, request), "emitted.txtpb");
   ASSERT_TRUE(scenario.has_run());
   const proto::Attention& run = scenario.run();
@@ -408,7 +409,7 @@ TEST(EmitCprun, ServingAsksWhatTheStepDoes) {
 
 TEST(EmitCprun, WindowsAndTheAbsenceOfContextParallelismAreSaid) {
   Transformer windowed = find_model("mistral-7b").model;
-  windowed.window = 4096;
+  windowed.kinds.front().window = 4096;
   const Emitted out =
       emit(Framework::cprun, windowed, training(32768, 2), parse_parallel_layout("tp=2"), {"m", 1, 2});
   const proto::Attention run = read_scenario_text(out.text, "f").run();

@@ -93,7 +93,8 @@ TEST(LayoutSpace, StandardStrategiesAreAllThereButOne) {
     const std::vector<Strategy> space = strategies_of(question, cp);
     ParallelLayout layout;
     layout.tp = tp, layout.cp = cp;
-    const AttentionProblem problem = attention_problem(question.model, question.workload, layout);
+    const AttentionProblem problem =
+        attention_problem(question.model, question.workload, layout, question.model.kinds.front());
     const auto holds = [&](const Strategy& strategy) {
       return std::find(space.begin(), space.end(), normal(strategy, cp)) != space.end();
     };

@@ -49,7 +49,8 @@ TEST(LayoutSpace, OverlapsAreLegalAndBeginWithTheLayoutItself) {
     EXPECT_EQ(choices.front(), layout);
     EXPECT_EQ(choices.size() == 1,
               layout.cp == 1 || (!arrives_in_turn(layout.strategy, layout.cp) &&
-                                 most_pieces(attention_problem(question.model, question.workload, layout),
+                                 most_pieces(attention_problem(question.model, question.workload, layout,
+                                                               question.model.kinds.front()),
                                              layout.cp, layout.strategy) == 1))
         << to_string(layout);
     std::set<std::string> texts;

@@ -59,15 +59,27 @@ RC_GTEST_PROP(ModelFlops, PairsAreThoseOfTheMask, ()) {
   workload.phase = pick("workload.phase", rc::gen::element(Phase::training, Phase::prefill));
   if (workload.phase == Phase::prefill)
     workload.cached = pick("workload.cached", rc::gen::inRange<std::int64_t>(0, workload.seq_len));
-  if (pick("whether model.window", rc::gen::arbitrary<bool>()))
-    model.window = pick("model.window", rc::gen::inRange<std::int64_t>(1, 100));
-  const AttentionProblem problem = attention_problem(model, workload, {});
-  std::int64_t pairs = 0;
-  for (std::int64_t query = 0; query < problem.q_len; ++query) {
-    const KeyInterval keys = allowed_keys(problem, query);
-    pairs += keys.end - keys.begin;
+  std::vector<LayerKind> layers(2);
+  for (LayerKind& kind : layers) {
+    if (pick("whether window", rc::gen::arbitrary<bool>()))
+      kind.window = pick("window", rc::gen::inRange<std::int64_t>(1, 100));
+    if (pick("whether chunk", rc::gen::arbitrary<bool>()))
+      kind.chunk = pick("chunk", rc::gen::inRange<std::int64_t>(1, 100));
   }
-  RC_ASSERT(allowed_pairs(model, workload) == static_cast<double>(pairs));
+  set_layers(model, layers);
+  std::int64_t all = 0;
+  for (const LayerKind& kind : layers) {
+    std::int64_t pairs = 0;
+    for (std::int64_t query = workload.cached; query < workload.seq_len; ++query) {
+      const std::int64_t chunk = kind.chunk.value_or(workload.seq_len);
+      const std::int64_t first =
+          std::max(query / chunk * chunk, query - kind.window.value_or(workload.seq_len) + 1);
+      pairs += query - std::max<std::int64_t>(0, first) + 1;
+    }
+    RC_ASSERT(allowed_pairs(model, workload, kind) == static_cast<double>(pairs));
+    all += pairs;
+  }
+  RC_ASSERT(allowed_pairs(model, workload) == static_cast<double>(all));
 }
 
 }  // namespace

@@ -104,6 +104,22 @@ TEST(Memory, OfTheCacheByHand) {
   EXPECT_EQ(memory("tp=8,cp=2,micro_batch=4,strategy=ring", 131072, 4, {}, workload).kv_cache, whole / 16);
 }
 
+// Where a token is written, 12 of 24 layers keep 128 keys and values of 8 heads x 64, the others all 4,096.
+TEST(Memory, OfTheCacheOfWindowsByHand) {
+  Transformer model;
+  model.hidden = 2880, model.layers = 24, model.q_heads = 64, model.kv_heads = 8, model.head_dim = 64;
+  model.intermediate = 2880, model.vocab = 201088;
+  std::vector<LayerKind> layers(24);
+  for (std::size_t layer = 0; layer < layers.size(); layer += 2) layers[layer].window = 128;
+  set_layers(model, layers);
+  Workload workload;
+  workload.phase = Phase::decode, workload.seq_len = 4096, workload.cached = 4095, workload.new_tokens = 1;
+  const std::int64_t token = 8 * 64 * 2 * 2;  // K and V of a layer, in bf16
+  EXPECT_EQ(memory_of(model, workload, {}, {}).kv_cache, 12 * (128 + 4096) * token);
+  workload.phase = Phase::prefill, workload.cached = 0, workload.new_tokens = 0;
+  EXPECT_EQ(memory_of(model, workload, {}, {}).kv_cache, 24 * 4096 * token);
+}
+
 TEST(Memory, TermsAddUp) {
   MemoryRules rules{.context_bytes = std::int64_t{1} << 30, .communicator_bytes = std::int64_t{1} << 27};
   rules.slack = 0.1;
@@ -191,6 +207,12 @@ Transformer of_kind(const char* kind) {
   if (model.name == "mixtral") model.experts = Experts{8, 2, 768};
   if (model.name == "qwen2") model.qkv_bias = true;
   if (model.name == "qwen3") model.qk_norm = true, model.tied_embeddings = true;
+  if (model.name == "gpt_oss") {
+    std::vector<LayerKind> layers(8);
+    for (std::size_t layer = 0; layer < layers.size(); layer += 2) layers[layer].window = 128;
+    layers.back().chunk = 256;
+    set_layers(model, layers);
+  }
   return model;
 }
 
@@ -208,7 +230,7 @@ std::int64_t bytes_of_x(const StepRequest& request) {
   return layout.micro_batch * request.workload.seq_len / layout.cp / layout.tp * request.model.hidden * 2;
 }
 
-constexpr const char* kKinds[] = {"llama", "mixtral", "qwen2", "qwen3"};
+constexpr const char* kKinds[] = {"llama", "mixtral", "qwen2", "qwen3", "gpt_oss"};
 
 // What a micro-batch keeps is what its plan stacks up, but for the last layer's output, which the loss uses
 // up.

@@ -79,13 +79,39 @@ TEST(ValidateModel, TakesWhatIsSound) {
 
 TEST(ValidateModel, NamesAllFaultsAtOnce) {
   Transformer model = tiny();
-  model.hidden = 0, model.layers = -1, model.kv_heads = 3, model.window = 0, model.experts = Experts{4, 5, 1};
+  model.hidden = 0, model.layers = -1, model.kv_heads = 3, model.kinds.front().window = 0,
+  model.experts = Experts{4, 5, 1};
   EXPECT_THAT(message_of([&] { validate_model(model); }),
               AllOf(HasSubstr("model 'tiny': hidden=0 must be at least 1"), HasSubstr("layers=-1"),
                     HasSubstr("kv_heads=3 does not divide q_heads=4; use kv_heads in {1, 2, 4}"),
                     HasSubstr("window=0"),
                     HasSubstr("experts.top_k=5 must be at least 1 and at most "
                               "experts.count=4")));
+}
+
+TEST(ValidateModel, NamesFaultsOfKinds) {
+  Transformer model = tiny();
+  model.kinds = {{4, {}}, {{}, 0}, {4, {}}}, model.order = {0, 3};
+  EXPECT_THAT(message_of([&] { validate_model(model); }),
+              AllOf(HasSubstr("kinds[1].chunk=0 must be at least 1"),
+                    HasSubstr("kinds[0] and kinds[2] are equal; name a kind once"),
+                    HasSubstr("order has 2 entries, one is due for each of layers=3"),
+                    HasSubstr("order has kind 3, which is not one of 3; use 0 to 2")));
+  model.kinds.clear(), model.order.clear();
+  EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("kinds is empty"));
+}
+
+TEST(SetLayers, NumbersKindsAsTheyAppear) {
+  Transformer model = tiny();
+  const LayerKind full, window{4, {}};
+  set_layers(model, {window, full, window});
+  EXPECT_EQ(model.kinds, (std::vector<LayerKind>{window, full}));
+  EXPECT_EQ(model.order, (std::vector<int>{0, 1, 0}));
+  EXPECT_EQ(layers_of_kinds(model), (std::vector<std::int64_t>{2, 1}));
+  EXPECT_EQ(layers_of_kinds(model, 1, 1), (std::vector<std::int64_t>{0, 1}));
+  set_layers(model, {window, window, window});
+  EXPECT_TRUE(model.order.empty());
+  EXPECT_EQ(layers_of_kinds(model), (std::vector<std::int64_t>{3}));
 }
 
 TEST(ValidateModel, RefusesWhatCannotBeCounted) {
@@ -101,7 +127,10 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models[1].name = "other", models[2].hidden = 9, models[3].layers = 4, models[4].q_heads = 8;
   models[5].kv_heads = 4, models[6].head_dim = 8, models[7].intermediate = 12, models[8].vocab = 12;
   models[9].max_seq_len = 1, models[10].tied_embeddings = true, models[11].qkv_bias = true;
-  models[12].qk_norm = true, models[13].window = 0, models[14].experts = Experts{};
+  models[12].qk_norm = true, models[13].kinds.front().window = 0, models[14].experts = Experts{};
+  models.push_back(tiny()), models.back().kinds.front().chunk = 0;
+  models.push_back(tiny()), set_layers(models.back(), {{{}, {}}, {4, {}}, {{}, {}}});
+  models.push_back(tiny()), set_layers(models.back(), {{{}, {}}, {4, {}}, {4, {}}});
   for (const Experts& experts : {Experts{1, 0, 0}, Experts{0, 1, 0}, Experts{0, 0, 1}}) {
     models.push_back(tiny());
     models.back().experts = experts;

@@ -24,7 +24,11 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << model.hidden << ", " << model.layers << " layers, " << model.q_heads << " heads (" << model.kv_heads
       << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
       << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "");
-  if (model.window) out << ", window " << *model.window;
+  const std::vector<std::int64_t> layers = layers_of_kinds(model);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto& [window, chunk] = model.kinds[i];
+    out << ", " << layers[i] << " layers of window " << window.value_or(0) << ", chunk " << chunk.value_or(0);
+  }
   if (model.experts) out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
 }
 
@@ -55,6 +59,19 @@ auto any_of(Values... values) {
   return *rc::gen::element(values...);
 }
 
+// Up to three kinds, in turn.
+inline std::vector<LayerKind> any_layers(std::int64_t count) {
+  std::vector<LayerKind> in_turn(static_cast<std::size_t>(any_of(1, 2, 3)));
+  for (LayerKind& kind : in_turn) {
+    if (any_of(true, false)) kind.window = *rc::gen::inRange(1, 30);
+    if (any_of(true, false, false)) kind.chunk = *rc::gen::inRange(1, 30);
+  }
+  std::vector<LayerKind> layers;
+  for (std::int64_t layer = 0; layer < count; ++layer)
+    layers.push_back(in_turn[static_cast<std::size_t>(layer) % in_turn.size()]);
+  return layers;
+}
+
 inline Transformer any_model() {
   Transformer model = small_model();
   model.hidden = any_of(32, 40, 64), model.layers = *rc::gen::inRange(2, 6);
@@ -62,7 +79,7 @@ inline Transformer any_model() {
   model.vocab = any_of(50, 64);
   model.tied_embeddings = any_of(true, false), model.qkv_bias = any_of(true, false);
   model.qk_norm = any_of(true, false);
-  if (any_of(0, 0, 1) == 1) model.window = *rc::gen::inRange(1, 30);
+  if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers));
   if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24};
   return model;
 }

@@ -91,21 +91,32 @@ Work work_by_formula(const StepRequest& request) {
   } else {
     of_a_layer += tokens * 3 * model.hidden * model.intermediate;
   }
+  // A row's keys, in layers of a kind: from the chunk's begin, or the window's.
+  const auto pairs_of = [&](const LayerKind& kind) {
+    std::int64_t pairs = 0;
+    for (std::int64_t row = 0; row < seq_len; ++row) {
+      const std::int64_t in_chunk = row % kind.chunk.value_or(seq_len) + 1;
+      pairs += std::min(in_chunk, kind.window.value_or(seq_len));
+    }
+    return sequences * model.q_heads * pairs;
+  };
+  Work work;
   std::int64_t again = 0;
-  for (const LayerLoop& loop : forward_loops(model.layers, layout.recompute)) {
-    for (const LayerPlace& place : loop.body) again += place.recomputed ? loop.count : 0;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const std::int64_t pairs = pairs_of(model.kinds[static_cast<std::size_t>(model.kind_of(layer))]);
+    const bool recomputed =
+        layout.recompute.kind == Recompute::Kind::full ||
+        (layout.recompute.kind == Recompute::Kind::every && (layer + 1) % layout.recompute.every == 0);
+    again += recomputed ? 1 : 0;
+    work.backward_pairs += pairs;
+    work.forward_pairs += recomputed ? 2 * pairs : pairs;
   }
   const std::int64_t padded_vocab = ceil_div(model.vocab, tp) * tp;
   // Chunks of an MLP make gate and up again, whatever else is computed again.
   const std::int64_t of_chunks =
       layout.mlp_chunks > 1 ? 2 * model.layers * tokens * 2 * model.hidden * model.intermediate : 0;
-  Work work;
   work.product_flops = (6 * model.layers + 2 * again) * of_a_layer + 6 * tokens * model.hidden * padded_vocab;
   work.product_flops += of_chunks;
-  std::int64_t pairs = 0;
-  for (std::int64_t row = 0; row < seq_len; ++row) pairs += std::min(row + 1, model.window.value_or(seq_len));
-  work.backward_pairs = model.layers * sequences * model.q_heads * pairs;
-  work.forward_pairs = work.backward_pairs + again * sequences * model.q_heads * pairs;
   return work;
 }
 

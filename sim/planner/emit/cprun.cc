@@ -1,8 +1,11 @@
 // Writes a scenario of the attention alone: one micro-batch, the heads of one tensor-parallel rank, all
 // context-parallel ranks.
+#include <algorithm>
+
 #include "shared/base/text.h"
 #include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/problem.h"
+#include "shared/transformer/flops.h"
 #include "sim/planner/emit/emitters.h"
 #include "traces/scenario.h"
 #include "traces/types_proto.h"
@@ -20,6 +23,7 @@ void set_problem(const AttentionProblem& problem, proto::Attention& run) {
   run.set_dtype(to_proto(problem.dtype));
   run.set_causal(problem.causal);
   if (problem.window) run.set_window(*problem.window);
+  if (problem.has_documents()) run.set_documents(documents_text(problem));
 }
 
 std::string_view core_name(const Strategy& strategy) {
@@ -67,7 +71,14 @@ EmittedBody emit_cprun(const EmitRequest& request) {
   proto::Scenario scenario;
   proto::Attention& run = *scenario.mutable_run();
   run.set_mesh(str("cp=", layout.cp));
-  set_problem(attention_problem(request.model, request.workload, layout), run);
+  const std::vector<LayerKind>& kinds = request.model.kinds;
+  const auto longest = std::max_element(kinds.begin(), kinds.end(), [&](const auto& a, const auto& b) {
+    return allowed_pairs(request.model, request.workload, a) <
+           allowed_pairs(request.model, request.workload, b);
+  });
+  if (kinds.size() > 1)
+    note(str("layers of ", kinds.size(), " kinds: one of those that attend to most is run"));
+  set_problem(attention_problem(request.model, request.workload, layout, *longest), run);
   if (layout.cp > 1) set_strategy(layout.strategy, layout.cp, run);
   run.set_backward(request.workload.phase == Phase::training);
   if (request.context.max_ctas > 0) scenario.mutable_nccl()->set_max_ctas(request.context.max_ctas);

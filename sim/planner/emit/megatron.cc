@@ -1,7 +1,10 @@
 // Writes flags of Megatron-LM (core 0.12 and later).
 #include <algorithm>
+#include <functional>
 #include <string_view>
+#include <vector>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/base/types.h"
 #include "sim/planner/emit/emitters.h"
@@ -59,13 +62,32 @@ class MegatronFlags {
     if (model_.qkv_bias) flag("add-qkv-bias");
     if (model_.qk_norm) flag("qk-layernorm");
     if (!model_.tied_embeddings) flag("untie-embeddings-and-output-weights");
-    if (model_.window) flag("window-size", str("'(", *model_.window - 1, ", 0)'"));
+    windows();
     if (!model_.experts) return;
     flag("num-experts", model_.experts->count);
     flag("moe-router-topk", model_.experts->top_k);
     flag("moe-ffn-hidden-size", model_.experts->intermediate);
     flag("moe-grouped-gemm");
     flag("moe-token-dispatcher-type", "alltoall");
+  }
+
+  // Megatron-LM has one width of windows, and a list that says which layers have it.
+  void windows() {
+    std::vector<std::int64_t> widths;
+    for (const auto& [window, chunk] : model_.kinds) {
+      if (window) widths.push_back(*window);
+      if (chunk) note(str("layers that attend within chunks of ", *chunk, " tokens"));
+    }
+    if (widths.empty()) return;
+    if (std::ranges::adjacent_find(widths, std::not_equal_to()) != widths.end()) {
+      note(str("windows of ", join(widths, ", "), " tokens: there is one --window-size"));
+      return;
+    }
+    flag("window-size", str("'(", widths.front() - 1, ", 0)'"));
+    if (model_.kinds.size() == 1) return;
+    std::vector<int> has_window;
+    for (const int kind : model_.order) has_window.push_back(model_.kinds[idx(kind)].window ? 1 : 0);
+    flag("window-attn-skip-freq", str("'[", join(has_window, ","), "]'"));
   }
 
   void degrees() {

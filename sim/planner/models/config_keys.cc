@@ -11,7 +11,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 29> kRead = {"model_type",
+constexpr std::array<std::string_view, 31> kRead = {"model_type",
                                                     "hidden_size",
                                                     "num_hidden_layers",
                                                     "vocab_size",
@@ -29,6 +29,8 @@ constexpr std::array<std::string_view, 29> kRead = {"model_type",
                                                     "sliding_window",
                                                     "use_sliding_window",
                                                     "sliding_window_pattern",
+                                                    "attention_chunk_size",
+                                                    "text_config",
                                                     "layer_types",
                                                     "max_window_layers",
                                                     "attention_bias",

@@ -10,6 +10,9 @@
 namespace cp::sim {
 namespace {
 
+constexpr const char* kNormsBehind =
+    "the norms behind attention and MLP, which stand beside those before them";
+
 // The defaults are those of transformers' configuration classes.
 const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
@@ -31,6 +34,23 @@ const std::vector<Family>& families() {
       return f.model_type == "qwen3";
     })->head_dim = 128;
     add("mixtral").experts_per_token = 2;
+    Family& gpt_oss = add("gpt_oss");
+    gpt_oss.full_layer_every = 2;
+    gpt_oss.left_out =
+        "the sinks of attention, one number for each head, and the biases of router and experts";
+    add("phi3");                            // and 4: one matrix for q, k and v, and one for gate and up
+    add("smollm3").tied_embeddings = true;  // one layer in four has no positions, which cost nothing
+    for (const char* model_type : {"gemma3_text", "gemma3"}) {
+      Family& gemma3 = add(model_type);
+      gemma3.qk_norm = gemma3.tied_embeddings = true;
+      gemma3.full_layer_every = 6, gemma3.window = 4096;
+      gemma3.head_dim = 256, gemma3.q_heads = 8, gemma3.kv_heads = 4;
+      gemma3.vocab = 262'208, gemma3.max_seq_len = 131'072;
+      gemma3.left_out = kNormsBehind;
+    }
+    Family& olmo2 = add("olmo2");
+    olmo2.qk_norm = true;
+    olmo2.left_out = "that norms stand behind attention and MLP, and those of q and k are over all heads";
     return list;
   }();
   return all;
@@ -67,10 +87,6 @@ const std::vector<OtherKind>& other_kinds() {
         "vit", "clip", "siglip"},
        {"type_vocab_size"},
        "an encoder, which writes no tokens, is not described; the nearest thing is a decoder of its sizes"},
-      {{},
-       {"text_config", "vision_config", "audio_config"},
-       "a model of several parts is not described; the nearest thing is its language model alone, the "
-       "object text_config as a file of its own"},
       {{"gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2",
         "nemotron", "phi", "codegen"},
        {"n_embd", "n_inner"},
@@ -82,6 +98,10 @@ const std::vector<OtherKind>& other_kinds() {
        "experts that every token goes to beside those that it chooses are not described; the nearest thing "
        "is a config without them and with num_experts_per_tok one higher"},
       {{}, {"first_k_dense_replace", "mlp_only_layers"}, kSomeExperts},
+      {{"nemotron-nas"},
+       {"block_configs"},
+       "layers of different sizes are not described; the nearest thing is a config whose layers are all as "
+       "large as the mean, for example llama-3.1-70b"},
   };
   return all;
 }
@@ -105,6 +125,9 @@ Family family_of(const std::string& model_type) {
   Family usual;
   usual.model_type = model_type;
   usual.tied_embeddings = model_type.starts_with("gemma");
+  // Gemma 2 alternates.
+  if (model_type.starts_with("gemma2")) usual.full_layer_every = 2;
+  if (model_type.starts_with("gemma2")) usual.left_out = kNormsBehind;
   return usual;
 }
 

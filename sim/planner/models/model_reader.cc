@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "sim/planner/models/config_fields.h"
 #include "sim/planner/models/families.h"
@@ -25,10 +28,13 @@ class ModelReader {
     take_sizes();
     take_heads();
     take_mlp();
-    take_window();
+    take_windows();
     take_biases();
     take_tied();
     take_storage();
+    if (!family_.left_out.empty())
+      fields_.assume(
+          str("of model_type ", family_.model_type, " is neither counted nor timed: ", family_.left_out));
     fields_.raise();
     fields_.look_at_other_keys();
     read_.assumptions = fields_.assumptions();
@@ -50,20 +56,27 @@ class ModelReader {
     Transformer& model = read_.model;
     model.hidden = fields_.required_size("hidden_size", "the width of what layers hand on");
     model.layers = fields_.required_size("num_hidden_layers", "how many layers there are");
-    model.vocab = fields_.required_size("vocab_size", "how many tokens there are");
-    model.max_seq_len = fields_.whole("max_position_embeddings").value_or(0);
-    if (!fields_.has("max_position_embeddings")) {
+    model.vocab = size_or("vocab_size", "how many tokens there are", family_.vocab);
+    model.max_seq_len = fields_.whole("max_position_embeddings").value_or(family_.max_seq_len.value_or(0));
+    if (!fields_.has("max_position_embeddings") && !family_.max_seq_len) {
       fields_.assume("max_position_embeddings is missing, so a sequence may have any length");
     }
     read_.rope_scaling = fields_.text_of("rope_scaling", 1000);
   }
 
+  // A size that must be there, unless the family has a usual one.
+  std::int64_t size_or(const char* key, const char* meaning, const std::optional<std::int64_t>& usual) {
+    if (fields_.mentions(key) || !usual) return fields_.required_size(key, meaning);
+    fields_.assume(str(key, " is missing, so ", *usual, " is taken, the default of ", family_.model_type));
+    return *usual;
+  }
+
   void take_heads() {
     Transformer& model = read_.model;
-    model.q_heads = fields_.required_size("num_attention_heads", "how many heads queries have");
-    model.kv_heads = fields_.size("num_key_value_heads").value_or(model.q_heads);
+    model.q_heads = size_or("num_attention_heads", "how many heads queries have", family_.q_heads);
+    model.kv_heads = fields_.size("num_key_value_heads").value_or(family_.kv_heads.value_or(model.q_heads));
     if (fields_.failed()) return;
-    if (!fields_.has("num_key_value_heads")) {
+    if (!fields_.has("num_key_value_heads") && !family_.kv_heads) {
       // Other programs' files call the field so. If we took it as missing, a model without grouping would be
       // planned.
       for (const char* other : {"num_kv_heads", "n_kv_heads", "num_query_groups", "kv_heads"}) {
@@ -148,49 +161,62 @@ class ModelReader {
     return top_k;
   }
 
-  void take_window() {
-    const std::optional<std::int64_t> window = fields_.size("sliding_window");
+  // Which keys the layers see. Of one that differs from the others a config says so in one of four ways:
+  // layer_types, a list; max_window_layers, the first of which see all keys; sliding_window_pattern, of which
+  // the last one does; or its family does.
+  void take_windows() {
+    std::optional<std::int64_t> window = fields_.size("sliding_window");
     const bool used = fields_.flag("use_sliding_window").value_or(!family_.window_needs_flag);
-    if (!used) return;
-    if (const std::string mixed = full_layers_too(); !mixed.empty()) {
-      fields_.assume(
-          str(mixed, ": some layers attend in a window; all are taken as full attention, which costs more"));
-    } else if (window && !only_full_layers()) {
-      read_.model.window = window;
-    } else if (!fields_.mentions("sliding_window") && family_.window) {
-      read_.model.window = family_.window;
+    if (used && !window && !fields_.mentions("sliding_window") && family_.window) {
+      window = family_.window;
       fields_.assume(str("sliding_window is missing, so ", *family_.window, " is taken, the default of ",
                          family_.model_type));
     }
+    const std::optional<std::int64_t> chunk = fields_.size("attention_chunk_size");
+    const std::vector<std::string> types = fields_.words("layer_types");
+    if (!types.empty()) return take_layer_types(types, used ? window : std::nullopt, chunk);
+    if (!used || !window) return;
+    const std::int64_t layers = read_.model.layers, first_full = full_layers_first(),
+                       pattern = fields_.whole("sliding_window_pattern").value_or(family_.full_layer_every);
+    std::vector<LayerKind> kinds(idx(layers));
+    for (std::int64_t layer = first_full; layer < layers; ++layer) {
+      if (pattern <= 1 || (layer + 1) % pattern != 0) kinds[idx(layer)].window = window;
+    }
+    set_layers(read_.model, kinds);
   }
 
-  bool only_full_layers() {
-    const std::vector<std::string> types = fields_.words("layer_types");
-    if (!types.empty()) {
-      return std::all_of(types.begin(), types.end(),
-                         [](const auto& type) { return type == "full_attention"; });
+  void take_layer_types(const std::vector<std::string>& types, const std::optional<std::int64_t>& window,
+                        const std::optional<std::int64_t>& chunk) {
+    if (static_cast<std::int64_t>(types.size()) != read_.model.layers) {
+      fields_.fail(str("layer_types has ", types.size(), " entries, and num_hidden_layers is ",
+                       read_.model.layers, "; list one for each layer"));
+      return;
     }
-    return family_.window_needs_flag && fields_.whole("max_window_layers").value_or(0) >= read_.model.layers;
+    std::vector<LayerKind> kinds;
+    for (const std::string& type : types) {
+      LayerKind& kind = kinds.emplace_back();
+      const bool slides = type == "sliding_attention", chunked = type == "chunked_attention";
+      if (slides) kind.window = window;
+      if (chunked) kind.chunk = chunk;
+      if ((slides && !window) || (chunked && !chunk)) {
+        fields_.fail(str("layer_types has ", type, ", and ",
+                         slides ? "sliding_window" : "attention_chunk_size",
+                         " is missing; add how many tokens that is"));
+        return;
+      }
+      if (!slides && !chunked && type != "full_attention") {
+        fields_.fail(str("layer_types has \"", type,
+                         "\"; what is described is full_attention, sliding_attention and chunked_attention"));
+        return;
+      }
+    }
+    set_layers(read_.model, kinds);
   }
 
-  // Says why some layers have the window and others do not; empty if all layers are alike.
-  std::string full_layers_too() {
-    const std::vector<std::string> types = fields_.words("layer_types");
-    if (!types.empty()) {
-      const auto full = std::count(types.begin(), types.end(), "full_attention");
-      return full > 0 && full < static_cast<std::ptrdiff_t>(types.size())
-                 ? str("layer_types has ", full, " full_attention of ", types.size())
-                 : "";
-    }
-    if (!fields_.has("sliding_window")) return "";
-    const std::int64_t first = fields_.whole("max_window_layers").value_or(0);
-    if (family_.window_needs_flag && first > 0 && first < read_.model.layers) {
-      return str("max_window_layers=", first, " of ", read_.model.layers);
-    }
-    if (fields_.whole("sliding_window_pattern").value_or(1) > 1) {
-      return str("sliding_window_pattern=", fields_.text_of("sliding_window_pattern"));
-    }
-    return family_.model_type.starts_with("gemma") ? str("model_type ", family_.model_type) : "";
+  // Of Qwen's models the first max_window_layers see all keys.
+  std::int64_t full_layers_first() {
+    if (!family_.window_needs_flag) return 0;
+    return std::min(read_.model.layers, fields_.whole("max_window_layers").value_or(0));
   }
 
   void take_biases() {
@@ -239,7 +265,25 @@ class ModelReader {
 }  // namespace
 
 ReadModel model_of(const nlohmann::json& config, const std::string& filename, const std::string& name) {
-  return ModelReader(config, filename).read(name);
+  constexpr const char* kLanguageModel = "text_config";
+  const auto text = config.find(kLanguageModel);
+  if (text == config.end() || !text->is_object()) return ModelReader(config, filename).read(name);
+  // Of a model of several parts the language model is planned. What holds for all parts stands outside.
+  nlohmann::json language_model = *text;
+  for (const char* key : {"tie_word_embeddings", "torch_dtype", "dtype", "quantization_config"}) {
+    if (config.contains(key) && !language_model.contains(key)) language_model[key] = config[key];
+  }
+  std::vector<std::string> others;
+  for (const auto& [key, value] : config.items()) {
+    if (value.is_object() && key.ends_with("_config") && key != kLanguageModel &&
+        !language_model.contains(key))
+      others.push_back(key);
+  }
+  ReadModel read = ModelReader(language_model, str(filename, ": ", kLanguageModel)).read(name);
+  read.assumptions.push_back(
+      str(kLanguageModel, " is planned, which is the language model",
+          others.empty() ? "" : str("; neither counted nor timed: ", join(others, ", "))));
+  return read;
 }
 
 }  // namespace cp::sim

@@ -44,9 +44,28 @@ std::string complaint_of(const json::exception& error) {
   return text;
 }
 
+// Python writes what is no JSON for numbers that are not finite: Infinity, -Infinity and NaN, of which no
+// size is one. They become null, which counts as missing, and blanks keep the places that errors name.
+std::string without_infinities(std::string_view text) {
+  std::string plain(text);
+  bool quoted = false;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    if (plain[i] == '"') quoted = !quoted;
+    if (quoted && plain[i] == '\\') ++i;  // what is escaped ends no text
+    if (quoted) continue;
+    for (const std::string_view number : {"-Infinity", "Infinity", "NaN"}) {
+      if (plain.compare(i, number.size(), number) != 0) continue;
+      std::string null = "null";
+      null.resize(std::max(null.size(), number.size()), ' ');
+      plain.replace(i, number.size(), null);
+    }
+  }
+  return plain;
+}
+
 json parse(std::string_view text, const std::string& filename) {
   try {
-    json config = json::parse(text);
+    json config = json::parse(without_infinities(text));
     if (config.is_object()) return config;
     throw InvalidInput(str(filename, ": the file holds a JSON ", config.type_name(),
                            ", not an object {...}; use the config.json of a model"));

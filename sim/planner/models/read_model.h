@@ -1,8 +1,9 @@
 // Reads models that Hugging Face's config.json describes: presets by name, and people's own files.
 //
-// It reads llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, and any other decoder with the usual keys and a
-// gated MLP. It refuses models that differ in kind (latent attention, state spaces, encoders, plain MLPs,
-// shared experts).
+// It reads llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, gpt_oss, gemma3, phi3, olmo2, smollm3, and any
+// other decoder with the usual keys and a gated MLP. Layers may differ in their windows. Of a config with
+// several parts it reads the language model (text_config). It refuses models that differ in kind (latent
+// attention, state spaces, encoders, plain MLPs, shared experts).
 #pragma once
 
 #include <optional>

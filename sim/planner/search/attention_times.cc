@@ -38,10 +38,23 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
 }
 
 AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, AttentionPass pass) const {
-  const StepRequest request{question_.model, question_.workload, layout};
-  const Rank self = busiest_rank(request, 0);
+  const Rank self = busiest_rank({question_.model, question_.workload, layout}, 0);
+  const std::vector<std::int64_t> layers = layers_of_kinds(question_.model);
+  AttentionTimes::Pass mean;
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+    if (layers[kind] == 0) continue;
+    const double share = static_cast<double>(layers[kind]) / static_cast<double>(question_.model.layers);
+    const AttentionTimes::Pass of_kind = replayed(layout, pass, self, question_.model.kinds[kind]);
+    mean.kernels_ns += share * of_kind.kernels_ns, mean.exposed_ns += share * of_kind.exposed_ns;
+    mean.ring_ns += share * of_kind.ring_ns;
+  }
+  return mean;
+}
+
+AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, AttentionPass pass, Rank self,
+                                              const LayerKind& kind) const {
   AttentionRequest attention;
-  attention.problem = attention_problem(question_.model, question_.workload, layout);
+  attention.problem = attention_problem(question_.model, question_.workload, layout, kind);
   attention.ranks = RankGroups(layout, self).cp_group();
   if (layout.cp > 1) attention.strategy = layout.strategy;
   attention.keep_for_backward = question_.workload.phase == Phase::training;

@@ -1,4 +1,5 @@
-// AttentionTimer: the attention of one layer, replayed alone on the timeline. Many layouts of a search have
+// AttentionTimer: the attention of one layer, replayed alone on the timeline; of a model whose layers differ,
+// the mean over its layers. Many layouts of a search have
 // the same attention, so each time is computed once and kept; StepBound uses it to sharpen their bounds.
 #pragma once
 
@@ -52,7 +53,9 @@ class AttentionTimer {
   const AttentionTimes& of(const ParallelLayout& layout);
 
  private:
-  AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass) const;
+  AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass) const;  // the mean
+  AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass, Rank self,
+                                const LayerKind& kind) const;
 
   const PlanQuestion& question_;
   // The question's software without the host's times: replayed alone, attention would wait for the host,

@@ -71,7 +71,9 @@ double recomputed_share(const ParallelLayout& layout, std::int64_t layers) {
 StepBound::StepBound(const PlanQuestion& question)
     : question_(question),
       kernels_(question_.cluster, question_.software),
-      pairs_(allowed_pairs(question.model, question.workload)) {
+      layers_of_kinds_(layers_of_kinds(question.model)) {
+  for (const LayerKind& kind : question.model.kinds)
+    pairs_.push_back(allowed_pairs(question.model, question.workload, kind));
   const Cluster& cluster = question.cluster;
   best_hbm_ = cluster.gpu.hbm_gbps;
   launch_ns_ = cluster.gpu.kernel_launch_us * 1e3;
@@ -142,16 +144,18 @@ double StepBound::hop_ns(double bytes, const Ranks& ranks) const {
   return bytes / (measured.empty() ? link : std::min(link, measured.at(bytes)));
 }
 
-double StepBound::pairs_of_last(std::int64_t rows) const {
-  const AttentionProblem problem = attention_problem(question_.model, question_.workload, {});
+double StepBound::pairs_of_last(std::int64_t rows, const LayerKind& kind) const {
+  const AttentionProblem problem = attention_problem(question_.model, question_.workload, {}, kind);
   return real(pairs_of_queries(problem, index_range(problem.q_len - rows, problem.q_len)));
 }
 
 StepBound::Attention StepBound::attention(const ParallelLayout& layout, const LocalSizes& sizes,
-                                          bool whole_family) const {
+                                          std::size_t kind_index, bool whole_family) const {
   const Transformer& model = question_.model;
+  const LayerKind& kind = model.kinds[kind_index];
+  const double pairs_of_head = pairs_[kind_index];
   const std::int64_t heads = model.q_heads / layout.tp;
-  const double of_all = kSlack * pairs_ * real(layout.micro_batch);  // and a head
+  const double of_all = kSlack * pairs_of_head * real(layout.micro_batch);  // and a head
   // Kernels of few rows split their keys instead, and are as fast as large ones. The timeline says so up to
   // 64 rows (kFewRows of attention_cost.cc); the bound allows it up to 512, to be on the safe side.
   const std::int64_t rows =
@@ -176,11 +180,14 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   }
   const Strategy& strategy = layout.strategy;
   const int ulysses = strategy.ulysses_degree, ring = layout.cp / ulysses;
-  const bool whole_triangle = question_.workload.phase == Phase::training &&
-                              !(model.window && *model.window < question_.workload.seq_len);
+  const auto cuts = [&](const std::optional<std::int64_t>& length) {
+    return length && *length < question_.workload.seq_len;
+  };
+  const bool whole_triangle =
+      question_.workload.phase == Phase::training && !cuts(kind.window) && !cuts(kind.chunk);
   // Contiguous, the last of the ranks sees most.
   const double share = whole_triangle && strategy.balance.kind == Balance::Kind::contiguous
-                           ? pairs_of_last(question_.workload.seq_len / ring) / pairs_
+                           ? pairs_of_last(question_.workload.seq_len / ring, kind) / pairs_of_head
                            : 1.0 / ring;
   const double of_heads = of_all * real(ceil_div(heads, ulysses));
   const bool in_turn = facts(strategy.core).rotates != Rotates::nothing;
@@ -279,20 +286,38 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
     shared.shards_once_ns = layout.keeps_whole_gradients() ? whole.ns(1, 1) : shared.shards.ns(of_rank, 0);
   }
   shared.update_ns = update_ns(layout, sizes, of_rank);
-  if (layout.pp > 1) shared.stages = stage_layers(question_.model, layout);
+  if (layout.pp > 1) {
+    std::int64_t first = 0;
+    for (const std::int64_t count : stage_layers(question_.model, layout)) {
+      shared.stages.push_back(layers_of_kinds(question_.model, first, count));
+      first += count;
+    }
+  }
   return shared;
 }
 
-StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, bool whole_family,
-                                 const AttentionTimes* replayed) const {
-  Attention of_attention = attention(layout, shared.sizes, whole_family);
-  if (replayed != nullptr && facts(layout.strategy.core).is_least_alone) {
-    of_attention.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
-    // Its first transfers may begin beside the positions of the queries; backward, keys and values may come
-    // long before.
-    of_attention.moved.forward_ns =
-        std::max(0.0, kSlack * replayed->forward.exposed_ns - shared.positions_ns);
+std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, const Shared& shared,
+                                               bool whole_family, const AttentionTimes* replayed) const {
+  // Attention alone is known as the mean over all layers. Stages may have more of the fast kinds than others.
+  const bool uses_mean = replayed != nullptr && facts(layout.strategy.core).is_least_alone &&
+                         (pairs_.size() == 1 || layout.pp == 1);
+  std::vector<Pass> passes;
+  for (std::size_t kind = 0; kind < pairs_.size(); ++kind) {
+    Attention of_attention = attention(layout, shared.sizes, kind, whole_family);
+    if (uses_mean) {
+      of_attention.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
+      // Its first transfers may begin beside the positions of the queries; backward, keys and values may come
+      // long before.
+      of_attention.moved.forward_ns =
+          std::max(0.0, kSlack * replayed->forward.exposed_ns - shared.positions_ns);
+    }
+    passes.push_back(layer(layout, shared, of_attention, whole_family));
   }
+  return passes;
+}
+
+StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared,
+                                 const Attention& of_attention, bool whole_family) const {
   const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
   Pass pass;
   const Products& of_layer = shared.products;
@@ -378,28 +403,36 @@ double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& size
 
 double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                           const AttentionTimes* replayed) const {
-  const Pass of_layer = layer(layout, shared, whole_family, replayed),
-             of_head = head(layout, shared.sizes, whole_family);
+  const std::vector<Pass> of_kinds = this->layers(layout, shared, whole_family, replayed);
+  const auto sum_of = [&](const std::vector<std::int64_t>& layers_of_kind) {
+    Pass sum;
+    for (std::size_t kind = 0; kind < of_kinds.size(); ++kind) {
+      sum.forward_ns += real(layers_of_kind[kind]) * of_kinds[kind].forward_ns;
+      sum.backward_ns += real(layers_of_kind[kind]) * of_kinds[kind].backward_ns;
+    }
+    return sum;
+  };
+  const Pass of_layers = sum_of(layers_of_kinds_), of_head = head(layout, shared.sizes, whole_family);
   const std::int64_t layers = question_.model.layers;
-  if (question_.workload.phase != Phase::training)
-    return real(layers) * of_layer.forward_ns + of_head.forward_ns;
+  if (question_.workload.phase != Phase::training) return of_layers.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
   const Sharding& shards = shared.shards;
   if (layout.pp == 1) {
     // The first two layers of a pass may have been gathered before it began.
     const std::int64_t gathers = layout.keeps_whole_parameters() ? 0 : layers - 2,
                        scatters = layout.keeps_whole_gradients() ? 0 : layers;
-    const double forward =
-        std::max(real(layers) * of_layer.forward_ns, shards.ns(gathers, 0)) + of_head.forward_ns;
+    const double forward = std::max(of_layers.forward_ns, shards.ns(gathers, 0)) + of_head.forward_ns;
     const double backward =
         of_head.backward_ns +
-        std::max(real(layers) * of_layer.backward_ns, shards.ns(gathers, scatters) - of_head.backward_ns);
+        std::max(of_layers.backward_ns, shards.ns(gathers, scatters) - of_head.backward_ns);
     return real(times) * (forward + backward) + std::max(shared.update_ns, shared.shards_once_ns);
   }
   std::vector<StageTimes> stages;
   stages.reserve(shared.stages.size());
-  for (const std::int64_t of_stage : shared.stages)
-    stages.push_back({real(of_stage) * of_layer.forward_ns, real(of_stage) * of_layer.backward_ns, 0, 0});
+  for (const std::vector<std::int64_t>& of_stage : shared.stages) {
+    const Pass sum = sum_of(of_stage);
+    stages.push_back({sum.forward_ns, sum.backward_ns, 0, 0});
+  }
   stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
   const std::int64_t of_rank = layers / layout.pp;
   return pipeline_bound_ns(stages, layout.pp, times) +

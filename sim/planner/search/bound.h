@@ -79,19 +79,23 @@ class StepBound {
     double mlp_again_ns = 0;               // products of chunks that the backward pass makes again
     double gather_ns = 0, regions_ns = 0;  // between tensor-parallel regions, in one direction
     Sharding shards;
-    double shards_once_ns = 0;         // parameters and gradients that move once, in the update
-    double update_ns = 0;              // the optimizer, of the whole step
-    std::vector<std::int64_t> stages;  // how many layers each stage has
+    double shards_once_ns = 0;                      // parameters and gradients that move once, in the update
+    double update_ns = 0;                           // the optimizer, of the whole step
+    std::vector<std::vector<std::int64_t>> stages;  // how many layers of each kind each stage has
   };
 
   Shared shared(const ParallelLayout& layout) const;
   double step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                  const AttentionTimes* replayed) const;
-  Pass layer(const ParallelLayout& layout, const Shared& shared, bool whole_family,
-             const AttentionTimes* replayed) const;
-  Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
-  // The pairs of the last `rows` rows of a sequence, in one head.
-  double pairs_of_last(std::int64_t rows) const;
+  // Of a layer of each kind.
+  std::vector<Pass> layers(const ParallelLayout& layout, const Shared& shared, bool whole_family,
+                           const AttentionTimes* replayed) const;
+  Pass layer(const ParallelLayout& layout, const Shared& shared, const Attention& of_attention,
+             bool whole_family) const;
+  Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, std::size_t kind,
+                      bool whole_family) const;
+  // The pairs of the last `rows` rows of a sequence, in one head of a layer of that kind.
+  double pairs_of_last(std::int64_t rows, const LayerKind& kind) const;
   // A bound of an all-to-all or a gather that brings `bytes` from each of the other ranks.
   double from_each_ns(double bytes, const Ranks& ranks) const;
   // A bound of a message to the next rank of a ring, for the pair of ranks where it takes longest.
@@ -112,10 +116,11 @@ class StepBound {
 
   const PlanQuestion& question_;
   const KernelCost kernels_;
-  const double pairs_;       // of one sequence and head
-  double best_hbm_ = 0;      // bytes per ns
-  double best_product_ = 0;  // flops per ns
-  double launch_ns_ = 0;     // of each kernel
+  const std::vector<std::int64_t> layers_of_kinds_;  // of the whole model
+  std::vector<double> pairs_;                        // of one sequence and head, for each kind of layers
+  double best_hbm_ = 0;                              // bytes per ns
+  double best_product_ = 0;                          // flops per ns
+  double launch_ns_ = 0;                             // of each kernel
 };
 
 // Computes the bounds of the members of one family, one after the other, and keeps what neighbours share.

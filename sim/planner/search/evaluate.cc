@@ -114,14 +114,14 @@ Evaluator::Parts Evaluator::served(const StepRequest& request) {
   return parts;
 }
 
-// Clocks of a pipeline's stages. Those with as many layers and the same ends take the same time; what one
-// waits for its neighbours is the schedule's business.
+// Clocks of a pipeline's stages. Those with layers of the same kinds and the same ends take the same time;
+// what one waits for its neighbours is the schedule's business.
 class Evaluator::Stages {
  public:
   Stages(Evaluator& evaluator, const StepRequest& request)
       : evaluator_(evaluator),
         request_(request),
-        layers_(stage_layers(request.model, request.layout)),
+        layers_(layers_of_stages(request)),
         clocks_(layers_.size()) {}
 
   int size() const { return static_cast<int>(layers_.size()); }
@@ -165,6 +165,14 @@ class Evaluator::Stages {
     StepClock forward, backward;
   };
 
+  static std::vector<std::vector<int>> layers_of_stages(const StepRequest& request) {
+    const int stages = request.layout.pp * request.layout.virtual_stages;
+    std::vector<std::vector<int>> all;
+    for (int stage = 0; stage < stages; ++stage)
+      all.push_back(kinds_of_stage(request.model, request.layout, stage));
+    return all;
+  }
+
   // The first stage that is like this one.
   std::size_t like(int stage) const {
     const auto at = static_cast<std::size_t>(stage);
@@ -182,8 +190,8 @@ class Evaluator::Stages {
 
   Evaluator& evaluator_;
   const StepRequest& request_;
-  const std::vector<std::int64_t> layers_;
-  std::vector<Clocks> clocks_;  // by the first stage of each kind
+  const std::vector<std::vector<int>> layers_;  // the kinds of each stage's layers
+  std::vector<Clocks> clocks_;                  // by the first stage of each kind
 };
 
 std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,

@@ -241,13 +241,18 @@ std::vector<Strategy> strategies_of_cores(int ulysses, int cp) {
 
 }  // namespace
 
+// Strategies are named for, and cut by, what all layers have alike.
+AttentionProblem LayoutSpace::any_attention(const ParallelLayout& layout) const {
+  return attention_problem(question_.model, question_.workload, layout, question_.model.kinds.front());
+}
+
 std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) const {
   const Fixed& fixed = question_.fixed;
   if (family.cp == 1) return {Strategy{}};
   std::vector<Strategy> all;
   const auto add = [&](const Strategy& strategy) { all.push_back(as_run_by(strategy, question_.software)); };
   if (fixed.strategy) {
-    AttentionProblem problem = attention_problem(question_.model, question_.workload, family);
+    AttentionProblem problem = any_attention(family);
     Strategy strategy =
         named_strategy({*fixed.strategy, fixed.ulysses_degree, fixed.inner_ring}, problem, family.cp);
     for (const Balance::Kind kind : facts(strategy.core).balances) {
@@ -278,7 +283,7 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
   if (fixed.inner_ring) {
     std::erase_if(all, [&](const Strategy& strategy) { return strategy.inner_ring != *fixed.inner_ring; });
   }
-  const AttentionProblem problem = attention_problem(question_.model, question_.workload, family);
+  const AttentionProblem problem = any_attention(family);
   for (Strategy& strategy : all) {
     if (fixed.slots && arrives_in_turn(strategy, family.cp)) strategy.slots = *fixed.slots;
     if (fixed.pieces && most_pieces(problem, family.cp, strategy) > 1) strategy.pieces = *fixed.pieces;
@@ -303,8 +308,7 @@ int LayoutSpace::most_pieces_tried(const ParallelLayout& layout) const {
   // Decoding moves next to nothing of attention.
   if (layout.cp == 1 || !runs_plans_ || question_.workload.phase == Phase::decode || question_.fixed.pieces)
     return own;
-  const int most =
-      most_pieces(attention_problem(question_.model, question_.workload, layout), layout.cp, layout.strategy);
+  const int most = most_pieces(any_attention(layout), layout.cp, layout.strategy);
   int tried = own;
   for (const int pieces : kPieces) {
     if (pieces <= most) tried = std::max(tried, pieces);

@@ -65,6 +65,7 @@ class LayoutSpace {
 
  private:
   // The all_* functions return every choice; those below leave out what the frameworks cannot express.
+  AttentionProblem any_attention(const ParallelLayout& layout) const;
   std::vector<Strategy> all_strategies(const ParallelLayout& family) const;
   std::vector<Recompute> all_recomputes(const ParallelLayout& family) const;
   std::vector<int> all_loss_chunks(const ParallelLayout& family) const;

@@ -37,6 +37,13 @@ ordered_json model_json(const PlanQuestion& question) {
     experts = {
         {"count", m.experts->count}, {"top_k", m.experts->top_k}, {"intermediate", m.experts->intermediate}};
   }
+  ordered_json kinds = ordered_json::array();
+  const std::vector<std::int64_t> layers = layers_of_kinds(m);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    kinds.push_back({{"layers", layers[i]},
+                     {"window", or_null(m.kinds[i].window)},
+                     {"chunk", or_null(m.kinds[i].chunk)}});
+  }
   return {{"name", m.name},
           {"source", question.model_source},
           {"hidden", m.hidden},
@@ -50,7 +57,8 @@ ordered_json model_json(const PlanQuestion& question) {
           {"tied_embeddings", m.tied_embeddings},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
-          {"window", or_null(m.window)},
+          {"window", m.kinds.size() == 1 ? or_null(m.kinds.front().window) : ordered_json()},
+          {"layer_kinds", kinds},
           {"experts", experts},
           {"parameters", counts.total},
           {"active_parameters", counts.active}};

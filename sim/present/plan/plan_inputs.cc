@@ -23,6 +23,19 @@ std::string human_parameters(std::int64_t count) {
                         : fmt::format("{:.3g} M", value / 1e6);
 }
 
+// ", window 128 in 18 of them".
+std::string kinds_text(const Transformer& model) {
+  const std::vector<std::int64_t> layers = layers_of_kinds(model);
+  std::string text;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto& [window, chunk] = model.kinds[i];
+    if (window) text += fmt::format(", window {}", human_count(*window));
+    if (chunk) text += fmt::format(", chunks of {}", human_count(*chunk));
+    if ((window || chunk) && layers[i] < model.layers) text += fmt::format(" in {} of them", layers[i]);
+  }
+  return text;
+}
+
 std::string model_text(const PlanQuestion& question) {
   const Transformer& model = question.model;
   const ParameterCounts counts = parameter_counts(model);
@@ -33,7 +46,7 @@ std::string model_text(const PlanQuestion& question) {
   }
   text += fmt::format(", {} layers of {}, {} heads ({} kv) of {}", model.layers, human_count(model.hidden),
                       model.q_heads, model.kv_heads, model.head_dim);
-  if (model.window) text += fmt::format(", window {}", human_count(*model.window));
+  text += kinds_text(model);
   return text + (question.model_source.empty() ? "" : str("; ", question.model_source));
 }
 

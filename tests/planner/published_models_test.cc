@@ -1,0 +1,108 @@
+// The configs of open models as people download them (published_models/): each is read as what it is, with as
+// many parameters as were published, or refused by what is not described.
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/cost/presets/csv.h"
+#include "sim/planner/models/read_model.h"
+#include "tests/support/messages.h"
+#include "traces/read_text.h"
+
+namespace cp {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+
+const std::string kFolder = CP_SOURCE_DIR "/tests/planner/published_models/";
+
+sim::ReadModel read(const std::string& name) {
+  return sim::read_model(read_text_file(kFolder + name + ".json", "model"), name + ".json", name);
+}
+
+// What is not described yet, and why.
+const std::map<std::string, std::string>& refused() {
+  static const std::map<std::string, std::string> all = [] {
+    std::map<std::string, std::string> reasons;
+    const auto add = [&](const std::vector<std::string>& names, const char* reason) {
+      for (const std::string& name : names) reasons[name] = reason;
+    };
+    add({"deepseek-r1", "deepseek-v3", "deepseek-v2-lite", "kimi-k2"}, "latent attention (MLA)");
+    add({"glm-4.5", "glm-4.5-air", "llama-4-maverick", "llama-4-scout", "qwen3-next-80b-a3b"},
+        "experts that every token goes to");
+    add({"nemotron-h-8b", "nemotron-h-47b", "nemotron-h-56b", "nemotron-3-nano-30b-a3b"}, "recurrent state");
+    add({"nemotron-4-340b", "minitron-4b"}, "an MLP of two matrices");
+    add({"nemotron-super-49b"}, "layers of different sizes");
+    return reasons;
+  }();
+  return all;
+}
+
+TEST(PublishedModels, AreReadOrRefusedByWhatIsMissing) {
+  std::size_t counted = 0;
+  for (const sim::CsvRow& row : sim::read_csv(read_text_file(kFolder + "sizes.csv", "table"), "sizes.csv")) {
+    const std::string name = row.text("name");
+    if (const auto reason = refused().find(name); reason != refused().end()) {
+      EXPECT_THAT(message_of([&] { read(name); }), HasSubstr(reason->second)) << name;
+      continue;
+    }
+    ++counted;
+    const ParameterCounts counts = parameter_counts(read(name).model);
+    const auto published = static_cast<double>(row.whole("total_parameters"));
+    const double total = static_cast<double>(counts.total) / published;
+    if (row.text("certainty").find("with the vision tower") != std::string::npos ||
+        name == "mistral-small-3.1-24b") {
+      EXPECT_LT(total, 1) << name;  // the language model alone
+      EXPECT_GT(total, 0.9) << name;
+    } else {
+      EXPECT_NEAR(total, 1, 0.005) << name << ": " << counts.total;
+    }
+    if (row.text("active_parameters").empty()) continue;
+    // Two digits are published of those with experts, and some count the embedding.
+    const double active = static_cast<double>(counts.active),
+                 embedding = static_cast<double>(counts.embedding),
+                 said = static_cast<double>(row.whole("active_parameters"));
+    EXPECT_LT(std::min(std::abs(active / said - 1), std::abs((active + embedding) / said - 1)), 0.025)
+        << name << ": " << active;
+  }
+  EXPECT_GE(counted, 24U);
+}
+
+// Each layer's window; 0: none.
+std::string windows_of(const std::string& name) {
+  const Transformer model = read(name).model;
+  std::vector<std::string> runs;
+  std::int64_t last = -1, count = 0;
+  const auto end_run = [&] {
+    if (count > 0) runs.push_back(str(count, "x", last));
+  };
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const std::int64_t window =
+        model.kinds[static_cast<std::size_t>(model.kind_of(layer))].window.value_or(0);
+    if (window != last) end_run(), last = window, count = 0;
+    ++count;
+  }
+  end_run();
+  return join(runs, " ");
+}
+
+TEST(PublishedModels, HaveTheWindowsOfTheirLayers) {
+  std::string gpt_oss;
+  for (int pair = 0; pair < 12; ++pair) gpt_oss += str(pair == 0 ? "" : " ", "1x128 1x0");
+  EXPECT_EQ(windows_of("gpt-oss-20b"), gpt_oss);
+  std::string gemma;
+  for (int pattern = 0; pattern < 8; ++pattern) gemma += str(pattern == 0 ? "" : " ", "5x1024 1x0");
+  EXPECT_EQ(windows_of("gemma-3-12b"), gemma);
+  EXPECT_EQ(windows_of("mistral-7b"), "32x4096");
+  EXPECT_EQ(windows_of("qwen2.5-72b"), "80x0");
+}
+
+}  // namespace
+}  // namespace cp

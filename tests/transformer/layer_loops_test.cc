@@ -1,0 +1,114 @@
+#include "shared/transformer/layer_loops.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/text.h"
+#include "tests/support/any_case.h"
+
+namespace cp {
+namespace {
+
+using ::testing::ElementsAre;
+
+// "aab" is layers of the kinds 0, 0, 1.
+std::vector<int> kinds_of(const std::string& letters) {
+  std::vector<int> kinds;
+  for (const char letter : letters) kinds.push_back(letter - 'a');
+  return kinds;
+}
+
+// "4 x aaB": four times a body of three layers, of which the last one is computed again.
+std::vector<std::string> text_of(const std::vector<LayerLoop>& loops) {
+  std::vector<std::string> texts;
+  for (const LayerLoop& loop : loops) {
+    std::string body;
+    for (const LayerPlace& place : loop.body)
+      body += static_cast<char>((place.recomputed ? 'A' : 'a') + place.kind);
+    texts.push_back(str(loop.count, " x ", body));
+  }
+  return texts;
+}
+
+std::vector<std::string> forward(const std::string& letters, Recompute recompute = {}) {
+  return text_of(forward_loops(kinds_of(letters), recompute));
+}
+
+constexpr Recompute kFull{Recompute::Kind::full, 1};
+Recompute every(int layers) { return {Recompute::Kind::every, layers}; }
+
+TEST(LayerLoops, OfEqualLayersAreOne) {
+  EXPECT_THAT(forward("a"), ElementsAre("1 x a"));
+  EXPECT_THAT(forward("aaaaa"), ElementsAre("5 x a"));
+  EXPECT_THAT(forward("aaaaa", kFull), ElementsAre("5 x A"));
+  EXPECT_THAT(forward("aaaaaaaa", every(4)), ElementsAre("2 x aaaA"));
+  EXPECT_THAT(forward("aaaaaa", every(4)), ElementsAre("1 x aaaA", "2 x a"));
+  EXPECT_THAT(forward("aaaaa", every(2)), ElementsAre("2 x aA", "1 x a"));
+}
+
+TEST(LayerLoops, OfAPatternRepeatIt) {
+  EXPECT_THAT(forward("abababab"), ElementsAre("4 x ab"));
+  EXPECT_THAT(forward("ababababa"), ElementsAre("4 x ab", "1 x a"));
+  EXPECT_THAT(forward("aaaaabaaaaabaa"), ElementsAre("2 x aaaaab", "2 x a"));
+  EXPECT_THAT(forward("aaabbbbb"), ElementsAre("3 x a", "5 x b"));
+  EXPECT_THAT(forward("abbb"), ElementsAre("1 x a", "3 x b"));
+  EXPECT_THAT(forward("abababab", every(4)), ElementsAre("2 x abaB"));
+  EXPECT_THAT(forward("ababababab", every(3)), ElementsAre("1 x abAbaB", "1 x abAb"));
+}
+
+// Each layer comes once, in its turn, with its kind; those that keep something are numbered among themselves.
+RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
+  const auto layers = pick("layers", rc::gen::inRange(1, 40));
+  std::vector<int> in_turn = pick(
+      "kinds in turn",
+      rc::gen::resize(6, rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 3)))));
+  std::vector<int> kinds;
+  for (int layer = 0; layer < layers; ++layer)
+    kinds.push_back(in_turn[static_cast<std::size_t>(layer) % in_turn.size()]);
+  const Recompute recompute =
+      pick("recompute", rc::gen::element(Recompute{}, kFull, every(2), every(3), every(5)));
+  const auto visit = [](const std::vector<LayerLoop>& loops, const auto& body) {
+    for (const LayerLoop& loop : loops) {
+      for (std::int64_t i = 0; i < loop.count; ++i) {
+        for (const LayerPlace& place : loop.body) body(place, i);
+      }
+    }
+  };
+  const auto at = [](StackIndex index, std::int64_t i) { return index.first + i * index.step; };
+  std::int64_t layer = 0, kept = 0;
+  std::vector<std::int64_t> of_kind(3);
+  visit(forward_loops(kinds, recompute), [&](const LayerPlace& place, std::int64_t i) {
+    const bool again = recompute.kind == Recompute::Kind::full ||
+                       (recompute.kind == Recompute::Kind::every && (layer + 1) % recompute.every == 0);
+    RC_ASSERT(at(place.layer, i) == layer);
+    RC_ASSERT(at(place.turn, i) == layer);
+    RC_ASSERT(place.kind == kinds[static_cast<std::size_t>(layer)]);
+    RC_ASSERT(place.recomputed == again);
+    RC_ASSERT(at(place.of_kind, i) == of_kind[static_cast<std::size_t>(place.kind)]++);
+    if (!again) {
+      RC_ASSERT(at(place.kept, i) == kept);
+      ++kept;
+    }
+    ++layer;
+  });
+  RC_ASSERT(layer == layers);
+  RC_ASSERT(kept == layers_that_keep(layers, recompute));
+  visit(backward_loops(kinds, recompute), [&](const LayerPlace& place, std::int64_t i) {
+    --layer;
+    RC_ASSERT(at(place.layer, i) == layer);
+    RC_ASSERT(at(place.turn, i) == layers - 1 - layer);
+    RC_ASSERT(place.kind == kinds[static_cast<std::size_t>(layer)]);
+    RC_ASSERT(at(place.of_kind, i) == --of_kind[static_cast<std::size_t>(place.kind)]);
+    if (!place.recomputed) RC_ASSERT(at(place.kept, i) == --kept);
+  });
+  RC_ASSERT(layer == 0);
+}
+
+}  // namespace
+}  // namespace cp
