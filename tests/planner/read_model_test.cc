@@ -256,6 +256,14 @@ TEST(ReadModel, LayersMayDifferInWhatTheySee) {
               HasSubstr("layer_types has sliding_attention, and sliding_window is missing"));
   EXPECT_THAT(config_error({{"layer_types", types}, {"sliding_window", "32"}}),
               HasSubstr("layer_types has chunked_attention, and attention_chunk_size is missing"));
+  EXPECT_THAT(
+      windows_of({{"layer_types",
+                   R"(["sliding_attention", "full_attention", "sliding_attention", "full_attention"])"},
+                  {"use_sliding_window", "false"},
+                  {"sliding_window", "null"}}),
+      ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(config_error({{"num_hidden_layers", "2000000000"}, {"sliding_window", "8"}}),
+              HasSubstr("layers=2000000000"));
   EXPECT_THAT(config_error({{"layer_types", R"(["full_attention"])"}}),
               HasSubstr("layer_types has 1 entries, and num_hidden_layers is 4"));
   EXPECT_THAT(config_error({{"layer_types", R"(["linear_attention", "full_attention", "a", "b"])"}}),

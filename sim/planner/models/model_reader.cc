@@ -15,6 +15,8 @@
 namespace cp::sim {
 namespace {
 
+constexpr std::int64_t kMostLayers = std::int64_t{1} << 16;
+
 class ModelReader {
  public:
   ModelReader(const nlohmann::json& config, const std::string& filename) : fields_(config, filename) {}
@@ -174,9 +176,10 @@ class ModelReader {
     }
     const std::optional<std::int64_t> chunk = fields_.size("attention_chunk_size");
     const std::vector<std::string> types = fields_.words("layer_types");
-    if (!types.empty()) return take_layer_types(types, used ? window : std::nullopt, chunk);
-    if (!used || !window) return;
-    const std::int64_t layers = read_.model.layers, first_full = full_layers_first(),
+    if (!types.empty()) return take_layer_types(types, used, window, chunk);
+    const std::int64_t layers = read_.model.layers;
+    if (!used || !window || layers > kMostLayers) return;  // validate_model() refuses so many
+    const std::int64_t first_full = full_layers_first(),
                        pattern = fields_.whole("sliding_window_pattern").value_or(family_.full_layer_every);
     std::vector<LayerKind> kinds(idx(layers));
     for (std::int64_t layer = first_full; layer < layers; ++layer) {
@@ -185,8 +188,9 @@ class ModelReader {
     set_layers(read_.model, kinds);
   }
 
-  void take_layer_types(const std::vector<std::string>& types, const std::optional<std::int64_t>& window,
-                        const std::optional<std::int64_t>& chunk) {
+  // `slides`: whether the window is used at all; if not, layers that would have it see all keys.
+  void take_layer_types(const std::vector<std::string>& types, bool slides,
+                        const std::optional<std::int64_t>& window, const std::optional<std::int64_t>& chunk) {
     if (static_cast<std::int64_t>(types.size()) != read_.model.layers) {
       fields_.fail(str("layer_types has ", types.size(), " entries, and num_hidden_layers is ",
                        read_.model.layers, "; list one for each layer"));
@@ -195,16 +199,16 @@ class ModelReader {
     std::vector<LayerKind> kinds;
     for (const std::string& type : types) {
       LayerKind& kind = kinds.emplace_back();
-      const bool slides = type == "sliding_attention", chunked = type == "chunked_attention";
-      if (slides) kind.window = window;
+      const bool windowed = type == "sliding_attention", chunked = type == "chunked_attention";
+      if (windowed && slides) kind.window = window;
       if (chunked) kind.chunk = chunk;
-      if ((slides && !window) || (chunked && !chunk)) {
+      if ((windowed && slides && !window) || (chunked && !chunk)) {
         fields_.fail(str("layer_types has ", type, ", and ",
-                         slides ? "sliding_window" : "attention_chunk_size",
+                         windowed ? "sliding_window" : "attention_chunk_size",
                          " is missing; add how many tokens that is"));
         return;
       }
-      if (!slides && !chunked && type != "full_attention") {
+      if (!windowed && !chunked && type != "full_attention") {
         fields_.fail(str("layer_types has \"", type,
                          "\"; what is described is full_attention, sliding_attention and chunked_attention"));
         return;
