@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/sharding.h"
@@ -48,6 +49,16 @@ std::string refuse_blocks(const AttentionProblem& problem, int cp, const Strateg
   if (kv_heads.size() > 1) {
     return unequal("kv heads", kv_heads,
                    str("use a ulysses_degree that divides kv_heads=", problem.kv_heads));
+  }
+  // Ranks that share a kv head may have as many heads and still cut them elsewhere: of 3 query heads, the
+  // first two of one kv head, or the last two.
+  for (std::size_t piece = 0; strategy.pieces > 1 && piece < idx(strategy.pieces); ++piece) {
+    std::set<std::int64_t> of_piece;
+    for (int index = 0; index < cp; ++index) {
+      const HeadPiece heads = sharding.pieces(index)[piece];
+      of_piece.insert(heads.q_end - heads.q_begin);
+    }
+    if (of_piece.size() > 1) return unequal(str("query heads of piece ", piece), of_piece, "use pieces=1");
   }
   return "";
 }

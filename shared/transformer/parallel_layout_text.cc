@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", 
 // Beside those of degree_keys().
 constexpr std::string_view kKeys =
     "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, slots, pieces, "
-    "sharding, zero, order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, "
+    "merges, sharding, zero, order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, "
     "activations";
 
 int parse_number(std::string_view text, std::string_view key) {

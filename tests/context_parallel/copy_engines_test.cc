@@ -156,6 +156,13 @@ TEST(CopyEngineTransfers, RefusalsSayWhatWorks) {
   problem = even_problem();
   problem.q_heads = problem.kv_heads = 6;
   EXPECT_THAT(reason(problem, 4, whole_ulysses(4)), HasSubstr("use a ulysses_degree that divides q_heads=6"));
+  // Both ranks have three query heads of two kv heads, and cut them into two and one, or one and two.
+  problem.kv_heads = 3;
+  Strategy in_pieces = whole_ulysses(2);
+  EXPECT_EQ(reason(problem, 2, in_pieces), "");
+  in_pieces.pieces = 2;
+  EXPECT_THAT(reason(problem, 2, in_pieces),
+              HasSubstr("they hold 1 or 2 query heads of piece 0 each; use pieces=1"));
 }
 
 }  // namespace
