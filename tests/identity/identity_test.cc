@@ -90,6 +90,7 @@ TEST(IdentityScenarios, HoldEveryKindOfAttention) {
       kinds["lse where it was computed"] += job.lse() == "computed";
       kinds["documents of each entry"] += job.documents().find(';') != std::string::npos;
       kinds["format " + job.format()] += 1;
+      kinds["merges beside"] += job.merges() == "beside";
     }
   }
   EXPECT_EQ(strategies, std::set<std::string>(strategy_names().begin(), strategy_names().end()));

@@ -112,7 +112,6 @@ void draw_strategy(Random& random, int ranks, proto::Attention& job) {
   if (random.one_in(4)) job.set_dkv_dtype("input");
   if (random.one_in(4)) job.set_merge_dtype("input");
   job.set_send_empty(random.one_in(4));
-  if (random.one_in(3)) job.set_merges("beside");
 }
 
 std::string draw_documents(Random& random, std::int64_t kv_len) {
@@ -142,6 +141,8 @@ void draw_options(Random& random, proto::Attention& job) {
     const std::string first = draw_documents(random, kv_len), second = draw_documents(random, kv_len);
     job.set_documents(first + ";" + second);
   }
+  // Last, so that what a seed drew before it stays.
+  if (random.one_in(3)) job.set_merges("beside");
 }
 
 proto::Scenario draw_attention(std::uint64_t seed, int ranks) {
