@@ -295,7 +295,7 @@ TEST(PlanCommand, AScenarioSaysTheSame) {
 TEST(PlanCommand, AMisspeltConfigIsWarnedOfFirst) {
   const TemporaryFolder folder;
   std::ofstream(folder.file("config.json"))
-      << R"({"model_type": "olmo2", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+      << R"({"model_type": "olmo7", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
              "num_key_value_head": 2, "intermediate_size": 1024, "vocab_size": 8000, "torch_dtype": "bfloat16",
              "max_position_embeddings": 8192, "tie_word_embeddings": false, "bos_token_id": 1, "clip_qkv": 8})";
   const Words plan = {"plan",      "--model", folder.file("config.json"), "--gpus", "2",
@@ -303,7 +303,7 @@ TEST(PlanCommand, AMisspeltConfigIsWarnedOfFirst) {
   const char *slip =
                  "num_key_value_head is not read; did you mean num_key_value_heads? num_key_value_heads is "
                  "missing, so 8 is taken, as num_attention_heads",
-             *type = "model_type \"olmo2\" is not known";
+             *type = "model_type \"olmo7\" is not known";
   const json answer = answer_of(cpsim(with(plan, {"--json"})));
   ASSERT_EQ(answer["warnings"].size(), 2U);
   EXPECT_THAT(answer["warnings"][0].get<std::string>(), HasSubstr(type));
