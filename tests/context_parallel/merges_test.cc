@@ -207,7 +207,7 @@ TEST(MergesBeside, TakeOnePartMoreHoweverLongTheRing) {
         };
         // 64 rows of 2 entries. Up to four parts of a fused call wait for one merge, so that rings of more
         // are compared.
-        const std::int64_t q = 2 * 64 * 6 * 8, kv = 2 * 2 * 64 * 3 * 8, lse = 2 * 64 * 6;
+        const std::int64_t q = 2LL * 64 * 6 * 8, kv = 2LL * 2 * 64 * 3 * 8, lse = 2LL * 64 * 6;
         // In turn, the fused calls of a step write into the result, and one more into a part beside it; here
         // two more parts of 16 bits. Under a causal mask the part in turn may have half of the rows.
         const std::int64_t of_out = fused ? (causal ? 3 : 2) * (q * 2 + lse * 4) : (q + lse) * 4;

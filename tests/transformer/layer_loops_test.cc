@@ -68,9 +68,8 @@ RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
   std::vector<int> in_turn = pick(
       "kinds in turn",
       rc::gen::resize(6, rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 3)))));
-  std::vector<int> kinds;
-  for (int layer = 0; layer < layers; ++layer)
-    kinds.push_back(in_turn[static_cast<std::size_t>(layer) % in_turn.size()]);
+  std::vector<int> kinds(static_cast<std::size_t>(layers));
+  for (std::size_t layer = 0; layer < kinds.size(); ++layer) kinds[layer] = in_turn[layer % in_turn.size()];
   const Recompute recompute =
       pick("recompute", rc::gen::element(Recompute{}, kFull, every(2), every(3), every(5)));
   const auto visit = [](const std::vector<LayerLoop>& loops, const auto& body) {
