@@ -28,10 +28,11 @@ set(gpu_test_helpers runtime/processes.cc runtime/job_attempts.cc runtime/alloca
   conformance/kept_conformance_test.cc conformance/beside_conformance_test.cc conformance/process_world.cc)
 file(GLOB emulation_test_sources CONFIGURE_DEPENDS "emulated_gpu/tests/*.cc")
 # What compares or counts at length, in code that shorter tests run under the sanitizers too: kernels against their definitions, kept plans,
-# and scenarios on up to four ranks.
+# and scenarios on up to three ranks.
 string(JOIN ":" slow_under_sanitizers
-  "Ranks/NcclIdentity.*/6" "Ranks/NcclIdentity.*/8" "NcclDroppedEdges.*" "HostCost.Of*" "*.TenThousand*" "*GpuAttentionRepeat.*"
+  "Ranks/NcclIdentity.*/4" "Ranks/NcclIdentity.*/6" "Ranks/NcclIdentity.*/8" "Ranks/NcclIdentity.SoDo*" "NcclDroppedEdges.*" "HostCost.Of*" "*.TenThousand*" "*GpuAttentionRepeat.*"
   "FusedAttentionDefinition.*" "FusedAttentionTest.*/Causal*" "FusedAttentionTest.*/Full*" "FusedAttentionTest.*/DocumentsBottomRight*"
+  "FusedAttentionTest.*/Documents_*" "FusedAttentionTest.*/DocumentsFull*" "FusedAttentionTest.*/Window*" "NcclGraphs/DeviceConformance.*"
   "NcclLongAttention.*" "GpuFillAndScale.*")
 cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${emulation_test_sources} rendezvous/test_job.cc
   LIBS cp::cli cp_test_support cp_emulated_runtime LABEL emulated SLOW "${slow_under_sanitizers}")

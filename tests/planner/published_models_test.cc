@@ -29,7 +29,7 @@ sim::ReadModel read(const std::string& name) {
 
 // What is not described yet, and why.
 const std::map<std::string, std::string>& refused() {
-  static const std::map<std::string, std::string> all = [] {
+  static const std::map<std::string, std::string> kAll = [] {
     std::map<std::string, std::string> reasons;
     const auto add = [&](const std::vector<std::string>& names, const char* reason) {
       for (const std::string& name : names) reasons[name] = reason;
@@ -42,7 +42,7 @@ const std::map<std::string, std::string>& refused() {
     add({"nemotron-super-49b"}, "layers of different sizes");
     return reasons;
   }();
-  return all;
+  return kAll;
 }
 
 TEST(PublishedModels, AreReadOrRefusedByWhatIsMissing) {
