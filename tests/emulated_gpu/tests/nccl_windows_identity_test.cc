@@ -38,7 +38,7 @@ TEST(NcclWindowsIdentity, StrategiesLeaveTheTracesOfTheFabric) {
         run.set_mesh(str("cp=", ranks));
         run.set_strategy(strategy);
         run.set_balance(causal ? "head_tail" : "contiguous");
-        run.set_seq_len(16 * ranks);
+        run.set_seq_len(16LL * ranks);
         run.set_q_heads(8), run.set_kv_heads(4), run.set_head_dim(8);
         run.set_causal(causal);
         run.set_backward(true);
