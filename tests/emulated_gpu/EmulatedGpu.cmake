@@ -39,12 +39,12 @@ cp_add_test(emulated_gpu_test SOURCES ${gpu_test_sources} ${gpu_test_helpers} ${
 # Where NCCL keeps communicators in order the device does not, or a double ring (6 ranks) would lock itself.
 add_test(NAME NcclDeviceWithLaunchOrder WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
   COMMAND emulated_gpu_test --gtest_filter=NcclDevice.ManyGroups*:*NcclIdentity.*Fabric/6)
-set_tests_properties(NcclDeviceWithLaunchOrder PROPERTIES LABELS emulated TIMEOUT 300
+set_tests_properties(NcclDeviceWithLaunchOrder PROPERTIES LABELS emulated_slow TIMEOUT 300
   ENVIRONMENT "NCCL_LAUNCH_ORDER_IMPLICIT=1;OPENBLAS_NUM_THREADS=1")
 # Where collectives of one rank may overlap, edges between them are needed, too.
 add_test(NAME NcclDroppedEdgesOfOverlappingCollectives WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
   COMMAND emulated_gpu_test --gtest_filter=NcclDroppedEdges.*)
-set_tests_properties(NcclDroppedEdgesOfOverlappingCollectives PROPERTIES LABELS emulated TIMEOUT 600
+set_tests_properties(NcclDroppedEdgesOfOverlappingCollectives PROPERTIES LABELS emulated_slow TIMEOUT 600
   ENVIRONMENT "NCCL_LAUNCH_ORDER_IMPLICIT=1;CP_EMULATED_NCCL_CONCURRENT=1;OPENBLAS_NUM_THREADS=1")
 # Random steps are late (gpu/slow_steps.h), so that a wait that is missing shows.
 set(slow_steps_filter "Gpu/DeviceConformance.*:NcclDevice.*:*NcclIdentity.*/2:*NcclIdentity.*/4")
