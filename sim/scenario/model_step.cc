@@ -1,6 +1,5 @@
 #include "sim/scenario/model_step.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "sim/scenario/read_values.h"
@@ -20,9 +19,6 @@ Phase phase_of(proto::PlanLayouts::Phase phase) {
   }
 }
 
-// Far above any model: a case may say any number, and validate_model() refuses what is wrong.
-constexpr std::int64_t kMostLayers = std::int64_t{1} << 16;
-
 Transformer model_of(const proto::ModelStep& step) {
   Transformer model;
   model.name = "model of a case";
@@ -33,9 +29,10 @@ Transformer model_of(const proto::ModelStep& step) {
   model.qk_norm = step.qk_norm();
   if (step.has_window()) model.kinds.front().window = step.window();
   if (step.experts() > 0) model.experts = Experts{step.experts(), step.top_k(), step.expert_intermediate()};
+  validate_model(model);  // the number of layers, above all
   if (!step.kinds().empty()) {
     std::vector<LayerKind> layers;
-    for (std::int64_t layer = 0; layer < std::min(step.layers(), kMostLayers); ++layer) {
+    for (std::int64_t layer = 0; layer < step.layers(); ++layer) {
       const auto& kind = step.kinds(static_cast<int>(layer % step.kinds_size()));
       LayerKind& own = layers.emplace_back();
       if (kind.has_window()) own.window = kind.window();

@@ -172,7 +172,7 @@ class Bundle(unittest.TestCase):
 
     # What scripts/bundle_prove reads in a bundle, before it runs it.
 
-    def library(self, name, text="int f(void) { return 3; }\n"):
+    def shared_library(self, name, text="int f(void) { return 3; }\n"):
         with open(self.path("f.c"), "w") as file:
             file.write(text)
         subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname," + name, self.path("f.c"), "-o", self.path(name)], check=True)
@@ -183,19 +183,19 @@ class Bundle(unittest.TestCase):
         return command(os.path.join(ROOT, "scripts", "bundle_prove"), self.folder, self.folder)
 
     def test_what_a_bundle_must_not_need_is_named(self):
-        linked = ["-Wl,--no-as-needed", self.library("libcudart.so.12"), self.library("libnccl.so.2")]
+        linked = ["-Wl,--no-as-needed", self.shared_library("libcudart.so.12"), self.shared_library("libnccl.so.2")]
         ran = self.prove("#include <unistd.h>\nint main() { closefrom(100); }\n", *linked)
         if newest_by_objdump(self.path("bin", "cprun")) > (2, 28):
             self.assertEqual(ran.returncode, 1, ran.stdout)
             self.assertRegex(ran.stdout, r"\ncprun +2\.34 +.*libcudart\.so\.12 libnccl\.so\.2")
             self.assertIn("cprun needs glibc 2.34, and the bundle is for 2.28", ran.stdout)
-        ran = self.prove("int main() {}\n", *linked, self.library("libother.so.1"))
+        ran = self.prove("int main() {}\n", *linked, self.shared_library("libother.so.1"))
         self.assertEqual(ran.returncode, 1, ran.stdout)
         self.assertIn("cprun needs libother.so.1, which is neither in the bundle nor glibc's nor NVIDIA's", ran.stdout)
 
     def test_a_bundle_of_another_cuda_is_told(self):
         text = '#include <cstdio>\nint main() { std::puts("libcublas.so.13 libcudnn.so.9"); }\n'
-        ran = self.prove(text, "-Wl,--no-as-needed", self.library("libcudart.so.13"))
+        ran = self.prove(text, "-Wl,--no-as-needed", self.shared_library("libcudart.so.13"))
         self.assertEqual(ran.returncode, 1, ran.stdout)
         self.assertIn("cprun is linked with libcudart.so.13 and opens libcublas.so.13, libcudnn.so.9 when first needed", ran.stdout)
         self.assertIn("cprun is not linked with libcudart.so.12", ran.stdout)

@@ -276,7 +276,7 @@ std::string replays_in_the_callers_stream(const GpuJob& job, Rank rank) {
   cudaGraph_t graph = nullptr;
   CP_CUDA(cudaStreamEndCapture(stream.get(), &graph));
   CP_CUDA(cudaGraphDestroy(graph));
-  if (const std::string wrong = lacks(refused, {"is being captured into a CUDA graph"}); !wrong.empty())
+  if (std::string wrong = lacks(refused, {"is being captured into a CUDA graph"}); !wrong.empty())
     return wrong;
   prepared.run({}, stream.get()).wait();
   return y.has(40 * (kRuns - 1) + 6) ? "" : "the run behind the refused one is wrong";
@@ -428,9 +428,8 @@ std::string misses_a_replay(const GpuJob& job, Rank rank) {
     }
     const PlanRun lonely = prepared.run();
     const std::string error = thrown_by([&] { lonely.wait(); });
-    const std::string wrong =
-        lacks(error, {"rank 0: all_reduce #6 on all[0,1], or one behind it in a graph of 2 "
-                      "collectives: no progress for"});
+    std::string wrong = lacks(error, {"rank 0: all_reduce #6 on all[0,1], or one behind it in a graph of 2 "
+                                      "collectives: no progress for"});
     if (!wrong.empty()) return wrong;
     if (begun != 6) return str("told of collective ", begun.load());
     if (device.take_observed().size() != 6) return "observed what did not end";
@@ -459,7 +458,7 @@ std::string aborts_in_a_replay(const GpuJob& job, Rank rank) {
       return lacks(error, {"aborted on this side"});
     }
     const std::string error = thrown_by([&] { prepared.run().wait(); });
-    const std::string wrong = lacks(error, {"all_reduce #3 on all[0,1]"});
+    std::string wrong = lacks(error, {"all_reduce #3 on all[0,1]"});
     if (!wrong.empty()) return wrong;
     if (thrown_by([&] { prepared.run().wait(); }) != error) return "the next run does not say the same";
   }
@@ -497,7 +496,7 @@ std::string breaks_in_a_replay(const GpuJob& job, Rank rank) {
     }
     breaks = true;
     const std::string error = thrown_by([&] { prepared.run().wait(); });
-    const std::string wrong = lacks(error, {"this process can no longer use the GPU"});
+    std::string wrong = lacks(error, {"this process can no longer use the GPU"});
     if (!wrong.empty()) return wrong;
     if (device.graph_use().replayed != 2) return to_text(device.graph_use());
   }

@@ -155,8 +155,9 @@ RC_GTEST_PROP(Arena, AChainThatAlternatesFillsTheGreatestLiveSumExactly, ()) {
 }
 
 // Not a benchmark: a guard against quadratic work, which four times as many blocks would show as sixteen
-// times the processor time. That of the process is counted, so that a busy machine changes nothing; the least
-// of a few runs, since the first one also gets the memory.
+// times the processor time, and work in proportion as four; ten lies between. The time of the process is
+// counted, so that a busy machine changes nothing; the least of a few runs, since the first one also gets the
+// memory.
 TEST(Arena, ManyBlocksOnOneStreamStayCheap) {
   const auto least_ticks_of = [](Position count) {
     std::vector<Block> blocks;

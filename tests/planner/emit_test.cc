@@ -407,6 +407,24 @@ TEST(EmitCprun, ServingAsksWhatTheStepDoes) {
   EXPECT_EQ(decode.kv_len(), 8192);
 }
 
+TEST(EmitMegatron, SaysWhichLayersHaveAWindow) {
+  const auto text_of_layers = [](const std::vector<LayerKind>& layers) {
+    Transformer model = find_model("mistral-7b").model;
+    model.layers = static_cast<std::int64_t>(layers.size());
+    set_layers(model, layers);
+    const Emitted out =
+        emit(Framework::megatron, model, training(32768, 2), parse_parallel_layout("tp=2"), {"m", 1, 2});
+    return out.text;
+  };
+  EXPECT_THAT(text_of_layers({{128, {}}, {128, {}}}),
+              AllOf(HasSubstr("--window-size '(127, 0)'"), Not(HasSubstr("--window-attn-skip-freq"))));
+  EXPECT_THAT(text_of_layers({{128, {}}, {}, {128, {}}}),
+              AllOf(HasSubstr("--window-size '(127, 0)'"), HasSubstr("--window-attn-skip-freq '[1,0,1]'")));
+  EXPECT_THAT(text_of_layers({{128, {}}, {64, {}}}),
+              AllOf(HasSubstr("windows of 128, 64 tokens"), Not(HasSubstr("--window-size '"))));
+  EXPECT_THAT(text_of_layers({{{}, 256}, {}}), HasSubstr("within chunks of 256 tokens"));
+}
+
 TEST(EmitCprun, WindowsAndTheAbsenceOfContextParallelismAreSaid) {
   Transformer windowed = find_model("mistral-7b").model;
   windowed.kinds.front().window = 4096;

@@ -64,7 +64,8 @@ TEST(ModelPresets, HaveAsManyParametersAsPublished) {
   for (const auto& [name, parameters] : published) {
     names.push_back(name);
     const std::int64_t total = parameter_counts(find_model(name).model).total;
-    // What gpt-oss's presets say that they leave out is less than that.
+    // What gpt-oss's presets say that they leave out: of the smaller one mostly 24 x 32 x 3 x 2,880 biases of
+    // experts, 6.6 M of 20.9 B, which is 0.03 %.
     if (name.starts_with("gpt-oss")) {
       EXPECT_NEAR(static_cast<double>(total) / static_cast<double>(parameters), 1, 1e-3) << name;
     } else {

@@ -163,9 +163,9 @@ class ModelReader {
     return top_k;
   }
 
-  // Which keys the layers see. Of one that differs from the others a config says so in one of four ways:
-  // layer_types, a list; max_window_layers, the first of which see all keys; sliding_window_pattern, of which
-  // the last one does; or its family does.
+  // Which layers have the window. A config says it in one of four ways: layer_types lists what each layer is;
+  // the first max_window_layers layers see all keys; of sliding_window_pattern layers the last one does; or
+  // nothing is said, and it is as usual in the family.
   void take_windows() {
     std::optional<std::int64_t> window = fields_.size("sliding_window");
     const bool used = fields_.flag("use_sliding_window").value_or(!family_.window_needs_flag);

@@ -177,11 +177,11 @@ TEST(NcclKeptCommunicators, OfPlansInUseStay) {
     {
       PreparedPlan in_use(device, kept);
       for (const Plan* plan : {&other, &last, &other}) {
-        if (const std::string wrong = run_plan(device, *plan); !wrong.empty()) return wrong;
-        if (const std::string wrong = expect_communicators(before + 2 * 4); !wrong.empty()) return wrong;
+        if (std::string wrong = run_plan(device, *plan); !wrong.empty()) return wrong;
+        if (std::string wrong = expect_communicators(before + 2 * 4); !wrong.empty()) return wrong;
         together();
       }
-      if (const std::string wrong = run_plan(in_use); !wrong.empty()) return wrong;
+      if (std::string wrong = run_plan(in_use); !wrong.empty()) return wrong;
     }
     std::string wrong = run_plan(device, last);
     if (wrong.empty()) wrong = expect_communicators(before + 2);
@@ -203,10 +203,10 @@ TEST(NcclKeptCommunicators, OfWhichARankHasGivenBackItsOwnAreMadeAgain) {
     const Plan a = sums_of(rank, {"a"}), b = sums_of(rank, {"b"});
     for (int i = 0; i < 3; ++i) {
       for (const Plan* plan : {&a, &b}) {
-        if (const std::string wrong = run_plan(device, *plan); !wrong.empty()) return wrong;
+        if (std::string wrong = run_plan(device, *plan); !wrong.empty()) return wrong;
       }
     }
-    const std::string wrong = expect_communicators(before + 1 + 2);
+    std::string wrong = expect_communicators(before + 1 + 2);
     together();
     return wrong;
   };
@@ -226,7 +226,7 @@ TEST(NcclKeptCommunicators, NumbersOfAGroupGoOnInANewOne) {
     };
     NcclDevice device(options);
     for (const char* group : {"a", "b", "a", "b", "a"}) {
-      if (const std::string wrong = run_plan(device, sums_of(rank, {group})); !wrong.empty()) return wrong;
+      if (std::string wrong = run_plan(device, sums_of(rank, {group})); !wrong.empty()) return wrong;
     }
     device.synchronize();
     return numbers == std::vector<std::int64_t>{0, 1, 2} ? "" : join(numbers, ", ");
@@ -244,9 +244,9 @@ TEST(NcclKeptCommunicators, StayWhereRanksDoNotAgree) {
     options.agree = {};
     NcclDevice device(options);
     for (const char* group : {"a", "b", "c"}) {
-      if (const std::string wrong = run_plan(device, sums_of(rank, {group})); !wrong.empty()) return wrong;
+      if (std::string wrong = run_plan(device, sums_of(rank, {group})); !wrong.empty()) return wrong;
     }
-    const std::string wrong = expect_communicators(before + 6);
+    std::string wrong = expect_communicators(before + 6);
     together();
     return wrong;
   };
@@ -309,7 +309,7 @@ TEST(NcclKeptCommunicators, GroupsWithoutSharedMemoryAreRefusedByTheDeviceItself
     std::vector<std::string> groups;
     for (std::int64_t i = 0; i <= pools / 2; ++i) groups.push_back(str("group ", i));
     const Plan large = sums_of(rank, groups);
-    const std::string said = testing::message_of([&] { device.prepare(large, {}); });
+    std::string said = testing::message_of([&] { device.prepare(large, {}); });
     if (said.find("NCCL needs ") == std::string::npos || said.find("--shm-size") == std::string::npos)
       return said;
     together();
