@@ -173,7 +173,8 @@ std::string compare_attention(const GpuJob& launched_job, const GpuJob& graph_jo
   if (replayed.observed != launched.observed) return "other records of what was observed";
   if (replayed.times.size() != launched.times.size()) return "another number of times";
   const GraphUse& use = replayed.use;
-  if (use.launched != 2 || use.captured != 2 || use.replayed != 2 * (kAttentionRuns - 2)) return to_text(use);
+  if (use.launched != 2 || use.captured != 2 || use.replayed != 2LL * (kAttentionRuns - 2))
+    return to_text(use);
   // Of the first run each step has times of its own.
   const auto of_graph = [](const TimedOp& op) { return op.label.ends_with(runtime::kOfWholeGraph); };
   const auto whole = std::count_if(replayed.times.begin(), replayed.times.end(), of_graph);

@@ -104,7 +104,7 @@ TEST(NcclKeptCommunicators, OfTheWorldThereIsOneMore) {
     NcclDevice device(job.splitting_options(rank));
     std::string wrong = run_plan(device, sums_of(rank, {"a"}));
     if (wrong.empty()) wrong = run_plan(device, sums_of(rank, {"b", "c"}));
-    if (wrong.empty()) wrong = expect_communicators(before + 2 * 4);
+    if (wrong.empty()) wrong = expect_communicators(before + 8);
     together();
     return wrong;
   };
@@ -178,7 +178,7 @@ TEST(NcclKeptCommunicators, OfPlansInUseStay) {
       PreparedPlan in_use(device, kept);
       for (const Plan* plan : {&other, &last, &other}) {
         if (std::string wrong = run_plan(device, *plan); !wrong.empty()) return wrong;
-        if (std::string wrong = expect_communicators(before + 2 * 4); !wrong.empty()) return wrong;
+        if (std::string wrong = expect_communicators(before + 8); !wrong.empty()) return wrong;
         together();
       }
       if (std::string wrong = run_plan(in_use); !wrong.empty()) return wrong;
