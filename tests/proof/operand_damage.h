@@ -57,14 +57,14 @@ std::vector<Damage> transpose_operand(std::vector<Plan>& plans, View Op::*operan
   return damages;
 }
 
-// The operand one row further on or back in its buffer, wherever there is room.
+// The operand one row further on or back in its buffer, wherever there is room; a flat one by an element.
 template <class Op>
 std::vector<Damage> shift_operand(std::vector<Plan>& plans, View Op::*operand,
                                   const std::vector<std::string>& words) {
   std::vector<Damage> damages;
   for_each<Op>(plans, [&](Plan& plan, StepId id, Step&, Op& op) {
     View& view = op.*operand;
-    const std::size_t row_dim = view.shape.size() == 3 ? 2 : 1;
+    const std::size_t row_dim = view.shape.size() == 3 ? 2 : view.shape.size() == 2 ? 1 : 0;
     std::int64_t end = view.offset + 1;
     for (std::size_t d = 0; d < view.shape.size(); ++d) end += (view.shape[d] - 1) * view.strides[d];
     for (const std::int64_t by : {-view.strides[row_dim], view.strides[row_dim]}) {

@@ -115,16 +115,25 @@ std::optional<Plan> change(const Plan& plan, const StepRef& place, const Change&
   return damaged;
 }
 
-View own_view(PlanBuilder& builder, DType dtype, std::int64_t numel) {
-  return flat_view(builder.temporary("fault", dtype, numel), 0, numel);
+// In a buffer of its own, which copy engines reach where they reached the one of `now`.
+View own_view(PlanBuilder& builder, const View& now, DType dtype, std::int64_t numel) {
+  const BufferId buffer = builder.is_symmetric(now.buffer) ? builder.symmetric("fault", dtype, numel)
+                                                           : builder.temporary("fault", dtype, numel);
+  return flat_view(buffer, 0, numel);
+}
+
+Transfer own_transfer(PlanBuilder& builder, const Transfer& now, DType dtype, std::int64_t numel) {
+  Transfer transfer{now.peer, own_view(builder, now.view, dtype, numel)};
+  if (!is_absent(now.there)) transfer.there = own_view(builder, now.there, dtype, numel);
+  return transfer;
 }
 
 // Of a collective with blocks, so that each has `count` elements of the dtype.
 void set_blocks(PlanBuilder& builder, Collective& collective, std::int64_t members, DType dtype,
                 std::int64_t count) {
   const auto set = [&](auto& op, std::int64_t in_blocks, std::int64_t out_blocks) {
-    op.in = own_view(builder, dtype, in_blocks * count);
-    op.out = own_view(builder, dtype, out_blocks * count);
+    op.in = own_view(builder, op.in, dtype, in_blocks * count);
+    op.out = own_view(builder, op.out, dtype, out_blocks * count);
   };
   std::visit(
       Overloaded{[&](AllGather& op) { set(op, 1, members); }, [&](ReduceScatter& op) { set(op, members, 1); },
@@ -155,7 +164,8 @@ bool set_other_root(PlanBuilder& builder, const Plan& plan, Collective& collecti
   if (broadcast == nullptr) return false;
   broadcast->root = (broadcast->root + 1) % group_size(plan, collective);
   if (broadcast->root == index_in_group(plan, broadcast->group))
-    broadcast->in = own_view(builder, builder.dtype(broadcast->out.buffer), broadcast->out.numel());
+    broadcast->in = own_view(builder, broadcast->out, builder.dtype(broadcast->out.buffer),
+                              broadcast->out.numel());
   return true;
 }
 
@@ -166,7 +176,7 @@ bool set_other_dtype(PlanBuilder& builder, const Plan& plan, Collective& collect
       for (Transfer& transfer : *side) {
         const auto other = other_than(builder.dtype(transfer.view.buffer), builder.target());
         if (!other) return false;
-        transfer.view = own_view(builder, *other, transfer.view.numel());
+        transfer = own_transfer(builder, transfer, *other, transfer.view.numel());
       }
     }
     return !exchange->sends.empty() || !exchange->recvs.empty();
@@ -209,18 +219,19 @@ bool set_other_peers(PlanBuilder& builder, std::span<const Plan> plans, const Pl
                      members = static_cast<std::int32_t>(group.ranks.size());
   std::optional<std::vector<Count>> counts = counts_of(plans, group, sequence);
   if (exchange.sends.empty() || members < 3 || !counts) return false;
-  Transfer& first = exchange.sends.front();
+  const Transfer first = exchange.sends.front();
   const std::int32_t from_peer = first.peer;
   std::int32_t to_peer = (from_peer + 1) % members;
   if (to_peer == self) to_peer = (to_peer + 1) % members;
   const DType dtype = builder.dtype(first.view.buffer);
   const std::int64_t left = first.view.numel() - 1;
   if (left > 0) {
-    first.view = own_view(builder, dtype, left);
+    exchange.sends.front() = own_transfer(builder, first, dtype, left);
   } else {
     exchange.sends.erase(exchange.sends.begin());
   }
-  exchange.sends.push_back({to_peer, own_view(builder, dtype, 1)});
+  exchange.sends.push_back(own_transfer(builder, first, dtype, 1));
+  exchange.sends.back().peer = to_peer;
   counts->push_back({self, from_peer, -1});
   counts->push_back({self, to_peer, 1});
   // counts_digest leaves out what is 0, but not what sums to 0.
