@@ -1,6 +1,7 @@
 #include "shared/transformer/activations.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -8,20 +9,55 @@
 namespace cp {
 namespace {
 
-constexpr std::array<std::string_view, kActivations> kNames = {
-    "norm1",         "qk",      "q",         "k",   "v",     "out",    "lse",   "saved_q",
-    "saved_k",       "saved_v", "saved_out", "mid", "norm2", "router", "route", "expert_in",
-    "expert_weight", "gate_up", "activated"};
+constexpr std::array<std::string_view, kActivations> kNames = {"norm1",
+                                                               "qk",
+                                                               "q",
+                                                               "k",
+                                                               "v",
+                                                               "out",
+                                                               "lse",
+                                                               "saved_q",
+                                                               "saved_k",
+                                                               "saved_v",
+                                                               "saved_out",
+                                                               "mid",
+                                                               "norm2",
+                                                               "router",
+                                                               "route",
+                                                               "expert_in",
+                                                               "expert_weight",
+                                                               "expert_gate_up",
+                                                               "expert_activated",
+                                                               "gate_up",
+                                                               "activated",
+                                                               "shared_gate_up",
+                                                               "shared_activated"};
 
 std::size_t index_of(Activation what) { return static_cast<std::size_t>(what); }
 
 // Norms and activation functions are cheap to compute again.
 bool is_cheap(Activation what) {
-  return what == Activation::norm1 || what == Activation::norm2 || what == Activation::activated;
+  switch (what) {
+    case Activation::norm1:
+    case Activation::norm2:
+    case Activation::activated:
+    case Activation::shared_activated:
+    case Activation::expert_activated:
+      return true;
+    default:
+      return false;
+  }
 }
 
 // What a chunk of rows after the other makes in the same place.
-bool is_inside_mlp(Activation what) { return what == Activation::gate_up || what == Activation::activated; }
+bool is_in_chunks(Activation what) { return what == Activation::gate_up || what == Activation::activated; }
+
+// What layers with one MLP alone have; no value: all have it.
+std::optional<Mlp> mlp_with(Activation what) {
+  if (is_in_chunks(what)) return Mlp::dense;
+  if (what >= Activation::router) return Mlp::experts;
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -29,7 +65,7 @@ bool Activations::keeps(Activation what, const LayerPlace& place) const {
   const StepContext& context = writer_.context();
   if (!context.training || place.recomputed) return false;
   if (context.layout.recompute.kind == Recompute::Kind::selective && is_cheap(what)) return false;
-  if (context.layout.mlp_chunks > 1 && is_inside_mlp(what)) return false;
+  if (context.layout.mlp_chunks > 1 && is_in_chunks(what)) return false;
   // Where attention computes on other parts than those at home, its backward pass reads these instead.
   const bool ulysses = context.strategy().ulysses_degree > 1,
              moves_q = ulysses || context.strategy().balance.kind == Balance::Kind::head_tail_exchange;
@@ -51,19 +87,28 @@ BufferId Activations::stack(std::string_view name, DType dtype, std::int64_t num
   }
 }
 
+StackIndex Activations::index(Activation what, const LayerPlace& place) const {
+  return mlp_with(what) ? place.kept_of_mlp : place.kept;
+}
+
+std::int64_t Activations::pieces(Activation what) const {
+  const ByMlp<std::int64_t>& kept = writer_.context().layers_that_keep;
+  const std::optional<Mlp> mlp = mlp_with(what);
+  return mlp ? kept[*mlp] : kept[Mlp::dense] + kept[Mlp::experts];
+}
+
 Window Activations::at(Activation what, const LayerPlace& place, DType dtype, std::int64_t numel) {
   if (!keeps(what, place)) return writer_.working(kNames[index_of(what)], dtype, numel);
   Stack& stack = stacks_[index_of(what)];
-  const StepContext& context = writer_.context();
-  const std::int64_t pieces = layers_that_keep(context.layers, context.layout.recompute);
+  const StackIndex index = this->index(what, place);
   if (on_host()) {
-    const Window window = slot(stack, kNames[index_of(what)], dtype, numel, pieces, place.kept);
-    if (fetches_) fetch(stack, place.kept);
+    const Window window = slot(stack, kNames[index_of(what)], dtype, numel, pieces(what), index);
+    if (fetches_) fetch(stack, index);
     stack.made = true;
     return window;
   }
-  if (stack.buffer < 0) stack.buffer = this->stack(kNames[index_of(what)], dtype, pieces * numel);
-  return in_stack(stack.buffer, numel, place.kept);
+  if (stack.buffer < 0) stack.buffer = this->stack(kNames[index_of(what)], dtype, pieces(what) * numel);
+  return in_stack(stack.buffer, numel, index);
 }
 
 // ---- in host memory ----
@@ -91,7 +136,7 @@ Window Activations::slot(Stack& stack, std::string_view name, DType dtype, std::
   return in_slot(stack.buffer, piece, index, kSlots);
 }
 
-void Activations::send(const Stack& stack, StackIndex index) {
+void Activations::send_slot(const Stack& stack, StackIndex index) {
   if (stack.piece == 0) return;
   PlanBuilder& builder = writer_.builder();
   builder.add(builder.stream("to_host"),
@@ -112,9 +157,10 @@ void Activations::fetch(Stack& stack, StackIndex index) {
 
 void Activations::send(const LayerPlace& place) {
   if (!on_host()) return;
-  send(x_, place.layer);
-  for (Stack& stack : stacks_) {
-    if (stack.made) send(stack, place.kept);
+  send_slot(x_, place.layer);
+  for (std::size_t i = 0; i < kActivations; ++i) {
+    Stack& stack = stacks_[i];
+    if (stack.made) send_slot(stack, index(static_cast<Activation>(i), place));
     stack.made = false;
   }
 }

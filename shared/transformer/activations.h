@@ -35,10 +35,14 @@ enum class Activation : std::uint8_t {
   expert_in,
   // expert_in and expert_weight: the rows that the rank's experts got, and the factor of each row's output
   expert_weight,
-  gate_up,  // [tokens or rows of experts, gate and up]
+  expert_gate_up,  // [rows of experts, gate and up]
+  expert_activated,
+  gate_up,  // of the dense MLP: [tokens, gate and up]
   activated,
+  shared_gate_up,  // of the shared MLP beside experts
+  shared_activated,
 };
-inline constexpr std::size_t kActivations = 19;
+inline constexpr std::size_t kActivations = 23;
 
 class Activations {
  public:
@@ -80,12 +84,16 @@ class Activations {
     bool made = false, fetched = false;  // by the layer at work
   };
 
+  // Which of the layers that keep `what` this one is, and how many there are on the stage.
+  StackIndex index(Activation what, const LayerPlace& place) const;
+  std::int64_t pieces(Activation what) const;
+
   bool on_host() const { return writer_.context().layout.host_activations && writer_.context().training; }
   BufferId stack(std::string_view name, DType dtype, std::int64_t numel);
   BufferId host_stack(std::string_view name, DType dtype, std::int64_t numel);
   Window slot(Stack& stack, std::string_view name, DType dtype, std::int64_t piece, std::int64_t pieces,
               StackIndex index);
-  void send(const Stack& stack, StackIndex index);
+  void send_slot(const Stack& stack, StackIndex index);
   void fetch(Stack& stack, StackIndex index);
 
   StepWriter& writer_;

@@ -70,10 +70,10 @@ void ExpertWriter::from_experts(const View& from, const View& to, const std::str
 
 void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const Window& experts,
                            const View& rows, const View& partial) {
-  const std::int64_t columns = context_.sizes.columns;
+  const std::int64_t columns = context_.sizes.expert_columns;
   const View logits = router_logits(place), route = routes(place);
   const View weights = writer_.working("route weights", DType::f32, route.numel()).dense(0, route.shape);
-  writer_.matmul(rows, context_.layer.router.transposed(layer), logits, "router");
+  writer_.matmul(rows, context_.layer[Mlp::experts].router.transposed(layer), logits, "router");
   writer_.kernel({RowOperation::route, {logits}, {weights, route}, {}}, "route");
 
   const Tokens in = expert_tokens(place);
@@ -82,8 +82,8 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
   to_experts(sent.rows, in.rows, "tokens");
   to_experts(sent.weights, in.weights, "weights");
 
-  const View gate_up = activations_.rows(A::gate_up, place, capacity(), 2 * columns),
-             activated = activations_.rows(A::activated, place, capacity(), columns),
+  const View gate_up = activations_.rows(A::expert_gate_up, place, capacity(), 2 * columns),
+             activated = activations_.rows(A::expert_activated, place, capacity(), columns),
              out = writer_.working_rows("expert out", capacity(), context_.hidden);
   for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
     writer_.matmul(rows_of(in.rows, first, count), context_.experts.gate_up(expert).transposed(experts),
@@ -105,12 +105,12 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
 void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const Window& experts,
                             const GradientPlace& layer_gradient, const GradientPlace& experts_gradient,
                             const View& rows, const View& d_out, const View& d_rows) {
-  const std::int64_t columns = context_.sizes.columns;
+  const std::int64_t columns = context_.sizes.expert_columns;
   const View route = routes(place), logits = router_logits(place);
   const Tokens in = expert_tokens(place);
-  const View gate_up = activations_.rows(A::gate_up, place, capacity(), 2 * columns),
-             activated = activations_.rows(A::activated, place, capacity(), columns);
-  if (!place.recomputed && !activations_.keeps(A::activated, place)) {
+  const View gate_up = activations_.rows(A::expert_gate_up, place, capacity(), 2 * columns),
+             activated = activations_.rows(A::expert_activated, place, capacity(), columns);
+  if (!place.recomputed && !activations_.keeps(A::expert_activated, place)) {
     writer_.kernel({RowOperation::gated_activation, {gate_up, in.weights}, {activated}, {}},
                    "activation again");
   }
@@ -155,7 +155,7 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   writer_.kernel({RowOperation::route_backward, {logits, route, back.weights}, {d_logits}, {}},
                  "route backward");
   // d_rows holds the experts' part by now, and the router's is added to it.
-  const Weight router = context_.layer.router;
+  const Weight router = context_.layer[Mlp::experts].router;
   writer_.weight_gradient(transposed(d_logits), rows, router, layer_gradient, "router, wgrad");
   writer_.matmul(d_logits, router.matrix(layer), d_rows, "router, dgrad", true);
 }

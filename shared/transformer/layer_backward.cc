@@ -11,7 +11,7 @@ void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
   }
   mlp(place, weights, gradients, dx);
   attention(place, weights.layer, gradients.layer, x, dx);
-  add_up_replicated(gradients.layer);
+  add_up_replicated(place, gradients.layer);
 }
 
 View LayerBackward::norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
@@ -37,32 +37,34 @@ void LayerBackward::close_region(const View& partial, const View& x, const Weigh
 
 void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
                         const View& dx) {
-  const Weight& norm = context_.layer.norm2;
+  const Weight& norm = layer(place).norm2;
   const View mid = activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden);
   const View d_out = writer_.gather_rows(dx, "d gathered", "gather d mlp");
   const View rows = norm_rows(A::norm2, place, mid, norm, weights.layer);
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
   const View d_rows = writer_.partial_rows(d_norm, "d partial");
-  if (context_.model.experts) {
+  if (place.mlp == Mlp::experts) {
     experts_.backward(place, weights.layer, weights.experts, gradients.layer, gradients.experts, rows, d_out,
                       d_rows);
-  } else {
-    dense_mlp(place, weights.layer, gradients.layer, rows, d_out, d_rows);
   }
+  if (context_.sizes.columns[place.mlp] > 0)
+    dense_mlp(place, weights.layer, gradients.layer, rows, d_out, d_rows);
   close_region(d_rows, mid, norm, weights.layer, gradients.layer, dx, "scatter d mlp");
 }
 
 void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                               const View& rows, const View& d_out, const View& d_rows) {
-  const LayerWeights& layer = context_.layer;
-  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns;
-  const View gate_ups = activations_.rows(A::gate_up, place, at_once, 2 * columns),
-             activateds = activations_.rows(A::activated, place, at_once, columns),
+  const LayerWeights& layer = this->layer(place);
+  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns[place.mlp];
+  const auto [of_gate_up, of_activated] = mlp_activations(place);
+  const View gate_ups = activations_.rows(of_gate_up, place, at_once, 2 * columns),
+             activateds = activations_.rows(of_activated, place, at_once, columns),
              d_activateds = writer_.working_rows("d activated", at_once, columns),
              d_gate_ups = writer_.working_rows("d gate_up", at_once, 2 * columns);
   // Where the layer was computed again, that of the last chunk alone is still there.
   const bool chunks = context_.layout.mlp_chunks > 1;
-  const bool activates = chunks || (!place.recomputed && !activations_.keeps(A::activated, place));
+  const bool activates = chunks || (!place.recomputed && !activations_.keeps(of_activated, place));
+  const bool adds = place.mlp == Mlp::experts;
   GradientPlace sums = gradients;
   for (const RowChunk& chunk : mlp_chunks(context_)) {
     const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk),
@@ -76,7 +78,7 @@ void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, co
     writer_.kernel({RowOperation::gated_activation_backward, {gate_up, d_activated}, {d_gate_up}, {}},
                    "activation backward");
     writer_.matmul(d_gate_up, layer.gate_up.matrix(weights), rows_of(d_rows, chunk.first, chunk.count),
-                   "gate, up, dgrad");
+                   "gate, up, dgrad", adds);
     writer_.weight_gradient(transposed(d_gate_up), in, layer.gate_up, sums, "gate, up, wgrad");
     sums.adds = true;  // to what the first chunk wrote
   }
@@ -86,7 +88,7 @@ void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, co
 
 void LayerBackward::attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                               const View& x, const View& dx) {
-  const LayerWeights& layer = context_.layer;
+  const LayerWeights& layer = this->layer(place);
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width;
   const View d_projected = writer_.gather_rows(dx, "d gathered", "gather d attention");
@@ -117,7 +119,7 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
 }
 
 View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients) {
-  const LayerWeights& layer = context_.layer;
+  const LayerWeights& layer = this->layer(place);
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width, qk_width = q_width + kv_width;
   const View dq = writer_.working_rows("d q", tokens, q_width),
@@ -147,12 +149,12 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
 
 // ---- gradients of replicated weights ----
 
-void LayerBackward::add_up_replicated(const GradientPlace& place) {
-  if (place.adds) return;  // the sums of all micro-batches are added up in the update
-  const Window& gradients = place.window;
-  const LayerWeights& layer = context_.layer;
+void LayerBackward::add_up_replicated(const LayerPlace& place, const GradientPlace& where) {
+  if (where.adds) return;  // the sums of all micro-batches are added up in the update
+  const Window& gradients = where.window;
+  const LayerWeights& layer = this->layer(place);
   const std::vector<Rank> tp = context_.groups.tp_group();
-  writer_.all_reduce("tp", tp, ReduceOp::sum, context_.summed_over_tp().flat(gradients), "tp",
+  writer_.all_reduce("tp", tp, ReduceOp::sum, context_.summed_over_tp(place.mlp).flat(gradients), "tp",
                      "add up d norms");
   if (context_.model.kv_heads >= context_.layout.tp) return;
   // Ranks that hold copies of one kv head have each the part of its gradient that came from their own query

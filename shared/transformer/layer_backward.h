@@ -30,6 +30,7 @@ class LayerBackward {
 
   void mlp(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
            const View& dx);
+  // Of the MLP that computes all rows; the shared one adds to the gradient that experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                  const View& rows, const View& d_out, const View& d_rows);
   void attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
@@ -43,7 +44,9 @@ class LayerBackward {
   void close_region(const View& partial, const View& x, const Weight& weight, const Window& weights,
                     const GradientPlace& gradients, const View& dx, const std::string& label);
   // Adds up, over the tp ranks, the gradients of weights that all of them hold.
-  void add_up_replicated(const GradientPlace& place);
+  void add_up_replicated(const LayerPlace& place, const GradientPlace& where);
+
+  const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.mlp]; }
 
   StepWriter& writer_;
   const StepContext& context_;

@@ -14,6 +14,11 @@ std::vector<RowChunk> mlp_chunks(const StepContext& context) {
   return chunks;
 }
 
+MlpActivations mlp_activations(const LayerPlace& place) {
+  if (place.mlp == Mlp::dense) return {Activation::gate_up, Activation::activated};
+  return {Activation::shared_gate_up, Activation::shared_activated};
+}
+
 View of_chunk(const View& rows, const RowChunk& chunk) { return rows_of(rows, 0, chunk.count); }
 
 void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, const View& x,
@@ -34,14 +39,14 @@ void LayerForward::close_region(const View& partial, const View& x, const View& 
 void LayerForward::attention(const LayerPlace& place, const Window& weights, const View& x, const View& mid) {
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width;
   const View norm = activations_.rows(A::norm1, place, context_.tokens_tp, context_.hidden);
-  writer_.kernel({RowOperation::rms_norm, {x, context_.layer.norm1.flat(weights)}, {norm}, {}},
+  writer_.kernel({RowOperation::rms_norm, {x, layer(place).norm1.flat(weights)}, {norm}, {}},
                  "attention norm");
   const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
   context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
   attend(place);
   const View out = activations_.rows(A::out, place, tokens, q_width),
              partial = writer_.partial_rows(mid, "partial");
-  writer_.matmul(out, context_.layer.out.transposed(weights), partial, "out projection");
+  writer_.matmul(out, layer(place).out.transposed(weights), partial, "out projection");
   close_region(partial, x, mid, "scatter attention");
 }
 
@@ -58,9 +63,9 @@ void LayerForward::project(const LayerPlace& place, const Window& weights, const
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width;
   const View qkv = writer_.working_rows("qkv", tokens, q_width + 2 * kv_width);
-  writer_.matmul(rows, context_.layer.qkv.transposed(weights), qkv, "qkv");
+  writer_.matmul(rows, layer(place).qkv.transposed(weights), qkv, "qkv");
   if (context_.model.qkv_bias) {
-    writer_.kernel({RowOperation::add_bias, {context_.layer.qkv_bias.flat(weights)}, {}, {qkv}}, "qkv bias");
+    writer_.kernel({RowOperation::add_bias, {layer(place).qkv_bias.flat(weights)}, {}, {qkv}}, "qkv bias");
   }
   const View q = activations_.rows(A::q, place, tokens, q_width);
   rotate(place, {qkv}, q);
@@ -68,7 +73,7 @@ void LayerForward::project(const LayerPlace& place, const Window& weights, const
 
 // The norms' backward pass needs q and k as they were before.
 void LayerForward::project_with_norms(const LayerPlace& place, const Window& weights, const View& rows) {
-  const LayerWeights& layer = context_.layer;
+  const LayerWeights& layer = this->layer(place);
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width, qk_width = q_width + kv_width;
   const View qk = activations_.rows(A::qk, place, tokens, qk_width),
@@ -110,32 +115,31 @@ void LayerForward::attend(const LayerPlace& place) {
 // ---- MLP ----
 
 void LayerForward::mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next) {
-  const LayerWeights& layer = context_.layer;
   const View norm = activations_.rows(A::norm2, place, context_.tokens_tp, context_.hidden);
-  writer_.kernel({RowOperation::rms_norm, {x, layer.norm2.flat(weights.layer)}, {norm}, {}}, "mlp norm");
+  writer_.kernel({RowOperation::rms_norm, {x, layer(place).norm2.flat(weights.layer)}, {norm}, {}},
+                 "mlp norm");
   const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
   const View partial = writer_.partial_rows(next, "partial");
-  if (context_.model.experts) {
-    experts_.forward(place, weights.layer, weights.experts, rows, partial);
-  } else {
-    dense_mlp(place, weights.layer, rows, partial);
-  }
+  if (place.mlp == Mlp::experts) experts_.forward(place, weights.layer, weights.experts, rows, partial);
+  if (context_.sizes.columns[place.mlp] > 0) dense_mlp(place, weights.layer, rows, partial);
   close_region(partial, x, next, "scatter mlp");
 }
 
 void LayerForward::dense_mlp(const LayerPlace& place, const Window& weights, const View& rows,
                              const View& partial) {
-  const LayerWeights& layer = context_.layer;
-  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns;
-  const View gate_ups = activations_.rows(A::gate_up, place, at_once, 2 * columns),
-             activateds = activations_.rows(A::activated, place, at_once, columns);
+  const LayerWeights& layer = this->layer(place);
+  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns[place.mlp];
+  const auto [of_gate_up, of_activated] = mlp_activations(place);
+  const View gate_ups = activations_.rows(of_gate_up, place, at_once, 2 * columns),
+             activateds = activations_.rows(of_activated, place, at_once, columns);
+  const bool adds = place.mlp == Mlp::experts;
   for (const RowChunk& chunk : mlp_chunks(context_)) {
     const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk);
     writer_.matmul(rows_of(rows, chunk.first, chunk.count), layer.gate_up.transposed(weights), gate_up,
                    "gate, up");
     writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation");
     writer_.matmul(activated, layer.down.transposed(weights), rows_of(partial, chunk.first, chunk.count),
-                   "down");
+                   "down", adds);
   }
 }
 

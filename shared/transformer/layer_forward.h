@@ -16,6 +16,12 @@ struct LayerPieces {
   Window layer, experts;  // `experts` has no meaning if the model has none
 };
 
+// Where an MLP that computes all rows keeps what is inside of it.
+struct MlpActivations {
+  Activation gate_up, activated;
+};
+MlpActivations mlp_activations(const LayerPlace& place);
+
 // Rows that a dense MLP computes at once: `count` of them from `first` on.
 struct RowChunk {
   std::int64_t first = 0, count = 0;
@@ -49,10 +55,12 @@ class LayerForward {
   void rotate(const LayerPlace& place, std::vector<View> products, const View& q);
   void attend(const LayerPlace& place);
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
+  // The MLP that computes all rows: the dense one, or the shared one, which adds to what experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const View& rows, const View& partial);
   // next = x + the sum of `partial` over the tp ranks.
   void close_region(const View& partial, const View& x, const View& next, const std::string& label);
 
+  const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.mlp]; }
   View k_rows(const LayerPlace&place), v_rows(const LayerPlace&place);
 
   StepWriter& writer_;

@@ -72,53 +72,93 @@ StackIndex reversed(StackIndex index, std::int64_t count) {
   return {index.first + (count - 1) * index.step, -index.step};
 }
 
-}  // namespace
+// Numbers the layers of a pass, among all and among those that are alike in something, pattern by pattern.
+class Numbers {
+ public:
+  explicit Numbers(const StageLayers& layers)
+      : mlps_(layers.mlps), before_(kLabels + layers.mlps.size()), in_body_(before_.size()) {}
 
-std::vector<LayerLoop> forward_loops(std::span<const int> kinds, const Recompute& recompute) {
-  std::vector<LayerLoop> loops;
-  std::int64_t layer = 0, kept = 0;
-  std::vector<std::int64_t> before(kinds.empty() ? 0
-                                                 : idx(1 + *std::max_element(kinds.begin(), kinds.end())));
-  for (const Pattern& pattern : patterns(kinds, recompute)) {
-    const auto size = static_cast<std::int64_t>(pattern.body.size());
-    const std::int64_t keeps = std::count_if(pattern.body.begin(), pattern.body.end(),
-                                             [](const Traits& traits) { return !traits.recomputed; });
-    const bool repeats = pattern.count > 1;
+  LayerLoop number(const Pattern& pattern) {
+    std::fill(in_body_.begin(), in_body_.end(), 0);
+    for (const Traits& traits : pattern.body)
+      for_each_label(traits, [&](std::size_t label) { ++in_body_[label]; });
     LayerLoop loop{pattern.count, {}};
-    const auto of_kind = [&](int kind, std::int64_t end) {
-      return std::count_if(pattern.body.begin(), pattern.body.begin() + end,
-                           [&](const Traits& traits) { return traits.kind == kind; });
-    };
-    std::int64_t kept_here = kept;
-    for (std::int64_t i = 0; i < size; ++i) {
-      const StackIndex index{layer + i, repeats ? size : 0};
-      const auto [kind, recomputed] = pattern.body[idx(i)];
-      const StackIndex among_its_kind{before[idx(kind)] + of_kind(kind, i),
-                                      repeats ? of_kind(kind, size) : 0};
-      loop.body.push_back({index, {kept_here, repeats ? keeps : 0}, among_its_kind, index, recomputed, kind});
-      if (!recomputed) ++kept_here;
+    std::vector<std::int64_t> next = before_;
+    for (const Traits& traits : pattern.body) {
+      const Mlp mlp = mlps_[idx(traits.kind)];
+      const auto index = [&](std::size_t label) {
+        return StackIndex{next[label], pattern.count > 1 ? in_body_[label] : 0};
+      };
+      loop.body.push_back({.layer = index(kAll),
+                           .kept = index(kKept),
+                           .of_kind = index(of_kind(traits.kind)),
+                           .of_mlp = index(of_mlp(mlp)),
+                           .kept_of_mlp = index(kept_of_mlp(mlp)),
+                           .turn = index(of_mlp(mlp)),
+                           .kind = traits.kind,
+                           .mlp = mlp,
+                           .recomputed = traits.recomputed});
+      for_each_label(traits, [&](std::size_t label) { ++next[label]; });
     }
-    layer += pattern.count * size, kept += pattern.count * keeps;
-    for (const Traits& traits : pattern.body) before[idx(traits.kind)] += pattern.count;
-    loops.push_back(std::move(loop));
+    for (std::size_t label = 0; label < before_.size(); ++label)
+      before_[label] += pattern.count * in_body_[label];
+    return loop;
   }
+
+  // How many layers with that MLP have been numbered.
+  std::int64_t layers(Mlp mlp) const { return before_[of_mlp(mlp)]; }
+
+ private:
+  static constexpr std::size_t kAll = 0, kKept = 1, kLabels = 6;
+  static std::size_t of_mlp(Mlp mlp) { return 2 + static_cast<std::size_t>(mlp); }
+  static std::size_t kept_of_mlp(Mlp mlp) { return 4 + static_cast<std::size_t>(mlp); }
+  static std::size_t of_kind(int kind) { return kLabels + idx(kind); }
+
+  template <class F>
+  void for_each_label(const Traits& traits, const F& f) const {
+    const Mlp mlp = mlps_[idx(traits.kind)];
+    f(kAll), f(of_mlp(mlp)), f(of_kind(traits.kind));
+    if (!traits.recomputed) f(kKept), f(kept_of_mlp(mlp));
+  }
+
+  std::span<const Mlp> mlps_;
+  std::vector<std::int64_t> before_, in_body_;  // layers with each label, before the pattern and in its body
+};
+
+std::vector<LayerLoop> loops_of(const StageLayers& layers, const Recompute& recompute, Numbers& numbers) {
+  std::vector<LayerLoop> loops;
+  for (const Pattern& pattern : patterns(layers.kinds, recompute)) loops.push_back(numbers.number(pattern));
   return loops;
 }
 
-std::vector<LayerLoop> backward_loops(std::span<const int> kinds, const Recompute& recompute) {
-  std::vector<LayerLoop> loops = forward_loops(kinds, recompute);
-  const auto layers = static_cast<std::int64_t>(kinds.size());
+}  // namespace
+
+std::vector<LayerLoop> forward_loops(const StageLayers& layers, const Recompute& recompute) {
+  Numbers numbers(layers);
+  return loops_of(layers, recompute, numbers);
+}
+
+std::vector<LayerLoop> backward_loops(const StageLayers& layers, const Recompute& recompute) {
+  Numbers numbers(layers);
+  std::vector<LayerLoop> loops = loops_of(layers, recompute, numbers);
   std::reverse(loops.begin(), loops.end());
   for (LayerLoop& loop : loops) {
     std::reverse(loop.body.begin(), loop.body.end());
     for (LayerPlace& place : loop.body) {
-      place.layer = reversed(place.layer, loop.count);
-      place.kept = reversed(place.kept, loop.count);
-      place.of_kind = reversed(place.of_kind, loop.count);
-      place.turn = {layers - 1 - place.layer.first, -place.layer.step};
+      for (StackIndex* index : {&place.layer, &place.kept, &place.of_kind, &place.of_mlp, &place.kept_of_mlp})
+        *index = reversed(*index, loop.count);
+      place.turn = {numbers.layers(place.mlp) - 1 - place.of_mlp.first, -place.of_mlp.step};
     }
   }
   return loops;
+}
+
+ByMlp<std::int64_t> layers_that_keep(const StageLayers& layers, const Recompute& recompute) {
+  ByMlp<std::int64_t> kept;
+  for (std::int64_t layer = 0; layer < static_cast<std::int64_t>(layers.kinds.size()); ++layer) {
+    if (!is_recomputed(layer, recompute)) ++kept[layers.mlp(layer)];
+  }
+  return kept;
 }
 
 std::int64_t layers_that_keep(std::int64_t layers, const Recompute& recompute) {

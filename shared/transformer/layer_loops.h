@@ -18,12 +18,15 @@ namespace cp {
 
 // One layer of a body. Each index advances with the iterations of the Repeat (see StackIndex).
 struct LayerPlace {
-  StackIndex layer;         // which layer of the stage
-  StackIndex kept;          // which among the layers that keep what the backward pass needs
-  StackIndex of_kind;       // which among the layers of its kind
-  StackIndex turn;          // how many layers this pass has visited before
+  StackIndex layer;        // which layer of the stage
+  StackIndex kept;         // which among the layers that keep what the backward pass needs
+  StackIndex of_kind;      // which among the layers of its kind
+  StackIndex of_mlp;       // which among the layers with its MLP
+  StackIndex kept_of_mlp;  // which among those of them that keep what the backward pass needs
+  StackIndex turn;         // how many layers with its MLP this pass has visited before
+  int kind = 0;            // of the model's kinds
+  Mlp mlp = Mlp::dense;
   bool recomputed = false;  // keeps only its input
-  int kind = 0;             // of the model's kinds
 
   StackIndex next_layer() const { return {layer.first + 1, layer.step}; }
 };
@@ -33,11 +36,19 @@ struct LayerLoop {
   std::vector<LayerPlace> body;
 };
 
-// Of the layers of a stage, whose kinds these are.
-std::vector<LayerLoop> forward_loops(std::span<const int> kinds, const Recompute& recompute);
+// The layers of a stage: the kind of each, and the MLP of each of the model's kinds.
+struct StageLayers {
+  std::span<const int> kinds;
+  std::span<const Mlp> mlps;
+
+  Mlp mlp(std::int64_t layer) const { return mlps[idx(kinds[idx(layer)])]; }
+};
+std::vector<LayerLoop> forward_loops(const StageLayers& layers, const Recompute& recompute);
 // From the last layer to the first.
-std::vector<LayerLoop> backward_loops(std::span<const int> kinds, const Recompute& recompute);
+std::vector<LayerLoop> backward_loops(const StageLayers& layers, const Recompute& recompute);
 // The number of layers that keep more than their input.
 std::int64_t layers_that_keep(std::int64_t layers, const Recompute& recompute);
+// The same of the layers with each MLP.
+ByMlp<std::int64_t> layers_that_keep(const StageLayers& layers, const Recompute& recompute);
 
 }  // namespace cp

@@ -46,11 +46,18 @@ std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const Parall
 std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const ParallelLayout& layout) {
   if (auto refusal = refuse_model(layout, {model.q_heads, model.kv_heads, std::nullopt})) return refusal;
   const int tp = layout.tp;
-  const std::int64_t columns = model.experts ? model.experts->intermediate : model.intermediate;
-  if (columns % tp != 0) {
+  const Experts experts = model.experts.value_or(Experts{});
+  const std::pair<const char*, std::int64_t> widths[] = {
+      {"intermediate_size", model.has(Mlp::dense) ? model.intermediate : 0},
+      {model.has(Mlp::dense) ? "moe_intermediate_size" : "intermediate_size", experts.intermediate},
+      {"the width of the shared experts", experts.shared}};
+  std::int64_t common = model.q_heads;
+  for (const auto& [name, columns] : widths) common = std::gcd(common, columns);
+  for (const auto& [name, columns] : widths) {
+    if (columns % tp == 0) continue;
     return LayoutRefusal{"tp does not divide the MLP",
-                         str("intermediate_size=", columns, " is not divisible by tp=", tp),
-                         str("use tp=", nearest_divisor(std::gcd(columns, model.q_heads), tp))};
+                         str(name, "=", columns, " is not divisible by tp=", tp),
+                         str("use tp=", nearest_divisor(common, tp))};
   }
   return std::nullopt;
 }

@@ -2,14 +2,42 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "shared/context_parallel/cores.h"
+#include "shared/transformer/layer_loops.h"
 #include "shared/transformer/sizes.h"
 
 namespace cp {
 namespace {
 
 constexpr std::int64_t kF32 = 4;
+
+// How many layers there are with each MLP, and how many of these keep more than their input.
+struct Layers {
+  ByMlp<std::int64_t> with, keeping;
+
+  std::int64_t count() const { return with[Mlp::dense] + with[Mlp::experts]; }
+  void add(const Layers& more) {
+    for (const Mlp mlp : kMlps) with[mlp] += more.with[mlp], keeping[mlp] += more.keeping[mlp];
+  }
+};
+
+// Layers first .. first + count - 1, which are a stage of their own.
+Layers layers_of(const Transformer& model, const ParallelLayout& layout, const std::vector<Mlp>& mlps,
+                 std::int64_t first, std::int64_t count) {
+  Layers layers;
+  if (model.order.empty()) {  // quickly, since a search asks for millions
+    layers.with[mlps.front()] = count;
+    layers.keeping[mlps.front()] = layers_that_keep(count, layout.recompute);
+    return layers;
+  }
+  const StageLayers stage{std::span(model.order).subspan(idx(first), idx(count)), mlps};
+  for (const int kind : stage.kinds) ++layers.with[mlps[idx(kind)]];
+  layers.keeping = layers_that_keep(stage, layout.recompute);
+  return layers;
+}
 
 class MemoryModel {
  public:
@@ -23,12 +51,13 @@ class MemoryModel {
         width_(size_bytes(workload.dtype)),
         training_(workload.phase == Phase::training) {}
 
-  // Of a pipeline rank with that many layers, and as many forward passes of a stage's layers in flight.
-  Memory of(int rank, std::int64_t layers, std::int64_t most_layers_of_a_stage) const {
+  // Of a pipeline rank with those layers, and as many forward passes of the larger of its stages in flight.
+  Memory of(int rank, const Layers& layers, const Layers& most_of_a_stage) const {
     const bool first = rank == 0, last = rank == layout_.pp - 1;
     Memory memory;
     add_parameters(memory, layers, first, last);
-    const LayerKept kept = kept_of_layer();
+    ByMlp<LayerKept> kept;
+    for (const Mlp mlp : kMlps) kept[mlp] = kept_of_layer(mlp);
     if (training_) {
       const std::int64_t stages = layout_.pp == 1 ? 1
                                                   : in_flight(rank, layout_.pp, layout_.virtual_stages,
@@ -36,12 +65,14 @@ class MemoryModel {
       memory.activations =
           layout_.host_activations
               ? slots_of_activations(layers, kept)
-              : stages * activations_of(layers_of_flight(layers, most_layers_of_a_stage), kept);
+              : stages * activations_of(layout_.virtual_stages == 1 ? layers : most_of_a_stage, kept);
       memory.activations += positions();
     } else {
       memory.kv_cache = cache_of_stage(rank);
     }
-    memory.working = working_of_layer(kept);
+    for (const Mlp mlp : kMlps) {
+      if (layers.with[mlp] > 0) memory.working = std::max(memory.working, working_of_layer(mlp, kept[mlp]));
+    }
     memory.attention = attention_workspace();
     if (last) memory.logits = logits();
     memory.communicators = rules_.communicator_bytes * groups();
@@ -60,16 +91,14 @@ class MemoryModel {
     std::int64_t all() const { return input + cheap + rest; }
   };
 
-  std::int64_t layers_of_flight(std::int64_t layers, std::int64_t most_of_a_stage) const {
-    return layout_.virtual_stages == 1 ? layers : most_of_a_stage;
-  }
-
-  void add_parameters(Memory& memory, std::int64_t layers, bool first, bool last) const {
+  void add_parameters(Memory& memory, const Layers& layers, bool first, bool last) const {
     const bool head_here = last && !model_.tied_embeddings,
                embedding_here = first || (last && model_.tied_embeddings);
     const std::int64_t ends = (embedding_here ? sizes_.embedding : 0) + (head_here ? sizes_.head : 0) +
                               (last ? sizes_.final_norm : 0);
-    const std::int64_t dense = layers * sizes_.dense_layer + ends, experts = layers * sizes_.expert_layer;
+    const std::int64_t experts = layers.with[Mlp::experts] * sizes_.expert_layer;
+    std::int64_t dense = ends, of_layer = 0;
+    for (const Mlp mlp : kMlps) dense += layers.with[mlp] * sizes_.layer[mlp];
     if (!training_) {
       memory.parameters =
           std::llround(static_cast<double>(dense + experts - ends) * rules_.served_layer_bytes) +
@@ -77,13 +106,15 @@ class MemoryModel {
       return;
     }
     const std::int64_t ranks = layout_.sharding_size();
-    add_shards(memory, dense, sizes_.dense_layer, ranks);
+    // Layers with experts and those without have slots of their own.
+    for (const Mlp mlp : kMlps) of_layer += layers.with[mlp] > 0 ? sizes_.layer[mlp] : 0;
+    add_shards(memory, dense, of_layer, ranks);
     // Where as many ranks share the experts as share the parameters, each expert is whole.
     if (experts > 0)
       add_shards(memory, experts, sizes_.expert_layer, std::max<std::int64_t>(1, ranks / layout_.ep));
   }
 
-  // Of `numel` parameters that `ranks` ranks share, `of_layer` of them in each layer.
+  // Of `numel` parameters that `ranks` ranks share, `of_layer` of them in each layer (or one of each kind).
   void add_shards(Memory& memory, std::int64_t numel, std::int64_t of_layer, std::int64_t ranks) const {
     const std::int64_t shard = ceil_div(numel, ranks), gradient = size_bytes(workload_.gradient_dtype);
     const Optimizer& optimizer = workload_.optimizer;
@@ -124,7 +155,7 @@ class MemoryModel {
            ((layout_.keeps_whole_parameters() ? 0 : 1) + (layout_.keeps_whole_gradients() ? 0 : 1));
   }
 
-  LayerKept kept_of_layer() const {
+  LayerKept kept_of_layer(Mlp mlp) const {
     const std::int64_t tokens = sizes_.tokens, shared = sizes_.tokens_tp * model_.hidden;
     const Strategy& strategy = layout_.strategy;
     const bool ulysses = layout_.cp > 1 && strategy.ulysses_degree > 1;
@@ -138,16 +169,25 @@ class MemoryModel {
     kept.rest += tokens * (sizes_.q_width / model_.head_dim) * kF32;  // lse
     if (model_.qk_norm)
       kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
-    if (model_.experts) {
-      kept.cheap += sizes_.expert_tokens * sizes_.columns * width_;
-      kept.rest += sizes_.expert_tokens * ((2 * sizes_.columns + model_.hidden) * width_ + kF32);
+    if (mlp == Mlp::experts) {
+      kept.cheap += sizes_.expert_tokens * sizes_.expert_columns * width_;
+      kept.rest += sizes_.expert_tokens * ((2 * sizes_.expert_columns + model_.hidden) * width_ + kF32);
       // What the router said, and which experts were chosen.
       kept.rest += tokens * (model_.experts->count * width_ + model_.experts->top_k * kF32);
-    } else if (layout_.mlp_chunks == 1) {
-      kept.cheap += tokens * sizes_.columns * width_;
-      kept.rest += tokens * 2 * sizes_.columns * width_;
+    }
+    if (layout_.mlp_chunks == 1) {
+      kept.cheap += tokens * sizes_.columns[mlp] * width_;
+      kept.rest += tokens * 2 * sizes_.columns[mlp] * width_;
     }
     return kept;
+  }
+
+  // Of what a layer keeps, what does not depend on its MLP.
+  std::int64_t kept_by_all() const {
+    LayerKept dense = kept_of_layer(Mlp::dense);
+    const std::int64_t columns = layout_.mlp_chunks == 1 ? sizes_.tokens * sizes_.columns[Mlp::dense] : 0;
+    dense.cheap -= columns * width_, dense.rest -= 2 * columns * width_;
+    return layout_.recompute.kind == Recompute::Kind::selective ? dense.rest : dense.cheap + dense.rest;
   }
 
   // With Ulysses a rank keeps its group's rows of the kv heads that its query heads use, at least one.
@@ -158,48 +198,50 @@ class MemoryModel {
     return ulysses * ceil_div(q_heads, heads_per_kv) * model_.head_dim;
   }
 
-  std::int64_t activations_of(std::int64_t layers, const LayerKept& kept) const {
-    switch (layout_.recompute.kind) {
-      case Recompute::Kind::none:
-        return layers * kept.all();
-      case Recompute::Kind::selective:
-        return layers * (kept.input + kept.rest);
-      case Recompute::Kind::full:
-        return layers * kept.input;
-      case Recompute::Kind::every: {
-        const std::int64_t recomputed = layers / layout_.recompute.every;
-        return recomputed * kept.input + (layers - recomputed) * kept.all();
-      }
+  std::int64_t activations_of(const Layers& layers, const ByMlp<LayerKept>& kept) const {
+    std::int64_t bytes = 0;
+    for (const Mlp mlp : kMlps) {
+      const LayerKept& of = kept[mlp];
+      const std::int64_t more =
+          layout_.recompute.kind == Recompute::Kind::selective ? of.rest : of.cheap + of.rest;
+      bytes += layers.with[mlp] * of.input + layers.keeping[mlp] * more;
     }
-    return 0;
+    return bytes;
   }
 
-  // In host memory: of two layers, which take turns.
-  std::int64_t slots_of_activations(std::int64_t layers, const LayerKept& kept) const {
+  // In host memory: of two layers, which take turns. Of what layers with one MLP alone have, there are two as
+  // well.
+  std::int64_t slots_of_activations(const Layers& layers, const ByMlp<LayerKept>& kept) const {
     // Two slots take turns; activations.h says why two are enough.
     constexpr std::int64_t kHeld = 2;
-    const Recompute& recompute = layout_.recompute;
-    const bool keeps_more = recompute.kind != Recompute::Kind::full &&
-                            (recompute.kind != Recompute::Kind::every || layers > layers / recompute.every);
-    const std::int64_t more =
-        recompute.kind == Recompute::Kind::selective ? kept.rest : kept.cheap + kept.rest;
-    return kHeld * (kept.input + (keeps_more ? more : 0));
+    std::int64_t bytes = 0;
+    for (const Mlp mlp : kMlps) {
+      if (layers.keeping[mlp] == 0) continue;
+      const LayerKept& of = kept[mlp];
+      const std::int64_t common = bytes == 0 ? 0 : kept_by_all();
+      bytes += (layout_.recompute.kind == Recompute::Kind::selective ? of.rest : of.cheap + of.rest) - common;
+    }
+    return kHeld * (sizes_.tokens_tp * model_.hidden * width_ + bytes);
   }
 
   // The layer at work: what it computes again, and the gradients on their way; forward, what it makes.
-  std::int64_t working_of_layer(const LayerKept& kept) const {
+  std::int64_t working_of_layer(Mlp of, const LayerKept& kept) const {
     const std::int64_t tokens = sizes_.tokens, hidden = model_.hidden;
-    const std::int64_t mlp_tokens = model_.experts ? sizes_.expert_tokens : tokens;
+    const bool experts = of == Mlp::experts;
+    // Rows times the width inside, of experts and of the MLP that computes all rows.
+    const auto inside = [&](std::int64_t rows) {
+      return (experts ? sizes_.expert_tokens * sizes_.expert_columns : 0) + rows * sizes_.columns[of];
+    };
     // Whole rows on both sides of a region, and their gradients.
     const std::int64_t gathered = layout_.row_ranks() > 1 ? (training_ ? 3 : 1) * tokens * hidden : 0;
     if (!training_) {
-      const std::int64_t mlp = mlp_tokens * 3 * sizes_.columns,
+      const std::int64_t mlp = 3 * inside(tokens),
                          attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
       return (std::max(mlp, attention) + 2 * sizes_.tokens_tp * hidden + gathered) * width_;
     }
     // Chunks make gate, up and their product again, beside the gradients of these.
-    const std::int64_t at_once = layout_.mlp_chunks > 1 ? 2 * sizes_.mlp_tokens : mlp_tokens;
-    const std::int64_t mlp = at_once * 3 * sizes_.columns + (model_.experts ? 2 * mlp_tokens * hidden : 0),
+    const std::int64_t at_once = layout_.mlp_chunks > 1 ? 2 * sizes_.mlp_tokens : tokens;
+    const std::int64_t mlp = 3 * inside(at_once) + (experts ? 2 * sizes_.expert_tokens * hidden : 0),
                        attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
     const std::int64_t backward =
         (std::max(mlp, attention) + tokens * hidden + gathered + 2 * sizes_.tokens_tp * hidden) * width_;
@@ -296,16 +338,32 @@ std::array<std::pair<std::string_view, std::int64_t>, 14> terms(const Memory& me
 Memory memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
                  const MemoryRules& rules) {
   const MemoryModel of(model, workload, layout, rules);
-  if (layout.pp == 1) return of.of(0, model.layers, model.layers);
-  const std::vector<std::int64_t> stages = stage_layers(model, layout);
-  const std::int64_t most = *std::max_element(stages.begin(), stages.end());
+  const std::vector<Mlp> mlps = mlps_of_kinds(model);
+  if (layout.pp == 1) {
+    const Layers all = layers_of(model, layout, mlps, 0, model.layers);
+    return of.of(0, all, all);
+  }
+  std::vector<Layers> stages;
+  std::int64_t first = 0;
+  for (const std::int64_t count : stage_layers(model, layout)) {
+    stages.push_back(layers_of(model, layout, mlps, first, count));
+    first += count;
+  }
   Memory result;
   // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
-  // has the head.
-  for (const int rank : {0, 1, layout.pp - 1}) {
-    std::int64_t layers = 0;
-    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk)
-      layers += stages[static_cast<std::size_t>(chunk * layout.pp + rank)];
+  // has the head. Where layers have different MLPs, any of them.
+  const bool alike = !model.has(Mlp::dense) || !model.has(Mlp::experts);
+  for (int rank = 0; rank < layout.pp; ++rank) {
+    if (alike && rank > 1 && rank < layout.pp - 1) continue;
+    Layers layers, most;
+    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
+      const Layers& stage = stages[idx(chunk * layout.pp + rank)];
+      layers.add(stage);
+      if (stage.count() > most.count()) most = stage;
+    }
+    if (alike)
+      most = *std::max_element(stages.begin(), stages.end(),
+                               [](const Layers& a, const Layers& b) { return a.count() < b.count(); });
     const Memory memory = of.of(rank, layers, most);
     if (memory.used() > result.used()) result = memory;
   }

@@ -38,6 +38,7 @@ bool require_count(std::string_view field, std::int64_t value, detail::Complaint
 
 void check_experts(const Experts& experts, detail::Complaints& complaints) {
   require_size("experts.intermediate", experts.intermediate, complaints);
+  require_size("experts.shared", experts.shared, complaints, 0);
   if (!require_count("experts.count", experts.count, complaints)) return;
   if (experts.top_k < 1 || experts.top_k > experts.count) {
     complaints.add(str("experts.top_k=", experts.top_k,
@@ -50,9 +51,12 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
   if (count == 0) complaints.add("kinds is empty; a model has at least one kind of layers");
   for (std::size_t i = 0; i < model.kinds.size(); ++i) {
     const std::string kind = count == 1 ? "" : str("kinds[", i, "].");
-    const auto& [window, chunk] = model.kinds[i];
+    const auto& [window, chunk, dense] = model.kinds[i];
     if (window) require_size(kind + "window", *window, complaints);
     if (chunk) require_size(kind + "chunk", *chunk, complaints);
+    if (dense && !model.experts)
+      complaints.add(kind +
+                     "dense sets layers apart from those with experts, and experts is unset; leave one out");
     for (std::size_t before = 0; before < i; ++before) {
       if (model.kinds[before] == model.kinds[i])
         complaints.add(str("kinds[", before, "] and kinds[", i, "] are equal; name a kind once"));
@@ -72,9 +76,9 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
 double estimated_parameters(const Transformer& model) {
   const auto f = [](std::int64_t value) { return static_cast<double>(value); };
   const double attention = f(model.hidden) * f(model.head_dim) * 2 * (f(model.q_heads) + f(model.kv_heads));
-  const double mlp =
-      3 * f(model.hidden) *
-      (model.experts ? f(model.experts->count) * f(model.experts->intermediate) : f(model.intermediate));
+  const Experts experts = model.experts.value_or(Experts{});
+  const double of_experts = f(experts.count) * f(experts.intermediate) + f(experts.shared),
+               mlp = 3 * f(model.hidden) * std::max(of_experts, f(model.intermediate));
   return f(model.layers) * (attention + mlp) + 2 * f(model.vocab) * f(model.hidden);
 }
 
@@ -91,7 +95,7 @@ void validate_model(const Transformer& model) {
                        "; use kv_heads in ", divisors_text(model.q_heads)));
   }
   require_size("head_dim", model.head_dim, complaints);
-  if (!model.experts) require_size("intermediate", model.intermediate, complaints);
+  if (model.has(Mlp::dense)) require_size("intermediate", model.intermediate, complaints);
   require_size("vocab", model.vocab, complaints);
   require_size("max_seq_len", model.max_seq_len, complaints, 0);
   check_kinds(model, complaints);
@@ -128,26 +132,45 @@ std::vector<std::int64_t> layers_of_kinds(const Transformer& model) {
   return layers_of_kinds(model, 0, model.layers);
 }
 
+bool Transformer::has(Mlp mlp) const {
+  return std::any_of(kinds.begin(), kinds.end(), [&](const LayerKind& kind) { return mlp_of(kind) == mlp; });
+}
+
+std::vector<Mlp> mlps_of_kinds(const Transformer& model) {
+  std::vector<Mlp> mlps;
+  for (const LayerKind& kind : model.kinds) mlps.push_back(model.mlp_of(kind));
+  return mlps;
+}
+
+ByMlp<std::int64_t> layers_of_mlps(const Transformer& model, const std::vector<std::int64_t>& of_kinds) {
+  ByMlp<std::int64_t> layers;
+  for (std::size_t kind = 0; kind < of_kinds.size(); ++kind)
+    layers[model.mlp_of(model.kinds[kind])] += of_kinds[kind];
+  return layers;
+}
+
 ParameterCounts parameter_counts(const Transformer& model) {
   ParameterCounts counts;
   const std::int64_t qkv = model.q_width() + 2 * model.kv_width();
   counts.embedding = model.vocab * model.hidden;
   counts.attention = model.hidden * (qkv + model.q_width()) + (model.qkv_bias ? qkv : 0);
   counts.norms = 2 * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
-  std::int64_t met_mlp = 0;
-  if (model.experts) {
+  std::int64_t not_met = 0;  // of one layer's experts by a token
+  if (model.has(Mlp::dense)) counts.mlp = 3 * model.hidden * model.intermediate;
+  if (model.has(Mlp::experts)) {
     const std::int64_t expert = 3 * model.hidden * model.experts->intermediate;
-    counts.mlp = model.experts->count * expert;
+    counts.experts = model.experts->count * expert;
+    counts.shared = 3 * model.hidden * model.experts->shared;
     counts.router = model.hidden * model.experts->count;
-    met_mlp = model.experts->top_k * expert;
-  } else {
-    counts.mlp = met_mlp = 3 * model.hidden * model.intermediate;
+    not_met = (model.experts->count - model.experts->top_k) * expert;
   }
   counts.final_norm = model.hidden;
   counts.head = model.tied_embeddings ? 0 : counts.embedding;
-  counts.total = counts.embedding + model.layers * counts.layer() + counts.final_norm + counts.head;
-  counts.active =
-      model.layers * (counts.layer() - counts.mlp + met_mlp) + counts.final_norm + counts.embedding;
+  const ByMlp<std::int64_t> layers = layers_of_mlps(model, layers_of_kinds(model));
+  std::int64_t of_layers = 0;
+  for (const Mlp mlp : kMlps) of_layers += layers[mlp] * counts.layer(mlp);
+  counts.total = counts.embedding + of_layers + counts.final_norm + counts.head;
+  counts.active = of_layers - layers[Mlp::experts] * not_met + counts.final_norm + counts.embedding;
   return counts;
 }
 
@@ -160,12 +183,13 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
       .add(model.max_seq_len);
   hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
   hasher.add(static_cast<std::int64_t>(model.kinds.size())).add_all(model.order);
-  for (const auto& [window, chunk] : model.kinds) {
+  for (const auto& [window, chunk, dense] : model.kinds) {
     hasher.add(window.has_value()).add(window.value_or(0)).add(chunk.has_value()).add(chunk.value_or(0));
+    hasher.add(dense);
   }
   hasher.add(model.experts.has_value());
   const Experts experts = model.experts.value_or(Experts{});
-  return hasher.add(experts.count).add(experts.top_k).add(experts.intermediate);
+  return hasher.add(experts.count).add(experts.top_k).add(experts.intermediate).add(experts.shared);
 }
 
 }  // namespace cp

@@ -54,18 +54,21 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
   const std::int64_t projections = hidden * (2 * sizes.q_width + 2 * sizes.kv_width),
                      biases = model.qkv_bias ? sizes.q_width + 2 * sizes.kv_width : 0,
                      norms = 2 * hidden + (model.qk_norm ? 2 * model.head_dim : 0);
-  sizes.dense_layer = projections + biases + norms;
-  if (model.experts) {
-    sizes.columns = model.experts->intermediate / tp;
+  if (model.has(Mlp::dense)) sizes.columns[Mlp::dense] = model.intermediate / tp;
+  std::int64_t router = 0;
+  if (model.has(Mlp::experts)) {
+    sizes.columns[Mlp::experts] = model.experts->shared / tp;
+    sizes.expert_columns = model.experts->intermediate / tp;
     sizes.experts = model.experts->count / layout.ep;
-    sizes.expert_layer = sizes.experts * 3 * hidden * sizes.columns;
-    sizes.dense_layer += hidden * model.experts->count;
+    sizes.expert_layer = sizes.experts * 3 * hidden * sizes.expert_columns;
+    router = hidden * model.experts->count;
     const double share = static_cast<double>(sizes.tokens * model.experts->top_k) / layout.ep;
     sizes.expert_tokens = layout.ep * static_cast<std::int64_t>(std::ceil(share * workload.expert_imbalance));
-  } else {
-    sizes.columns = model.intermediate / tp;
-    sizes.dense_layer += 3 * hidden * sizes.columns;
   }
+  for (const Mlp mlp : kMlps) {
+    if (model.has(mlp)) sizes.layer[mlp] = projections + biases + norms + 3 * hidden * sizes.columns[mlp];
+  }
+  sizes.layer[Mlp::experts] += router;
   sizes.embedding = sizes.vocab * hidden;
   sizes.head = model.tied_embeddings ? 0 : sizes.vocab * hidden;
   sizes.final_norm = hidden;

@@ -18,14 +18,18 @@ struct LocalSizes {
   std::int64_t mlp_tokens = 0;    // that a dense MLP takes at once
 
   std::int64_t q_width = 0, kv_width = 0;  // heads of one tp rank x head_dim
-  std::int64_t columns = 0;                // of the MLP (dense, or one expert's) on one tp rank
-  std::int64_t vocab = 0;                  // on one tp rank: ceil(vocab / tp)
-  std::int64_t experts = 0;                // on one ep rank; 0 if the model has none
-  std::int64_t expert_tokens = 0;          // rows that all experts of a rank compute together: their capacity
+  // On one tp rank: of the MLP that a layer computes all rows with, the dense one, or the shared one beside
+  // experts. 0: there is none.
+  ByMlp<std::int64_t> columns;
+  std::int64_t vocab = 0;           // on one tp rank: ceil(vocab / tp)
+  std::int64_t experts = 0;         // of a layer on one ep rank; 0 if the model has none
+  std::int64_t expert_columns = 0;  // of one expert on one tp rank
+  std::int64_t expert_tokens = 0;   // rows that all experts of a rank compute together: their capacity
 
   // Parameters of one tp (and ep) rank before data parallelism shards them.
-  std::int64_t dense_layer = 0, expert_layer = 0, embedding = 0, head = 0, final_norm = 0;
-  std::int64_t layer() const { return dense_layer + expert_layer; }
+  ByMlp<std::int64_t> layer;      // without the experts, which other ranks share
+  std::int64_t expert_layer = 0;  // the experts of one layer
+  std::int64_t embedding = 0, head = 0, final_norm = 0;
 };
 LocalSizes local_sizes(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
 

@@ -22,7 +22,8 @@ class PartWriter {
       if (unit.sharded.numel == 0) return nullptr;
       return std::make_unique<UnshardWriter>(writer_.builder(), context.self, unit.sharded);
     };
-    layers_ = open(units_.layers), experts_ = open(units_.experts);
+    for (const Mlp mlp : kMlps) layers_[mlp] = open(units_.layers[mlp]);
+    experts_ = open(units_.experts);
     embedding_ = open(units_.embedding), head_ = open(units_.head);
   }
 
@@ -128,31 +129,35 @@ class PartWriter {
   }
 
   LayerPieces unshard(const LayerPlace& place) {
-    LayerPieces pieces{layers_->unshard(place.layer, place.turn), {}};
-    if (experts_) pieces.experts = experts_->unshard(place.layer, place.turn);
+    LayerPieces pieces{layers_[place.mlp]->unshard(place.of_mlp, place.turn), {}};
+    if (has_experts(place)) pieces.experts = experts_->unshard(place.of_mlp, place.turn);
     return pieces;
   }
+  bool has_experts(const LayerPlace& place) const { return place.mlp == Mlp::experts; }
 
   void layers_forward(Activations& activations, KvCache* cache) {
     LayerForward forward(writer_, activations, cache);
-    for_each_layer(forward_loops(context_.kinds, context_.layout.recompute), [&](const LayerPlace& place) {
-      const LayerPieces weights = unshard(place);
-      forward.write(place, weights, activations.x(place.layer), activations.x(place.next_layer()));
-      activations.send(place);
-    });
+    for_each_layer(
+        forward_loops(context_.stage_layers(), context_.layout.recompute), [&](const LayerPlace& place) {
+          const LayerPieces weights = unshard(place);
+          forward.write(place, weights, activations.x(place.layer), activations.x(place.next_layer()));
+          activations.send(place);
+        });
   }
 
   void layers_backward(Activations& activations, const View& dx) {
     LayerBackward backward(writer_, activations);
-    for_each_layer(backward_loops(context_.kinds, context_.layout.recompute), [&](const LayerPlace& place) {
-      const LayerPieces weights = unshard(place);
-      LayerGradients gradients{layers_->gradient(place.layer, place.turn), {}};
-      if (experts_) gradients.experts = experts_->gradient(place.layer, place.turn);
-      activations.begin_fetching(place);
-      backward.write(place, weights, gradients, activations.x(place.layer), dx);
-      layers_->reduce(place.layer, place.turn);
-      if (experts_) experts_->reduce(place.layer, place.turn);
-    });
+    for_each_layer(backward_loops(context_.stage_layers(), context_.layout.recompute),
+                   [&](const LayerPlace& place) {
+                     const LayerPieces weights = unshard(place);
+                     UnshardWriter& layers = *layers_[place.mlp];
+                     LayerGradients gradients{layers.gradient(place.of_mlp, place.turn), {}};
+                     if (has_experts(place)) gradients.experts = experts_->gradient(place.of_mlp, place.turn);
+                     activations.begin_fetching(place);
+                     backward.write(place, weights, gradients, activations.x(place.layer), dx);
+                     layers.reduce(place.of_mlp, place.turn);
+                     if (has_experts(place)) experts_->reduce(place.of_mlp, place.turn);
+                   });
   }
 
   // ---- the ends ----
@@ -196,7 +201,8 @@ class PartWriter {
   const StepContext& context_;
   StepWriter writer_;
   StepUnits units_;
-  std::unique_ptr<UnshardWriter> layers_, experts_, embedding_, head_;
+  ByMlp<std::unique_ptr<UnshardWriter>> layers_;
+  std::unique_ptr<UnshardWriter> experts_, embedding_, head_;
   std::optional<Window> table_;
 };
 

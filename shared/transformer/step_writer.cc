@@ -45,15 +45,18 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       sizes(local_sizes(model, workload, layout)),
       attention(attention_requests(asked, groups, workload.phase == Phase::training)),
       kinds(kinds_of_stage(model, layout, stage_number)),
+      mlps(mlps_of_kinds(model)),
       layers(static_cast<std::int64_t>(kinds.size())),
       first_stage(stage == 0),
       last_stage(stage == layout.pp * layout.virtual_stages - 1),
       training(workload.phase == Phase::training),
       hidden(model.hidden),
-      layer(model, sizes),
       experts(model, sizes),
       head(model, sizes, owns_table(asked)),
       embedding{0, sizes.vocab, model.hidden} {
+  for (const int kind : kinds) ++layers_with[mlps[idx(kind)]];
+  layers_that_keep = cp::layers_that_keep(stage_layers(), layout.recompute);
+  for (const Mlp mlp : kMlps) layer[mlp] = LayerWeights(model, sizes, mlp);
   // Layers of all kinds have their rows at one home: refuse() sees to that.
   const AttentionSharding sharding(attention.front().problem, layout.cp, strategy());
   new_rows = sharding.home_q(groups.cp()).num_rows();
@@ -96,7 +99,9 @@ StepWriter::StepWriter(const StepContext& context)
 
 Window StepWriter::working(std::string_view name, DType dtype, std::int64_t numel, std::string_view term) {
   for (const auto& [known, buffer] : working_) {
-    if (known == name) return {buffer, 0, {}};
+    if (known != name) continue;
+    builder_.grow(buffer, numel);  // layers of another kind may need more
+    return {buffer, 0, {}};
   }
   const BufferId buffer = builder_.temporary(str(term, "/", name), dtype, numel);
   working_.emplace_back(name, buffer);

@@ -17,6 +17,7 @@
 #include "shared/fully_shard/stack.h"
 #include "shared/fully_shard/unshard_writer.h"
 #include "shared/plan/builder.h"
+#include "shared/transformer/layer_loops.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/step_plan.h"
 #include "shared/transformer/weights.h"
@@ -37,9 +38,11 @@ struct StepContext {
   AttentionPlanCache& attention_plans;
   RankGroups groups;
   LocalSizes sizes;
-  std::vector<AttentionRequest> attention;  // of each of the model's kinds of layers
-  std::vector<int> kinds;                   // of the layers of the stage
-  std::int64_t layers = 0;                  // of the stage
+  std::vector<AttentionRequest> attention;            // of each of the model's kinds of layers
+  std::vector<int> kinds;                             // of the layers of the stage
+  std::vector<Mlp> mlps;                              // of the model's kinds of layers
+  std::int64_t layers = 0;                            // of the stage
+  ByMlp<std::int64_t> layers_with, layers_that_keep;  // of the stage; the latter keep more than their input
   bool first_stage, last_stage, training;
 
   std::int64_t hidden = 0;
@@ -56,12 +59,14 @@ struct StepContext {
   // at the end of LayerWeights::replicated. With sequence parallelism these are all: each rank's norms see a
   // part of the rows. Without it every rank's norms see all rows and have the whole gradient; the norms of q
   // and k, and the router, still see a rank's own columns only.
-  Weight summed_over_tp() const {
-    const std::int64_t begin = layout.row_ranks() > 1 ? 0 : layer.norm2.end();
-    return {begin, 1, layer.replicated - begin};
+  Weight summed_over_tp(Mlp mlp) const {
+    const LayerWeights& weights = layer[mlp];
+    const std::int64_t begin = layout.row_ranks() > 1 ? 0 : weights.norm2.end();
+    return {begin, 1, weights.replicated - begin};
   }
+  StageLayers stage_layers() const { return {kinds, mlps}; }
 
-  LayerWeights layer;
+  ByMlp<LayerWeights> layer;
   ExpertWeights experts;
   HeadWeights head;
   Weight embedding;
@@ -77,7 +82,8 @@ class StepWriter {
   DType dtype() const { return context_.workload.dtype; }
   bool splits_rows() const { return context_.layout.row_ranks() > 1; }
 
-  // The working buffer `name`, made on first use. begin_pass() makes the next pass use buffers of its own.
+  // The working buffer `name`, as large as its largest use. begin_pass() makes the next pass use buffers of
+  // its own.
   Window working(std::string_view name, DType dtype, std::int64_t numel, std::string_view term = "working");
   View working_rows(std::string_view name, std::int64_t rows, std::int64_t width) {
     return working(name, dtype(), rows * width).dense(0, {rows, width});

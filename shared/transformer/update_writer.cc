@@ -48,8 +48,13 @@ StepUnits::StepUnits(const StepContext& context) {
   };
   // With stages, the last one has a table of its own for the head, even if it is tied: the head's unit.
   const bool table = context.first_stage || (context.last_stage && layout.pp == 1);
-  layers = unit("layers", context.layer.numel, context.layers, false);
-  experts = unit("experts", context.model.experts ? context.experts.numel : 0, context.layers, true);
+  const auto& with = context.layers_with;
+  const bool both = context.model.has(Mlp::dense) && context.model.has(Mlp::experts);
+  for (const Mlp mlp : kMlps) {
+    const char* name = both && mlp == Mlp::dense ? "dense_layers" : "layers";
+    layers[mlp] = unit(name, with[mlp] > 0 ? context.layer[mlp].numel : 0, with[mlp], false);
+  }
+  experts = unit("experts", with[Mlp::experts] > 0 ? context.experts.numel : 0, with[Mlp::experts], true);
   embedding = unit("embedding", table ? context.embedding.numel() : 0, 1, false);
   head = unit("head", context.last_stage ? context.head.numel : 0, 1, false);
 }
@@ -63,7 +68,7 @@ bool StepUnits::completes_gradients(const StepContext& context, const StepUnit& 
 
 std::vector<const StepUnit*> StepUnits::present() const {
   std::vector<const StepUnit*> units;
-  for (const StepUnit* unit : {&layers, &experts, &embedding, &head}) {
+  for (const StepUnit* unit : {&layers[Mlp::dense], &layers[Mlp::experts], &experts, &embedding, &head}) {
     if (unit->sharded.numel > 0) units.push_back(unit);
   }
   return units;
@@ -97,11 +102,17 @@ BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
 }
 
 void UpdateWriter::add_up_replicated() {
-  if (!units_.layers.sharded.adds_gradients() || context_.layout.tp == 1) return;
-  const LayerWeights& layer = context_.layer;
-  const Weight summed = context_.summed_over_tp();
-  if (summed.numel() > 0)
-    add_up_pieces("tp", context_.groups.tp_group(), summed.begin, summed.numel(), "norms");
+  if (context_.layout.tp == 1 || !units_.head.sharded.adds_gradients()) return;
+  const auto for_each_unit = [&](const auto& add_up) {
+    for (const Mlp mlp : kMlps) {
+      if (units_.layers[mlp].sharded.numel > 0) add_up(mlp, context_.layer[mlp]);
+    }
+  };
+  for_each_unit([&](Mlp mlp, const LayerWeights&) {
+    const Weight summed = context_.summed_over_tp(mlp);
+    if (summed.numel() > 0)
+      add_up_pieces(mlp, "tp", context_.groups.tp_group(), summed.begin, summed.numel(), "norms");
+  });
   if (context_.last_stage && writer_.splits_rows()) {
     writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum,
                        context_.head.norm.flat({whole_gradients(units_.head), 0, {}}), "tp",
@@ -110,17 +121,19 @@ void UpdateWriter::add_up_replicated() {
   if (context_.model.kv_heads >= context_.layout.tp) return;
   const std::vector<Rank> sharing = context_.groups.tp_group_of_kv_head(context_.model.kv_heads);
   const std::int64_t q_width = context_.sizes.q_width, kv_width = context_.sizes.kv_width;
-  const Weight kv = layer.qkv.part(q_width, 2 * kv_width);
-  add_up_pieces("tp_kv", sharing, kv.begin, kv.numel(), "k, v weights");
-  if (context_.model.qkv_bias) {
-    add_up_pieces("tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
-  }
+  for_each_unit([&](Mlp mlp, const LayerWeights& layer) {
+    const Weight kv = layer.qkv.part(q_width, 2 * kv_width);
+    add_up_pieces(mlp, "tp_kv", sharing, kv.begin, kv.numel(), "k, v weights");
+    if (!context_.model.qkv_bias) return;
+    add_up_pieces(mlp, "tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
+  });
 }
 
-void UpdateWriter::add_up_pieces(const std::string& group, const std::vector<Rank>& ranks, std::int64_t begin,
-                                 std::int64_t numel, const std::string& label) {
-  const ShardedUnit& layers = units_.layers.sharded;
-  const View pieces{whole_gradients(units_.layers), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
+void UpdateWriter::add_up_pieces(Mlp mlp, const std::string& group, const std::vector<Rank>& ranks,
+                                 std::int64_t begin, std::int64_t numel, const std::string& label) {
+  const ShardedUnit& layers = units_.layers[mlp].sharded;
+  const View pieces{
+      whole_gradients(units_.layers[mlp]), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
   // One AllReduce for all layers: the norms of one layer are a few thousand elements, whose own AllReduce
   // would be nearly all latency.
   const View packed = writer_.working(label, layers.gradient_dtype, pieces.numel()).dense(0, pieces.shape);
@@ -178,7 +191,7 @@ void UpdateWriter::take_norm(const std::vector<View>& gradients) {
   const auto add_up = [&](const char* name, const std::vector<Rank>& ranks) {
     writer_.all_reduce(name, ranks, ReduceOp::sum, norm_, "norm", str("norm over ", name));
   };
-  add_up("norm_shards", units_.layers.sharded.ranks);
+  add_up("norm_shards", units_.head.sharded.ranks);
   add_up("norm_tp", context_.groups.tp_group());
   add_up("norm_pp", context_.groups.pp_group());
   if (!context_.workload.optimizer.offload) return;

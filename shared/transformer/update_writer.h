@@ -29,9 +29,11 @@ struct StepUnit {
   std::string replica_group;
 };
 // The units of a stage: "layers", "experts", "embedding", and "head" (the final norm, and the head's table
-// unless it is the embedding's). A unit that the stage lacks has numel 0.
+// unless it is the embedding's). In a model of both kinds of MLP, layers without experts are "dense_layers",
+// since pieces of one unit are equally large. A unit that the stage lacks has numel 0.
 struct StepUnits {
-  StepUnit layers, experts, embedding, head;
+  ByMlp<StepUnit> layers;
+  StepUnit experts, embedding, head;
 
   explicit StepUnits(const StepContext& context);
   // Whether the backward pass itself completes the gradients of the step, so that it can send them to the
@@ -52,8 +54,9 @@ class UpdateWriter {
   // Adds up, over the tp ranks, the gradients of weights that all of them hold, if the backward pass has
   // added its products to the gradients of the step directly.
   void add_up_replicated();
-  // Adds up the same piece of every layer's gradients over `ranks`, packed into one AllReduce.
-  void add_up_pieces(const std::string& group, const std::vector<Rank>& ranks, std::int64_t begin,
+  // Adds up the same piece of the gradients of every layer with that MLP over `ranks`, packed into one
+  // AllReduce.
+  void add_up_pieces(Mlp mlp, const std::string& group, const std::vector<Rank>& ranks, std::int64_t begin,
                      std::int64_t numel, const std::string& label);
   // Adds up the gradients of a tied table, which both the first and the last stage hold.
   void add_up_tied_tables();

@@ -20,25 +20,24 @@ class Placing {
 
 }  // namespace
 
-LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes) {
+LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, Mlp mlp) {
   const std::int64_t hidden = model.hidden, qkv_width = sizes.q_width + 2 * sizes.kv_width;
   Placing placing;
   norm1 = placing.vector(hidden), norm2 = placing.vector(hidden);
   q_norm = placing.vector(model.qk_norm ? model.head_dim : 0);
   k_norm = placing.vector(model.qk_norm ? model.head_dim : 0);
-  router = placing.matrix(model.experts ? model.experts->count : 0, hidden);
+  router = placing.matrix(mlp == Mlp::experts ? model.experts->count : 0, hidden);
   replicated = placing.end();
   qkv = placing.matrix(qkv_width, hidden);
   qkv_bias = placing.vector(model.qkv_bias ? qkv_width : 0);
   out = placing.matrix(hidden, sizes.q_width);
-  const std::int64_t columns = model.experts ? 0 : sizes.columns;
-  gate_up = placing.matrix(2 * columns, hidden);
-  down = placing.matrix(hidden, columns);
+  gate_up = placing.matrix(2 * sizes.columns[mlp], hidden);
+  down = placing.matrix(hidden, sizes.columns[mlp]);
   numel = placing.end();
 }
 
 ExpertWeights::ExpertWeights(const Transformer& model, const LocalSizes& sizes)
-    : hidden_(model.hidden), columns_(sizes.columns) {
+    : hidden_(model.hidden), columns_(sizes.expert_columns) {
   Placing placing;
   gate_up_ = placing.matrix(sizes.experts * 2 * columns_, hidden_);
   down_ = placing.matrix(sizes.experts * hidden_, columns_);

@@ -30,12 +30,16 @@ struct Weight {
   }
 };
 
+// Of a layer with that MLP.
 struct LayerWeights {
-  LayerWeights(const Transformer& model, const LocalSizes& sizes);
+  LayerWeights() = default;
+  LayerWeights(const Transformer& model, const LocalSizes& sizes, Mlp mlp);
 
   Weight norm1, norm2, q_norm, k_norm, router;  // a vector is one row; one that the model lacks is empty
   std::int64_t replicated = 0;                  // elements before this one are equal on all tp ranks
-  Weight qkv, qkv_bias, out, gate_up, down;     // qkv: the rows of q, then k, then v; gate_up: gate, then up
+  Weight qkv, qkv_bias, out;                    // qkv: the rows of q, then k, then v
+  // Of the dense MLP, or of the shared one beside experts; gate_up: gate, then up.
+  Weight gate_up, down;
   std::int64_t numel = 0;
 };
 

@@ -39,6 +39,10 @@ class ModelDraw {
     step_.set_experts(4);
     step_.set_top_k(numbers_.in(1, 2));
     step_.set_expert_intermediate(64);
+    if (swarm_.take(numbers_, "shared_expert")) step_.set_shared_expert(numbers_.of({32, 96}));
+    // Some layers without, at the beginning or in turn.
+    if (step_.kinds_size() > 0 && swarm_.take(numbers_, "dense_layers"))
+      step_.mutable_kinds(0)->set_dense(true);
   }
 
   void choose_kinds() {

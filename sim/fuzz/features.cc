@@ -77,7 +77,8 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"dp_shard", {"1", "more"}},
                        {"dp_replicate", {"1", "more"}},
                        {"recompute", {"none", "selective", "full", "every"}},
-                       {"experts", {"no", "yes"}},
+                       {"experts", {"no", "yes", "with a shared one"}},
+                       {"dense layers", {"no", "yes"}},
                        {"window", {"no", "yes"}},
                        {"kinds of layers", {"1", "several"}},
                        {"tied", {"no", "yes"}},
@@ -251,7 +252,10 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   answers.add("cp", cp == "1" || cp == "2" || cp == "3" ? cp : "more");
   const std::string recompute = degree("recompute");
   answers.add("recompute", recompute == "1" ? "none" : recompute.starts_with("every") ? "every" : recompute);
-  answers.add("experts", job.experts() > 0 ? "yes" : "no");
+  answers.add("experts", job.shared_expert() > 0 ? "with a shared one" : job.experts() > 0 ? "yes" : "no");
+  const bool dense =
+      std::any_of(job.kinds().begin(), job.kinds().end(), [](const auto& kind) { return kind.dense(); });
+  answers.add("dense layers", dense ? "yes" : "no");
   answers.add("window", job.has_window() ? "yes" : "no");
   answers.add("kinds of layers", job.kinds_size() > 1 ? "several" : "1");
   answers.add("tied", job.tied_embeddings() ? "yes" : "no");

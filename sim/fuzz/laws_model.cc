@@ -250,7 +250,8 @@ void check_unsharded(const StepRequest& request, const Plan& micro_batch, const 
   for (const Buffer& buffer : micro_batch.buffers) {
     // Whole pieces that stay are the caller's, and counted as gathered.
     if (buffer.kind == BufferKind::temporary &&
-        (buffer.name.starts_with("unsharded/layers") || buffer.name.starts_with("unsharded/experts")))
+        (buffer.name.starts_with("unsharded/layers") || buffer.name.starts_with("unsharded/dense_layers") ||
+         buffer.name.starts_with("unsharded/experts")))
       declared += buffer.bytes();
   }
   const Memory memory = memory_of(request.model, request.workload, request.layout, {});

@@ -368,11 +368,12 @@ class Simpler {
         next.mutable_model()->set_layout(join(fewer, ","));
       });
     }
-    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "window", "kinds", "optimizer", "gradient_dtype",
-                   "kv_dtype", "dtype"});
+    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "window", "kinds", "shared_expert", "optimizer",
+                   "gradient_dtype", "kv_dtype", "dtype"});
     with([](proto::FuzzCase& next) {
       next.mutable_model()->clear_experts(), next.mutable_model()->clear_top_k(),
-          next.mutable_model()->clear_expert_intermediate();
+          next.mutable_model()->clear_expert_intermediate(), next.mutable_model()->clear_shared_expert();
+      for (auto& kind : *next.mutable_model()->mutable_kinds()) kind.clear_dense();
     });
     for (const char* field : {"layers", "seq_len", "global_batch", "hidden", "q_heads", "kv_heads",
                               "head_dim", "intermediate", "vocab"})

@@ -28,7 +28,8 @@ Transformer model_of(const proto::ModelStep& step) {
   model.tied_embeddings = step.tied_embeddings(), model.qkv_bias = step.qkv_bias(),
   model.qk_norm = step.qk_norm();
   if (step.has_window()) model.kinds.front().window = step.window();
-  if (step.experts() > 0) model.experts = Experts{step.experts(), step.top_k(), step.expert_intermediate()};
+  if (step.experts() > 0)
+    model.experts = Experts{step.experts(), step.top_k(), step.expert_intermediate(), step.shared_expert()};
   validate_model(model);  // the number of layers, above all
   if (!step.kinds().empty()) {
     std::vector<LayerKind> layers;
@@ -37,6 +38,7 @@ Transformer model_of(const proto::ModelStep& step) {
       LayerKind& own = layers.emplace_back();
       if (kind.has_window()) own.window = kind.window();
       if (kind.has_chunk()) own.chunk = kind.chunk();
+      own.dense = kind.dense();
     }
     set_layers(model, layers);
   }

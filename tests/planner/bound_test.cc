@@ -48,17 +48,18 @@ void pick_and_check(const PlanQuestion& question) {
 
 RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   PlanQuestion question = testing::small_question(16, pick("seq_len", rc::gen::element(4096, 5001, 65536)));
+  if (pick("whether question.model.experts", rc::gen::arbitrary<bool>()))
+    question.model.experts = Experts{4, 2, 512, pick("shared", rc::gen::element<std::int64_t>(0, 0, 384))};
   if (pick("whether question.model.window", rc::gen::arbitrary<bool>())) {
     const std::vector<LayerKind> all[] = {
         {{1000, {}}}, {{{}, {}}, {1000, {}}}, {{300, {}}, {{}, 2000}, {{}, {}}}};
-    const std::vector<LayerKind>& in_turn = all[pick("which kinds", rc::gen::inRange(0, 3))];
+    std::vector<LayerKind> in_turn = all[pick("which kinds", rc::gen::inRange(0, 3))];
+    if (question.model.experts) in_turn.front().dense = pick("dense", rc::gen::arbitrary<bool>());
     std::vector<LayerKind> layers;
     for (std::int64_t layer = 0; layer < question.model.layers; ++layer)
       layers.push_back(in_turn[idx(layer) % in_turn.size()]);
     set_layers(question.model, layers);
   }
-  if (pick("whether question.model.experts", rc::gen::arbitrary<bool>()))
-    question.model.experts = Experts{4, 2, 512};
   pick_and_check(question);
 }
 

@@ -84,6 +84,9 @@ std::vector<Golden> goldens() {
   return {
       {"megatron_ring", Framework::megatron, ring},
       {"megatron_stages", Framework::megatron, stages},
+      {"megatron_experts",
+       Framework::megatron,
+       {"llama-4-maverick", "tp=8,dp_shard=8,ep=8", training(8192, 64)}},
       {"torchtitan_ring", Framework::torchtitan, ring},
       {"torchtitan_stages",
        Framework::torchtitan,

@@ -52,6 +52,18 @@ TEST(ModelFlops, OfExpertsThoseThatATokenGoesTo) {
             6 * 10 * (2 * (2 * 64 * 64 + 2 * 64 * 32 + 2.0 * 3 * 64 * 48 + 64 * 8) + 64 * 100));
 }
 
+// One layer is dense, 96 wide; in the other one a token goes to two experts and the shared one.
+TEST(ModelFlops, OfDenseLayersAndSharedExpertsAllTokens) {
+  Workload workload;
+  workload.seq_len = 10;
+  Transformer model = two_layers();
+  model.intermediate = 96, model.experts = Experts{8, 2, 48, 40};
+  set_layers(model, {{{}, {}, true}, {}});
+  const double attention = 2 * 64 * 64 + 2 * 64 * 32;
+  EXPECT_EQ(model_flops(model, workload).products,
+            6 * 10 * (2 * attention + 3 * 64 * 96 + 3 * 64 * (2 * 48 + 40) + 64 * 8 + 64 * 100));
+}
+
 RC_GTEST_PROP(ModelFlops, PairsAreThoseOfTheMask, ()) {
   Transformer model = two_layers();
   Workload workload;

@@ -36,8 +36,12 @@ std::vector<std::string> text_of(const std::vector<LayerLoop>& loops) {
   return texts;
 }
 
+// Of three kinds, of which the second one has experts.
+const std::vector<Mlp> kOfKinds = {Mlp::dense, Mlp::experts, Mlp::dense};
+
 std::vector<std::string> forward(const std::string& letters, Recompute recompute = {}) {
-  return text_of(forward_loops(kinds_of(letters), recompute));
+  const std::vector<int> kinds = kinds_of(letters);
+  return text_of(forward_loops({kinds, kOfKinds}, recompute));
 }
 
 constexpr Recompute kFull{Recompute::Kind::full, 1};
@@ -82,29 +86,38 @@ RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
   const auto at = [](StackIndex index, std::int64_t i) { return index.first + i * index.step; };
   std::int64_t layer = 0, kept = 0;
   std::vector<std::int64_t> of_kind(3);
-  visit(forward_loops(kinds, recompute), [&](const LayerPlace& place, std::int64_t i) {
+  ByMlp<std::int64_t> of_mlp, kept_of_mlp;
+  const StageLayers stage{kinds, kOfKinds};
+  visit(forward_loops(stage, recompute), [&](const LayerPlace& place, std::int64_t i) {
     const bool again = recompute.kind == Recompute::Kind::full ||
                        (recompute.kind == Recompute::Kind::every && (layer + 1) % recompute.every == 0);
     RC_ASSERT(at(place.layer, i) == layer);
-    RC_ASSERT(at(place.turn, i) == layer);
     RC_ASSERT(place.kind == kinds[static_cast<std::size_t>(layer)]);
+    RC_ASSERT(place.mlp == kOfKinds[static_cast<std::size_t>(place.kind)]);
     RC_ASSERT(place.recomputed == again);
     RC_ASSERT(at(place.of_kind, i) == of_kind[static_cast<std::size_t>(place.kind)]++);
+    RC_ASSERT(at(place.turn, i) == of_mlp[place.mlp]);
+    RC_ASSERT(at(place.of_mlp, i) == of_mlp[place.mlp]++);
     if (!again) {
-      RC_ASSERT(at(place.kept, i) == kept);
-      ++kept;
+      RC_ASSERT(at(place.kept, i) == kept++);
+      RC_ASSERT(at(place.kept_of_mlp, i) == kept_of_mlp[place.mlp]++);
     }
     ++layer;
   });
   RC_ASSERT(layer == layers);
   RC_ASSERT(kept == layers_that_keep(layers, recompute));
-  visit(backward_loops(kinds, recompute), [&](const LayerPlace& place, std::int64_t i) {
+  RC_ASSERT(kept_of_mlp == layers_that_keep(stage, recompute));
+  ByMlp<std::int64_t> turn;
+  visit(backward_loops(stage, recompute), [&](const LayerPlace& place, std::int64_t i) {
     --layer;
     RC_ASSERT(at(place.layer, i) == layer);
-    RC_ASSERT(at(place.turn, i) == layers - 1 - layer);
     RC_ASSERT(place.kind == kinds[static_cast<std::size_t>(layer)]);
     RC_ASSERT(at(place.of_kind, i) == --of_kind[static_cast<std::size_t>(place.kind)]);
-    if (!place.recomputed) RC_ASSERT(at(place.kept, i) == --kept);
+    RC_ASSERT(at(place.of_mlp, i) == --of_mlp[place.mlp]);
+    RC_ASSERT(at(place.turn, i) == turn[place.mlp]++);
+    if (place.recomputed) return;
+    RC_ASSERT(at(place.kept, i) == --kept);
+    RC_ASSERT(at(place.kept_of_mlp, i) == --kept_of_mlp[place.mlp]);
   });
   RC_ASSERT(layer == 0);
 }

@@ -24,6 +24,11 @@ Transformer model_of(const std::string& kind) {
   model.name = kind, model.hidden = 512, model.layers = 4, model.q_heads = 16, model.kv_heads = 8;
   model.head_dim = 64, model.intermediate = 1280, model.vocab = 4096;
   if (kind == "experts") model.experts = Experts{8, 2, 768};
+  if (kind == "shared") model.experts = Experts{8, 2, 768, 512};
+  if (kind == "mixed") {
+    model.experts = Experts{8, 2, 768, 512};
+    set_layers(model, {{{}, {}, true}, {{}, {}, true}, {}, {}});
+  }
   if (kind == "tied") model.tied_embeddings = true;
   if (kind == "wide attention") model.intermediate = 640;
   return model;
@@ -133,7 +138,7 @@ TEST(MemoryTerms, LogitsOfServingAreOneRowOfEachSequence) {
 
 // Two gathered layers, the gradients of one, and these again where they travel in another dtype.
 TEST(MemoryTerms, UnshardedIsWhatPlansGatherOfLayers) {
-  for (const char* kind : {"plain", "tied", "experts"}) {
+  for (const char* kind : {"plain", "tied", "experts", "shared", "mixed"}) {
     for (const char* layout : {"dp_shard=4", "tp=4,dp_shard=2", "cp=4,strategy=ring", "dp_shard=4,ep=2",
                                "tp=2,dp_shard=8,ep=4", "dp_replicate=2,dp_shard=2"}) {
       for (const DType gradients : {DType::f32, DType::bf16}) {
@@ -257,12 +262,15 @@ TEST(MemoryTerms, WorkingByHand) {
   // Experts compute twice as many rows, two a token, which lie before and after them too.
   EXPECT_EQ(working("experts", "tp=1"),
             (2 * tokens * 3 * 768 + 2 * 2 * tokens * hidden + tokens * (hidden + 2 * hidden)) * k16);
+  // A shared MLP computes each row once more; layers without experts need less.
+  EXPECT_EQ(working("shared", "tp=1"), working("experts", "tp=1") + tokens * 3 * 512 * k16);
+  EXPECT_EQ(working("mixed", "tp=1"), working("shared", "tp=1"));
 }
 
 // What is computed again lies beside that: as much as is not kept. Activations of a layer are held to plans'
 // by other tests.
 TEST(MemoryTerms, WhatIsComputedAgainIsAtWork) {
-  for (const char* kind : {"plain", "experts", "wide attention"}) {
+  for (const char* kind : {"plain", "experts", "shared", "wide attention"}) {
     for (const char* layout : {"tp=1", "tp=2", "cp=4,strategy=pass_q", "cp=4,strategy=ulysses"}) {
       const auto of = [&](Recompute recompute) {
         StepRequest request = request_of(kind, layout);

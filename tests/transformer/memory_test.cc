@@ -205,6 +205,12 @@ Transformer of_kind(const char* kind) {
   model.name = kind, model.hidden = 512, model.layers = 8, model.q_heads = 16, model.kv_heads = 8;
   model.head_dim = 64, model.intermediate = 1024, model.vocab = 4096;
   if (model.name == "mixtral") model.experts = Experts{8, 2, 768};
+  if (model.name == "glm") {  // of each two layers one has experts, so that stages are equally large
+    model.experts = Experts{8, 2, 768, 256};
+    std::vector<LayerKind> layers(8);
+    for (const std::size_t layer : {0U, 3U, 4U, 7U}) layers[layer].dense = true;
+    set_layers(model, layers);
+  }
   if (model.name == "qwen2") model.qkv_bias = true;
   if (model.name == "qwen3") model.qk_norm = true, model.tied_embeddings = true;
   if (model.name == "gpt_oss") {
@@ -230,7 +236,7 @@ std::int64_t bytes_of_x(const StepRequest& request) {
   return layout.micro_batch * request.workload.seq_len / layout.cp / layout.tp * request.model.hidden * 2;
 }
 
-constexpr const char* kKinds[] = {"llama", "mixtral", "qwen2", "qwen3", "gpt_oss"};
+constexpr const char* kKinds[] = {"llama", "mixtral", "glm", "qwen2", "qwen3", "gpt_oss"};
 
 // What a micro-batch keeps is what its plan stacks up, but for the last layer's output, which the loss uses
 // up.

@@ -64,9 +64,26 @@ TEST(ParameterCounts, ATokenMeetsTopKOfTheExperts) {
   Transformer model = tiny();
   model.experts = Experts{5, 2, 7};
   const ParameterCounts counts = parameter_counts(model);
-  EXPECT_EQ(counts.mlp, 5 * 3 * 8 * 7);
+  EXPECT_EQ(counts.mlp, 0);
+  EXPECT_EQ(counts.experts, 5 * 3 * 8 * 7);
   EXPECT_EQ(counts.router, 8 * 5);
   EXPECT_EQ(counts.total - counts.active, 88 + 3 * (3 * 3 * 8 * 7));
+}
+
+// Of three layers of which the first one has no experts.
+TEST(ParameterCounts, ATokenMeetsSharedExpertsAndDenseLayers) {
+  Transformer model = tiny();
+  model.experts = Experts{5, 2, 7, 4};
+  set_layers(model, {{{}, {}, true}, {}, {}});
+  const ParameterCounts counts = parameter_counts(model);
+  EXPECT_EQ(counts.mlp, 3 * 8 * 10);
+  EXPECT_EQ(counts.shared, 3 * 8 * 4);
+  EXPECT_EQ(counts.layer(Mlp::dense), counts.attention + counts.norms + counts.mlp);
+  EXPECT_EQ(counts.layer(Mlp::experts),
+            counts.attention + counts.norms + counts.experts + counts.shared + counts.router);
+  EXPECT_EQ(counts.total, counts.embedding + counts.head + counts.final_norm + counts.layer(Mlp::dense) +
+                              2 * counts.layer(Mlp::experts));
+  EXPECT_EQ(counts.total - counts.active, 88 + 2 * (3 * 3 * 8 * 7));
 }
 
 TEST(ValidateModel, TakesWhatIsSound) {
@@ -91,12 +108,13 @@ TEST(ValidateModel, NamesAllFaultsAtOnce) {
 
 TEST(ValidateModel, NamesFaultsOfKinds) {
   Transformer model = tiny();
-  model.kinds = {{4, {}}, {{}, 0}, {4, {}}}, model.order = {0, 3};
+  model.kinds = {{4, {}}, {{}, 0}, {4, {}}, {{}, {}, true}}, model.order = {0, 4};
   EXPECT_THAT(message_of([&] { validate_model(model); }),
               AllOf(HasSubstr("kinds[1].chunk=0 must be at least 1"),
+                    HasSubstr("kinds[3].dense sets layers apart from those with experts"),
                     HasSubstr("kinds[0] and kinds[2] are equal; name a kind once"),
                     HasSubstr("order has 2 entries, one is due for each of layers=3"),
-                    HasSubstr("order has kind 3, which is not one of 3; use 0 to 2")));
+                    HasSubstr("order has kind 4, which is not one of 4; use 0 to 3")));
   model.kinds.clear(), model.order.clear();
   EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("kinds is empty"));
 }

@@ -229,6 +229,12 @@ TEST(ParallelLayout, RefusalsNameTheNearestThatWorks) {
   EXPECT_THAT(refusal_of(llama(), training(), "pp=64"), HasSubstr("use at most 32 stages"));
   EXPECT_THAT(refusal_of(llama(), training(), "ep=2"),
               HasSubstr("ep=2 splits experts, and this model has none"));
+  Transformer shared = llama();
+  shared.experts = Experts{8, 2, 1024, 96};
+  EXPECT_THAT(refusal_of(shared, training(), "tp=64"), HasSubstr("use tp=32"));
+  shared.experts->shared = 24;
+  EXPECT_THAT(refusal_of(shared, training(), "tp=16"),
+              HasSubstr("the width of the shared experts=24 is not divisible by tp=16; use tp=8"));
   EXPECT_THAT(refusal_of(llama(), training(), "virtual_stages=2"), HasSubstr("virtual_stages=1"));
   EXPECT_THAT(refusal_of(llama(), training(18), "pp=4,virtual_stages=2"),
               HasSubstr("18 micro-batches are not a multiple"));

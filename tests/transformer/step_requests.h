@@ -26,10 +26,14 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "");
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto& [window, chunk] = model.kinds[i];
-    out << ", " << layers[i] << " layers of window " << window.value_or(0) << ", chunk " << chunk.value_or(0);
+    const auto& [window, chunk, dense] = model.kinds[i];
+    out << ", " << layers[i] << " layers of window " << window.value_or(0) << ", chunk " << chunk.value_or(0)
+        << (dense ? " without experts" : "");
   }
-  if (model.experts) out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
+  if (model.experts) {
+    out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
+    if (model.experts->shared > 0) out << " beside a shared MLP of " << model.experts->shared;
+  }
 }
 
 }  // namespace cp
@@ -59,16 +63,18 @@ auto any_of(Values... values) {
   return *rc::gen::element(values...);
 }
 
-// Up to three kinds, in turn.
-inline std::vector<LayerKind> any_layers(std::int64_t count) {
+// Up to three kinds, in turn, behind a few layers of the first one.
+inline std::vector<LayerKind> any_layers(std::int64_t count, bool has_experts) {
   std::vector<LayerKind> in_turn(static_cast<std::size_t>(any_of(1, 2, 3)));
   for (LayerKind& kind : in_turn) {
     if (any_of(true, false)) kind.window = *rc::gen::inRange(1, 30);
     if (any_of(true, false, false)) kind.chunk = *rc::gen::inRange(1, 30);
+    kind.dense = has_experts && any_of(true, false);
   }
-  std::vector<LayerKind> layers;
-  for (std::int64_t layer = 0; layer < count; ++layer)
-    layers.push_back(in_turn[static_cast<std::size_t>(layer) % in_turn.size()]);
+  std::vector<LayerKind> layers(static_cast<std::size_t>(any_of(0, 0, 1, 2)), in_turn.front());
+  for (std::size_t layer = 0; std::ssize(layers) < count; ++layer)
+    layers.push_back(in_turn[layer % in_turn.size()]);
+  layers.resize(static_cast<std::size_t>(count));
   return layers;
 }
 
@@ -79,8 +85,8 @@ inline Transformer any_model() {
   model.vocab = any_of(50, 64);
   model.tied_embeddings = any_of(true, false), model.qkv_bias = any_of(true, false);
   model.qk_norm = any_of(true, false);
-  if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers));
-  if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24};
+  if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24, any_of(0, 0, 16, 40)};
+  if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers, model.experts.has_value()));
   return model;
 }
 

@@ -83,14 +83,16 @@ Work work_by_formula(const StepRequest& request) {
                      tokens = sequences * seq_len, tp = layout.tp;
   const std::int64_t kv_width = std::max<std::int64_t>(model.kv_heads, tp) * model.head_dim;  // with replicas
   const std::int64_t projections = model.hidden * (2 * model.q_width() + 2 * kv_width);
-  std::int64_t of_a_layer = tokens * projections;  // products of a parameter with a token
-  if (model.experts) {
-    const LocalSizes sizes = local_sizes(model, request.workload, layout);
-    of_a_layer += tokens * tp * model.hidden * model.experts->count;  // all tp ranks route all tokens
-    of_a_layer += layout.world() / layout.pp * sizes.expert_tokens * 3 * model.hidden * sizes.columns;
-  } else {
-    of_a_layer += tokens * 3 * model.hidden * model.intermediate;
-  }
+  // Products of a parameter with a token, in a layer of a kind.
+  const LocalSizes sizes = local_sizes(model, request.workload, layout);
+  const auto products_of = [&](const LayerKind& kind) {
+    const std::int64_t all = tokens * projections;
+    if (!model.experts || kind.dense) return all + tokens * 3 * model.hidden * model.intermediate;
+    // All tp ranks route all tokens.
+    return all + tokens * tp * model.hidden * model.experts->count +
+           layout.world() / layout.pp * sizes.expert_tokens * 3 * model.hidden * sizes.expert_columns +
+           tokens * 3 * model.hidden * model.experts->shared;
+  };
   // A row's keys, in layers of a kind: from the chunk's begin, or the window's.
   const auto pairs_of = [&](const LayerKind& kind) {
     std::int64_t pairs = 0;
@@ -101,13 +103,13 @@ Work work_by_formula(const StepRequest& request) {
     return sequences * model.q_heads * pairs;
   };
   Work work;
-  std::int64_t again = 0;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::int64_t pairs = pairs_of(model.kinds[static_cast<std::size_t>(model.kind_of(layer))]);
+    const LayerKind& kind = model.kinds[static_cast<std::size_t>(model.kind_of(layer))];
+    const std::int64_t pairs = pairs_of(kind);
     const bool recomputed =
         layout.recompute.kind == Recompute::Kind::full ||
         (layout.recompute.kind == Recompute::Kind::every && (layer + 1) % layout.recompute.every == 0);
-    again += recomputed ? 1 : 0;
+    work.product_flops += (recomputed ? 8 : 6) * products_of(kind);
     work.backward_pairs += pairs;
     work.forward_pairs += recomputed ? 2 * pairs : pairs;
   }
@@ -115,8 +117,7 @@ Work work_by_formula(const StepRequest& request) {
   // Chunks of an MLP make gate and up again, whatever else is computed again.
   const std::int64_t of_chunks =
       layout.mlp_chunks > 1 ? 2 * model.layers * tokens * 2 * model.hidden * model.intermediate : 0;
-  work.product_flops = (6 * model.layers + 2 * again) * of_a_layer + 6 * tokens * model.hidden * padded_vocab;
-  work.product_flops += of_chunks;
+  work.product_flops += 6 * tokens * model.hidden * padded_vocab + of_chunks;
   return work;
 }
 

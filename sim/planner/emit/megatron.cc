@@ -1,6 +1,7 @@
 // Writes flags of Megatron-LM (core 0.12 and later).
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -46,7 +47,7 @@ class MegatronFlags {
   void model() {
     flag("num-layers", model_.layers);
     flag("hidden-size", model_.hidden);
-    flag("ffn-hidden-size", model_.experts ? model_.experts->intermediate : model_.intermediate);
+    flag("ffn-hidden-size", model_.has(Mlp::dense) ? model_.intermediate : model_.experts->intermediate);
     flag("num-attention-heads", model_.q_heads);
     if (model_.kv_heads != model_.q_heads) {
       flag("group-query-attention");
@@ -67,17 +68,44 @@ class MegatronFlags {
     flag("num-experts", model_.experts->count);
     flag("moe-router-topk", model_.experts->top_k);
     flag("moe-ffn-hidden-size", model_.experts->intermediate);
+    if (model_.experts->shared > 0) flag("moe-shared-expert-intermediate-size", model_.experts->shared);
+    if (model_.has(Mlp::dense)) flag("moe-layer-freq", str("'", layers_with_experts(), "'"));
     flag("moe-grouped-gemm");
     flag("moe-token-dispatcher-type", "alltoall");
+  }
+
+  // A list in Python: ([0,1]*24) where layers take turns, ([0]*3+[1]*58) where they do not.
+  std::string layers_with_experts() const {
+    std::vector<int> has;
+    for (std::int64_t layer = 0; layer < model_.layers; ++layer)
+      has.push_back(model_.mlp_of(model_.kinds[idx(model_.kind_of(layer))]) == Mlp::experts ? 1 : 0);
+    constexpr std::size_t kLongestTurn = 8;  // chosen: longer ones are no easier to read than runs
+    for (std::size_t turn = 1; turn <= std::min(kLongestTurn, has.size() / 2); ++turn) {
+      if (has.size() % turn == 0 &&
+          std::equal(has.begin() + static_cast<std::ptrdiff_t>(turn), has.end(), has.begin()))
+        return str("([",
+                   join(std::vector<int>(has.begin(), has.begin() + static_cast<std::ptrdiff_t>(turn)), ","),
+                   "]*", has.size() / turn, ")");
+    }
+    std::vector<std::string> runs;
+    for (auto first = has.begin(); first != has.end();) {
+      const auto last = std::find_if(first, has.end(), [&](int other) { return other != *first; });
+      runs.push_back(str("[", *first, "]*", last - first));
+      first = last;
+    }
+    return str("(", join(runs, "+"), ")");
   }
 
   // Megatron-LM has one width of windows, and a list that says which layers have it.
   void windows() {
     std::vector<std::int64_t> widths;
-    for (const auto& [window, chunk] : model_.kinds) {
+    std::set<std::int64_t> chunks;
+    for (const auto& [window, chunk, dense] : model_.kinds) {
       if (window) widths.push_back(*window);
-      if (chunk) note(str("layers that attend within chunks of ", *chunk, " tokens"));
+      if (chunk) chunks.insert(*chunk);
     }
+    for (const std::int64_t chunk : chunks)
+      note(str("layers that attend within chunks of ", chunk, " tokens"));
     if (widths.empty()) return;
     if (std::ranges::adjacent_find(widths, std::not_equal_to()) != widths.end()) {
       note(str("windows of ", join(widths, ", "), " tokens: there is one --window-size"));

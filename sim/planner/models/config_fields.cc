@@ -113,6 +113,27 @@ std::vector<std::string> ConfigFields::words(const char* key) {
   return all;
 }
 
+bool ConfigFields::is_list(const char* key) const {
+  const json* value = find(key);
+  return value != nullptr && value->is_array();
+}
+
+std::vector<std::int64_t> ConfigFields::wholes(const char* key) {
+  std::vector<std::int64_t> all;
+  const json* value = find(key);
+  if (value == nullptr) return all;
+  const bool numbers = value->is_array() && std::all_of(value->begin(), value->end(), [](const json& entry) {
+                         return entry.is_number_unsigned() || entry.is_boolean();
+                       });
+  if (!numbers) {
+    fail(str(key, " is ", described(*value), "; it must be a list of whole numbers, each at least 0"));
+    return all;
+  }
+  for (const json& entry : *value)
+    all.push_back(entry.is_boolean() ? entry.get<bool>() : entry.get<std::int64_t>());
+  return all;
+}
+
 std::int64_t ConfigFields::required_size(const char* key, const char* meaning) {
   if (!has(key)) {
     const std::string written = written_for(key);

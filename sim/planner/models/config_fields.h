@@ -22,6 +22,7 @@ class ConfigFields {
   bool has(const char* key) const;
   // Whether the key is there, even if it is null.
   bool mentions(const char* key) const;
+  bool is_list(const char* key) const;
   // The value as the text has it, cut off after `max_size` bytes.
   std::string text_of(const char* key, std::size_t max_size = 60) const;
 
@@ -31,7 +32,8 @@ class ConfigFields {
   std::optional<std::int64_t> size(const char* key);   // at least 1
   std::optional<bool> flag(const char* key);
   std::optional<std::string> word(const char* key);
-  std::vector<std::string> words(const char* key);  // the texts of a list
+  std::vector<std::string> words(const char* key);    // the texts of a list
+  std::vector<std::int64_t> wholes(const char* key);  // the numbers of a list, each at least 0
 
   // The same for a field that must be there. If it is missing, this is an error, which says what the field
   // means and which other key of the config may have been meant; then 1 is returned.

@@ -48,6 +48,15 @@ const std::vector<Family>& families() {
       gemma3.vocab = 262'208, gemma3.max_seq_len = 131'072;
       gemma3.left_out = kNormsBehind;
     }
+    for (const char* model_type : {"llama4_text", "llama4"}) {
+      Family& llama4 = add(model_type);
+      llama4.full_layer_every = 4, llama4.chunk = 8192;
+      llama4.shared_experts = 1, llama4.experts_per_token = 1;
+    }
+    add("glm4_moe").bias_of_qkv_alone = true;
+    Family& qwen2_moe = add("qwen2_moe");
+    qwen2_moe.qkv_bias = qwen2_moe.window_needs_flag = true;
+    qwen2_moe.left_out = "the gate of the shared expert, one row for each layer";
     Family& olmo2 = add("olmo2");
     olmo2.qk_norm = true;
     olmo2.left_out = "that norms stand behind attention and MLP, and those of q and k are over all heads";
@@ -55,10 +64,6 @@ const std::vector<Family>& families() {
   }();
   return all;
 }
-
-constexpr const char* kSomeExperts =
-    "layers with experts among layers without are not described; the nearest thing is a config whose layers "
-    "all have them";
 
 // A kind that no Transformer describes, known by a model_type that is one of `types` (or begins with it and
 // "_"), or by one of `keys` that is there and neither 0, false nor empty.
@@ -71,7 +76,7 @@ struct OtherKind {
 const std::vector<OtherKind>& other_kinds() {
   static const std::vector<OtherKind> all = {
       {{"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "jamba", "zamba", "zamba2", "bamba",
-        "falcon_h1", "nemotron_h", "recurrent_gemma"},
+        "falcon_h1", "nemotron_h", "recurrent_gemma", "qwen3_next"},
        {"ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "linear_num_value_heads", "lru_width"},
        "layers with a recurrent state instead of attention are not described; the nearest thing is a "
        "decoder whose layers all attend, for example llama-3.1-8b"},
@@ -92,12 +97,11 @@ const std::vector<OtherKind>& other_kinds() {
        {"n_embd", "n_inner"},
        "an MLP of two matrices is not described, only the gated one of three; the nearest thing is a llama "
        "config with an intermediate_size 2/3 as large, which has as many parameters"},
-      {{"qwen2_moe", "qwen3_next", "dots1", "ernie4_5_moe", "llama4", "glm4_moe"},
-       {"n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size",
-        "moe_num_shared_experts"},
-       "experts that every token goes to beside those that it chooses are not described; the nearest thing "
-       "is a config without them and with num_experts_per_tok one higher"},
-      {{}, {"first_k_dense_replace", "mlp_only_layers"}, kSomeExperts},
+      {{"ernie4_5_moe"},
+       {"moe_num_shared_experts", "moe_layer_start_index"},
+       "experts under keys of this family's own are not read; the nearest thing is a config of glm4_moe, "
+       "with "
+       "n_routed_experts, n_shared_experts and first_k_dense_replace"},
       {{"nemotron-nas"},
        {"block_configs"},
        "layers of different sizes are not described; the nearest thing is a config whose layers are all as "
@@ -105,10 +109,6 @@ const std::vector<OtherKind>& other_kinds() {
   };
   return all;
 }
-
-// Keys of models whose layers are not all alike.
-constexpr std::array<const char*, 3> kStepsOfLayers = {"decoder_sparse_step", "interleave_moe_layer_step",
-                                                       "moe_layer_freq"};
 
 bool said(const ConfigFields& fields, const char* key) {
   constexpr std::array<std::string_view, 5> kNothing = {"", "0", "false", "[]", "{}"};
@@ -134,10 +134,9 @@ Family family_of(const std::string& model_type) {
 bool is_key_of_other_kind(std::string_view key) {
   const auto is_key = [&](const char* other) { return key == other; };
   const auto& kinds = other_kinds();
-  return std::any_of(kStepsOfLayers.begin(), kStepsOfLayers.end(), is_key) ||
-         std::any_of(kinds.begin(), kinds.end(), [&](const OtherKind& kind) {
-           return std::any_of(kind.keys.begin(), kind.keys.end(), is_key);
-         });
+  return std::any_of(kinds.begin(), kinds.end(), [&](const OtherKind& kind) {
+    return std::any_of(kind.keys.begin(), kind.keys.end(), is_key);
+  });
 }
 
 void refuse_other_kinds(const Family& family, ConfigFields& fields) {
@@ -151,10 +150,6 @@ void refuse_other_kinds(const Family& family, ConfigFields& fields) {
       if (said(fields, key)) signs.push_back(str(key, " ", fields.text_of(key)));
     }
     if (!signs.empty()) fields.fail(str(join(signs, ", "), ": ", kind.reason));
-  }
-  for (const char* key : kStepsOfLayers) {
-    if (!said(fields, key) || fields.text_of(key) == "1") continue;
-    fields.fail(str(key, " ", fields.text_of(key), ": ", kSomeExperts));
   }
 }
 

@@ -15,16 +15,19 @@ struct Family {
   std::string model_type;
   bool known = false;
   bool qkv_bias = false;
+  bool bias_of_qkv_alone = false;  // attention_bias means no bias of the output projection
   bool qk_norm = false;
   bool tied_embeddings = false;
   bool window_needs_flag = false;  // sliding_window counts only with use_sliding_window
   std::string left_out = {};       // what its layers have beside, and nothing counts or times
-  // Of so many layers the last one attends to all keys, and the others have the window; 0: all have it.
+  // Of so many layers the last one attends to all keys, and the others have the window or the chunk; 0: all
+  // have it.
   std::int64_t full_layer_every = 0;
+  std::int64_t shared_experts = 0;            // each as wide as the other experts
   std::optional<std::int64_t> head_dim = {};  // otherwise hidden_size / num_attention_heads
   // Sizes that configs of the family leave out where they are these.
   std::optional<std::int64_t> q_heads = {}, kv_heads = {}, vocab = {}, max_seq_len = {};
-  std::optional<std::int64_t> window = {};
+  std::optional<std::int64_t> window = {}, chunk = {};
   std::optional<std::int64_t> experts_per_token = {};
 };
 

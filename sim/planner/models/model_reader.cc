@@ -7,10 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "sim/planner/models/config_fields.h"
 #include "sim/planner/models/families.h"
+#include "sim/planner/models/layer_list.h"
 
 namespace cp::sim {
 namespace {
@@ -30,10 +30,11 @@ class ModelReader {
     take_sizes();
     take_heads();
     take_mlp();
-    take_windows();
+    take_layers();
     take_biases();
     take_tied();
     take_storage();
+    take_prediction_heads();
     if (!family_.left_out.empty())
       fields_.assume(
           str("of model_type ", family_.model_type, " is neither counted nor timed: ", family_.left_out));
@@ -126,11 +127,35 @@ class ModelReader {
       return;
     }
     model.intermediate = fields_.size("intermediate_size").value_or(0);
-    model.experts = Experts{experts, take_top_k(experts), 0};
+    model.experts = Experts{experts, take_top_k(experts), 0, 0};
     model.experts->intermediate =
         fields_.has("moe_intermediate_size")
             ? fields_.size("moe_intermediate_size").value_or(1)
             : fields_.required_size("intermediate_size", "the width inside each expert");
+    // Llama 4 says how wide its layers without experts are under a name of its own.
+    if (fields_.has("intermediate_size_mlp"))
+      model.intermediate = fields_.size("intermediate_size_mlp").value_or(1);
+    take_shared_experts();
+  }
+
+  // The width of all shared experts together, which one MLP computes. Configs say it outright, or how many
+  // there are, each as wide as the others.
+  void take_shared_experts() {
+    Experts& experts = *read_.model.experts;
+    if (const auto width = fields_.whole("shared_expert_intermediate_size"); width.value_or(0) > 0) {
+      experts.shared = *width;
+      return;
+    }
+    std::int64_t count = family_.shared_experts;
+    for (const char* key : {"n_shared_experts", "num_shared_experts"})
+      count = fields_.whole(key).value_or(count);
+    if (count > kMostLayers) {
+      fields_.fail(str(count, " shared experts are more than ", kMostLayers,
+                       "; give their width as "
+                       "shared_expert_intermediate_size"));
+      return;
+    }
+    experts.shared = count * experts.intermediate;
   }
 
   // Returns 0 for a model without experts.
@@ -163,64 +188,10 @@ class ModelReader {
     return top_k;
   }
 
-  // Which layers have the window. A config says it in one of four ways: layer_types lists what each layer is;
-  // the first max_window_layers layers see all keys; of sliding_window_pattern layers the last one does; or
-  // nothing is said, and it is as usual in the family.
-  void take_windows() {
-    std::optional<std::int64_t> window = fields_.size("sliding_window");
-    const bool used = fields_.flag("use_sliding_window").value_or(!family_.window_needs_flag);
-    if (used && !window && !fields_.mentions("sliding_window") && family_.window) {
-      window = family_.window;
-      fields_.assume(str("sliding_window is missing, so ", *family_.window, " is taken, the default of ",
-                         family_.model_type));
-    }
-    const std::optional<std::int64_t> chunk = fields_.size("attention_chunk_size");
-    const std::vector<std::string> types = fields_.words("layer_types");
-    if (!types.empty()) return take_layer_types(types, used, window, chunk);
+  void take_layers() {
     const std::int64_t layers = read_.model.layers;
-    if (!used || !window || layers > kMostLayers) return;  // validate_model() refuses so many
-    const std::int64_t first_full = full_layers_first(),
-                       pattern = fields_.whole("sliding_window_pattern").value_or(family_.full_layer_every);
-    std::vector<LayerKind> kinds(idx(layers));
-    for (std::int64_t layer = first_full; layer < layers; ++layer) {
-      if (pattern <= 1 || (layer + 1) % pattern != 0) kinds[idx(layer)].window = window;
-    }
-    set_layers(read_.model, kinds);
-  }
-
-  // `slides`: whether the window is used at all; if not, layers that would have it see all keys.
-  void take_layer_types(const std::vector<std::string>& types, bool slides,
-                        const std::optional<std::int64_t>& window, const std::optional<std::int64_t>& chunk) {
-    if (static_cast<std::int64_t>(types.size()) != read_.model.layers) {
-      fields_.fail(str("layer_types has ", types.size(), " entries, and num_hidden_layers is ",
-                       read_.model.layers, "; list one for each layer"));
-      return;
-    }
-    std::vector<LayerKind> kinds;
-    for (const std::string& type : types) {
-      LayerKind& kind = kinds.emplace_back();
-      const bool windowed = type == "sliding_attention", chunked = type == "chunked_attention";
-      if (windowed && slides) kind.window = window;
-      if (chunked) kind.chunk = chunk;
-      if ((windowed && slides && !window) || (chunked && !chunk)) {
-        fields_.fail(str("layer_types has ", type, ", and ",
-                         windowed ? "sliding_window" : "attention_chunk_size",
-                         " is missing; add how many tokens that is"));
-        return;
-      }
-      if (!windowed && !chunked && type != "full_attention") {
-        fields_.fail(str("layer_types has \"", type,
-                         "\"; what is described is full_attention, sliding_attention and chunked_attention"));
-        return;
-      }
-    }
-    set_layers(read_.model, kinds);
-  }
-
-  // Of Qwen's models the first max_window_layers see all keys.
-  std::int64_t full_layers_first() {
-    if (!family_.window_needs_flag) return 0;
-    return std::min(read_.model.layers, fields_.whole("max_window_layers").value_or(0));
+    if (fields_.failed() || layers > kMostLayers) return;  // validate_model() refuses so many
+    set_layers(read_.model, layers_of_config(family_, fields_, layers, read_.model.experts.has_value()));
   }
 
   void take_biases() {
@@ -228,7 +199,7 @@ class ModelReader {
     read_.model.qkv_bias = family_.qkv_bias || all || fields_.flag("qkv_bias").value_or(false);
     read_.model.qk_norm =
         family_.qk_norm || fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(false));
-    if (all && !family_.qkv_bias) {
+    if (all && !family_.qkv_bias && !family_.bias_of_qkv_alone) {
       fields_.assume("attention_bias is true: the output projection's bias is not counted");
     }
     if (fields_.flag("mlp_bias").value_or(false)) {
@@ -244,6 +215,13 @@ class ModelReader {
                          " is taken, as usual in ",
                          family_.model_type.empty() ? "llama" : family_.model_type));
     }
+  }
+
+  void take_prediction_heads() {
+    const std::int64_t heads = fields_.whole("num_nextn_predict_layers").value_or(0);
+    if (heads > 0)
+      fields_.assume(str("num_nextn_predict_layers is ", heads,
+                         ": the layers that predict further tokens (MTP) are neither counted nor timed"));
   }
 
   void take_storage() {

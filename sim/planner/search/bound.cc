@@ -71,7 +71,8 @@ double recomputed_share(const ParallelLayout& layout, std::int64_t layers) {
 StepBound::StepBound(const PlanQuestion& question)
     : question_(question),
       kernels_(question_.cluster, question_.software),
-      layers_of_kinds_(layers_of_kinds(question.model)) {
+      layers_of_kinds_(layers_of_kinds(question.model)),
+      layers_of_mlps_(layers_of_mlps(question.model, layers_of_kinds_)) {
   for (const LayerKind& kind : question.model.kinds)
     pairs_.push_back(allowed_pairs(question.model, question.workload, kind));
   const Cluster& cluster = question.cluster;
@@ -235,42 +236,63 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   return result;
 }
 
+double StepBound::positions_ns(const LocalSizes& sizes) const {
+  const double heads =
+      real(size_bytes(question_.workload.dtype)) * real(sizes.tokens * (sizes.q_width + sizes.kv_width));
+  return kernels_.memory_ns(2 * heads * question_.software.rotary_passes);
+}
+
+StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const LocalSizes& sizes,
+                                           Mlp mlp) const {
+  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns[mlp];
+  const double width = real(size_bytes(question_.workload.dtype));
+  LayerWork work;
+  const auto add = [&](const Products& one, std::int64_t times) {
+    for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
+      work.products.*ns += kSlack * real(times) * one.*ns;
+  };
+  add(products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width), 1);
+  add(products(tokens, sizes.q_width, hidden), 1);
+  std::int64_t inside = 0;  // elements of the activation functions
+  if (mlp == Mlp::experts) {
+    const std::int64_t rows = sizes.expert_tokens, of_expert = sizes.expert_columns;
+    const Products down = experts(rows, sizes.experts, of_expert, hidden);
+    add(experts(rows, sizes.experts, hidden, 2 * of_expert), 1), add(down, 1);
+    work.last_product_ns = kSlack * down.forward_ns;
+    inside += rows * of_expert;
+  }
+  if (columns > 0) {  // in pieces of its rows
+    const std::int64_t parts = layout.mlp_chunks;
+    const Products up = products(tokens / parts, hidden, 2 * columns),
+                   down = products(tokens / parts, columns, hidden);
+    add(up, parts), add(down, parts);
+    // The last product of all, which is not made again: that of the MLP that computes all rows.
+    work.last_product_ns = kSlack * real(parts) * down.forward_ns;
+    if (parts > 1) work.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
+    inside += tokens * columns;
+  }
+  // Norms and the sums behind them, positions, and the activation function: read and written once, and
+  // backward at least as much.
+  const double between = width * real(sizes.tokens_tp * hidden), activated = width * real(inside);
+  const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
+                                                      : kernels_.memory_ns(3 * between),
+               norms_ns = 2 * kernels_.memory_ns(2 * between) + 2 * sum_ns + positions_ns(sizes);
+  work.forward_rows_ns = norms_ns + kernels_.memory_ns(3 * activated);
+  work.backward_rows_ns = norms_ns + kernels_.memory_ns(5 * activated);
+  return work;
+}
+
 StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   Shared shared;
   shared.sizes = local_sizes(question_.model, question_.workload, layout);
   const LocalSizes& sizes = shared.sizes;
-  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns;
+  for (const Mlp mlp : kMlps) {
+    if (layers_of_mlps_[mlp] > 0) shared.work[mlp] = layer_work(layout, sizes, mlp);
+  }
+  shared.positions_ns = positions_ns(sizes);
   const double width = real(size_bytes(question_.workload.dtype));
-  // Of a dense MLP, in pieces of its rows; or of the rank's experts.
-  const std::int64_t parts = sizes.experts > 0 ? 1 : layout.mlp_chunks,
-                     mlp_tokens = sizes.experts > 0 ? sizes.expert_tokens : tokens;
-  const auto mlp = [&](std::int64_t k, std::int64_t n) {
-    return sizes.experts > 0 ? experts(mlp_tokens, sizes.experts, k, n) : products(mlp_tokens / parts, k, n);
-  };
-  const Products up = mlp(hidden, 2 * columns), down = mlp(columns, hidden),
-                 qkv = products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width),
-                 out = products(tokens, sizes.q_width, hidden);
-  shared.last_product_ns = kSlack * real(parts) * down.forward_ns;
-  if (layout.mlp_chunks > 1) shared.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
-  const auto sum = [&](double Products::*ns) {
-    return kSlack * (qkv.*ns + out.*ns + real(parts) * (up.*ns + down.*ns));
-  };
-  shared.products = {sum(&Products::forward_ns), sum(&Products::input_ns), sum(&Products::weight_ns)};
-
-  // Norms and the sums behind them, positions, and the activation function: read and written once, and
-  // backward at least as much.
-  const double between = width * real(sizes.tokens_tp * hidden),
-               heads = width * real(tokens * (sizes.q_width + sizes.kv_width)),
-               inside = width * real(mlp_tokens * columns);
-  shared.positions_ns = kernels_.memory_ns(2 * heads * question_.software.rotary_passes);
-  const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
-                                                      : kernels_.memory_ns(3 * between),
-               norms_ns = 2 * kernels_.memory_ns(2 * between) + 2 * sum_ns + shared.positions_ns;
-  shared.forward_rows_ns = norms_ns + kernels_.memory_ns(3 * inside);
-  shared.backward_rows_ns = norms_ns + kernels_.memory_ns(5 * inside);
-
   const std::int64_t stride = strides_of(layout).tp;
-  const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(hidden);
+  const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(question_.model.hidden);
   if (layout.sequence_parallel) {
     shared.gather_ns = region(CollectiveKind::all_gather, gathered, stride, layout.tp);
     shared.regions_ns =
@@ -279,13 +301,19 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
     shared.regions_ns = 2 * region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
   }
   if (question_.workload.phase != Phase::training) return shared;
-  const std::int64_t of_rank = question_.model.layers / layout.pp;
-  shared.shards = sharding(layout, sizes.dense_layer);
-  if (layout.pp == 1 && layout.keeps_whole_parameters()) {
-    const Sharding whole = sharding(layout, of_rank * sizes.dense_layer);
-    shared.shards_once_ns = layout.keeps_whole_gradients() ? whole.ns(1, 1) : shared.shards.ns(of_rank, 0);
+  ByMlp<std::int64_t> of_rank;  // layers
+  for (const Mlp mlp : kMlps) {
+    of_rank[mlp] = layers_of_mlps_[mlp] / layout.pp;
+    if (layers_of_mlps_[mlp] > 0) shared.shards[mlp] = sharding(layout, sizes.layer[mlp]);
   }
-  shared.update_ns = update_ns(layout, sizes, of_rank);
+  if (layout.pp == 1 && layout.keeps_whole_parameters()) {
+    for (const Mlp mlp : kMlps) {
+      if (of_rank[mlp] == 0) continue;
+      const Sharding whole = sharding(layout, of_rank[mlp] * sizes.layer[mlp]);
+      shared.shards_once_ns +=
+          (layout.keeps_whole_gradients() ? whole : shared.shards[mlp].times(of_rank[mlp], 0)).ns();
+    }
+  }
   if (layout.pp > 1) {
     std::int64_t first = 0;
     for (const std::int64_t count : stage_layers(question_.model, layout)) {
@@ -293,6 +321,7 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
       first += count;
     }
   }
+  shared.update_ns = update_ns(layout, sizes, of_rank);
   return shared;
 }
 
@@ -311,31 +340,33 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
       of_attention.moved.forward_ns =
           std::max(0.0, kSlack * replayed->forward.exposed_ns - shared.positions_ns);
     }
-    passes.push_back(layer(layout, shared, of_attention, whole_family));
+    const Mlp mlp = question_.model.mlp_of(question_.model.kinds[kind]);
+    passes.push_back(layer(layout, shared, mlp, of_attention, whole_family));
   }
   return passes;
 }
 
-StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared,
+StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, Mlp mlp,
                                  const Attention& of_attention, bool whole_family) const {
   const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
   Pass pass;
-  const Products& of_layer = shared.products;
-  pass.forward_ns = of_layer.forward_ns + shared.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
+  const LayerWork& beside = shared.work[mlp];
+  const Products& of_layer = beside.products;
+  pass.forward_ns = of_layer.forward_ns + beside.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
                     shared.regions_ns +
                     (kForwardKernels - (question_.software.fused_rows ? kSums : 0)) * launch_ns_;
-  const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + shared.backward_rows_ns +
+  const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + beside.backward_rows_ns +
                       kBackwardKernels * launch_ns_;
   const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns;
   double again = 0;
   const Recompute::Kind recompute = layout.recompute.kind;
   if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
     again = recomputed_share(layout, question_.model.layers) *
-            (of_layer.forward_ns - shared.last_product_ns + kernels.forward_ns);
+            (of_layer.forward_ns - beside.last_product_ns + kernels.forward_ns);
   }
   // Inputs are gathered again for the gradients of weights.
   pass.backward_ns =
-      std::max({work, chain, shared.regions_ns + 2 * shared.gather_ns}) + again + shared.mlp_again_ns;
+      std::max({work, chain, shared.regions_ns + 2 * shared.gather_ns}) + again + beside.mlp_again_ns;
   return pass;
 }
 
@@ -367,9 +398,19 @@ Spread StepBound::spread_of_ranks(const Ranks& first, const Ranks& second) const
   return {static_cast<int>(all), static_cast<int>(ceil_div(all, here)), static_cast<int>(here)};
 }
 
-double StepBound::Sharding::ns(std::int64_t gathers, std::int64_t scatters) const {
+StepBound::Sharding StepBound::Sharding::times(std::int64_t gathers, std::int64_t scatters) const {
   const double g = std::max(real(gathers), 0.0), s = real(scatters);
-  return std::max({g * gather_ns, s * scatter_ns, g * port_gather_ns + s * port_scatter_ns});
+  return {g * gather_ns, s * scatter_ns, g * port_gather_ns, s * port_scatter_ns};
+}
+
+StepBound::Sharding& StepBound::Sharding::operator+=(const Sharding& more) {
+  gather_ns += more.gather_ns, scatter_ns += more.scatter_ns;
+  port_gather_ns += more.port_gather_ns, port_scatter_ns += more.port_scatter_ns;
+  return *this;
+}
+
+double StepBound::Sharding::ns() const {
+  return std::max({gather_ns, scatter_ns, port_gather_ns + port_scatter_ns});
 }
 
 StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64_t parameters) const {
@@ -391,10 +432,13 @@ StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64
 }
 
 double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& sizes,
-                            std::int64_t layers) const {
+                            const ByMlp<std::int64_t>& layers) const {
   const Workload& workload = question_.workload;
-  const std::int64_t shard = layers * sizes.dense_layer / layout.sharding_size() +
-                             layers * sizes.expert_layer / std::max(1, layout.sharding_size() / layout.ep);
+  std::int64_t dense = 0;
+  for (const Mlp mlp : kMlps) dense += layers[mlp] * sizes.layer[mlp];
+  const std::int64_t experts = layers[Mlp::experts] * sizes.expert_layer,
+                     shard = dense / layout.sharding_size() +
+                             experts / std::max(1, layout.sharding_size() / layout.ep);
   const std::int64_t state = workload.optimizer.states * size_bytes(workload.optimizer.state_dtype);
   const double bytes = real(shard) * real(8 + 2 * state + size_bytes(workload.gradient_dtype));
   if (workload.optimizer.offload) return kSlack * bytes / host_rates(question_.cluster.node).memory_gbps;
@@ -413,18 +457,21 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
     return sum;
   };
   const Pass of_layers = sum_of(layers_of_kinds_), of_head = head(layout, shared.sizes, whole_family);
-  const std::int64_t layers = question_.model.layers;
   if (question_.workload.phase != Phase::training) return of_layers.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
-  const Sharding& shards = shared.shards;
   if (layout.pp == 1) {
-    // The first two layers of a pass may have been gathered before it began.
-    const std::int64_t gathers = layout.keeps_whole_parameters() ? 0 : layers - 2,
-                       scatters = layout.keeps_whole_gradients() ? 0 : layers;
-    const double forward = std::max(of_layers.forward_ns, shards.ns(gathers, 0)) + of_head.forward_ns;
+    Sharding forward_shards, backward_shards;
+    for (const Mlp mlp : kMlps) {
+      // The first two layers of a pass may have been gathered before it began, since there are two slots.
+      const std::int64_t layers = layers_of_mlps_[mlp],
+                         gathers = layout.keeps_whole_parameters() ? 0 : layers - 2,
+                         scatters = layout.keeps_whole_gradients() ? 0 : layers;
+      forward_shards += shared.shards[mlp].times(gathers, 0);
+      backward_shards += shared.shards[mlp].times(gathers, scatters);
+    }
+    const double forward = std::max(of_layers.forward_ns, forward_shards.ns()) + of_head.forward_ns;
     const double backward =
-        of_head.backward_ns +
-        std::max(of_layers.backward_ns, shards.ns(gathers, scatters) - of_head.backward_ns);
+        of_head.backward_ns + std::max(of_layers.backward_ns, backward_shards.ns() - of_head.backward_ns);
     return real(times) * (forward + backward) + std::max(shared.update_ns, shared.shards_once_ns);
   }
   std::vector<StageTimes> stages;
@@ -434,9 +481,12 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
     stages.push_back({sum.forward_ns, sum.backward_ns, 0, 0});
   }
   stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
-  const std::int64_t of_rank = layers / layout.pp;
-  return pipeline_bound_ns(stages, layout.pp, times) +
-         std::max(shared.update_ns, shards.ns(of_rank, of_rank));
+  Sharding of_rank;
+  for (const Mlp mlp : kMlps) {
+    const std::int64_t layers = layers_of_mlps_[mlp] / layout.pp;
+    of_rank += shared.shards[mlp].times(layers, layers);
+  }
+  return pipeline_bound_ns(stages, layout.pp, times) + std::max(shared.update_ns, of_rank.ns());
 }
 
 double FamilyBound::ns(const ParallelLayout& member) {

@@ -58,27 +58,34 @@ class StepBound {
     std::int64_t stride = 1, size = 1;
   };
 
-  // Times of one layer: to gather its weights, to scatter its gradients, and what both put on the port of the
-  // GPU that they share.
+  // Times to gather weights, to scatter gradients, and of what both put on the port of the GPU that they
+  // share.
   struct Sharding {
     double gather_ns = 0, scatter_ns = 0, port_gather_ns = 0, port_scatter_ns = 0;
-    double ns(std::int64_t gathers, std::int64_t scatters) const;  // a bound of that many of each
+    Sharding times(std::int64_t gathers, std::int64_t scatters) const;
+    Sharding& operator+=(const Sharding& more);
+    double ns() const;  // a bound of both
   };
   // Times of a product forward, and of the two products that give the gradients of its input and of its
   // weights. All three have the same flops, in other shapes.
   struct Products {
     double forward_ns = 0, input_ns = 0, weight_ns = 0;
   };
+  // What a layer computes beside attention.
+  struct LayerWork {
+    Products products;
+    double last_product_ns = 0;
+    double forward_rows_ns = 0, backward_rows_ns = 0;
+    double mlp_again_ns = 0;  // products of chunks that the backward pass makes again
+  };
   // What members of one family share if they have the same number of rows. Times are of one layer unless a
   // comment says otherwise.
   struct Shared {
     LocalSizes sizes;
-    Products products;
-    double last_product_ns = 0;
-    double positions_ns = 0, forward_rows_ns = 0, backward_rows_ns = 0;
-    double mlp_again_ns = 0;               // products of chunks that the backward pass makes again
-    double gather_ns = 0, regions_ns = 0;  // between tensor-parallel regions, in one direction
-    Sharding shards;
+    ByMlp<LayerWork> work;
+    double positions_ns = 0;
+    double gather_ns = 0, regions_ns = 0;           // between tensor-parallel regions, in one direction
+    ByMlp<Sharding> shards;                         // of one layer
     double shards_once_ns = 0;                      // parameters and gradients that move once, in the update
     double update_ns = 0;                           // the optimizer, of the whole step
     std::vector<std::vector<std::int64_t>> stages;  // how many layers of each kind each stage has
@@ -90,8 +97,10 @@ class StepBound {
   // Of a layer of each kind.
   std::vector<Pass> layers(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                            const AttentionTimes* replayed) const;
-  Pass layer(const ParallelLayout& layout, const Shared& shared, const Attention& of_attention,
+  Pass layer(const ParallelLayout& layout, const Shared& shared, Mlp mlp, const Attention& of_attention,
              bool whole_family) const;
+  LayerWork layer_work(const ParallelLayout& layout, const LocalSizes& sizes, Mlp mlp) const;
+  double positions_ns(const LocalSizes& sizes) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, std::size_t kind,
                       bool whole_family) const;
   // The pairs of the last `rows` rows of a sequence, in one head of a layer of that kind.
@@ -102,7 +111,8 @@ class StepBound {
   double hop_ns(double bytes, const Ranks& ranks) const;
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
-  double update_ns(const ParallelLayout& layout, const LocalSizes& sizes, std::int64_t layers) const;
+  double update_ns(const ParallelLayout& layout, const LocalSizes& sizes,
+                   const ByMlp<std::int64_t>& layers) const;
   // The sharding of a layer that has that many parameters, or more.
   Sharding sharding(const ParallelLayout& layout, std::int64_t parameters) const;
   Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
@@ -117,10 +127,11 @@ class StepBound {
   const PlanQuestion& question_;
   const KernelCost kernels_;
   const std::vector<std::int64_t> layers_of_kinds_;  // of the whole model
-  std::vector<double> pairs_;                        // of one sequence and head, for each kind of layers
-  double best_hbm_ = 0;                              // bytes per ns
-  double best_product_ = 0;                          // flops per ns
-  double launch_ns_ = 0;                             // of each kernel
+  const ByMlp<std::int64_t> layers_of_mlps_;
+  std::vector<double> pairs_;  // of one sequence and head, for each kind of layers
+  double best_hbm_ = 0;        // bytes per ns
+  double best_product_ = 0;    // flops per ns
+  double launch_ns_ = 0;       // of each kernel
 };
 
 // Computes the bounds of the members of one family, one after the other, and keeps what neighbours share.

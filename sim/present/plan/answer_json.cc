@@ -34,15 +34,18 @@ ordered_json model_json(const PlanQuestion& question) {
   const ParameterCounts counts = parameter_counts(m);
   ordered_json experts;
   if (m.experts) {
-    experts = {
-        {"count", m.experts->count}, {"top_k", m.experts->top_k}, {"intermediate", m.experts->intermediate}};
+    experts = {{"count", m.experts->count},
+               {"top_k", m.experts->top_k},
+               {"intermediate", m.experts->intermediate},
+               {"shared", m.experts->shared}};
   }
   ordered_json kinds = ordered_json::array();
   const std::vector<std::int64_t> layers = layers_of_kinds(m);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     kinds.push_back({{"layers", layers[i]},
                      {"window", or_null(m.kinds[i].window)},
-                     {"chunk", or_null(m.kinds[i].chunk)}});
+                     {"chunk", or_null(m.kinds[i].chunk)},
+                     {"mlp", m.mlp_of(m.kinds[i]) == Mlp::experts ? "experts" : "dense"}});
   }
   return {{"name", m.name},
           {"source", question.model_source},

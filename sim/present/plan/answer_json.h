@@ -8,8 +8,8 @@
 //   question
 //     model        name, source, hidden, layers, q_heads, kv_heads, head_dim, intermediate, vocab,
 //                  max_seq_len (0: unknown), tied_embeddings, qkv_bias, qk_norm, window (of all layers; null if they differ),
-//                  layer_kinds [{layers, window, chunk}],
-//                  experts {count, top_k, intermediate}, parameters, active_parameters
+//                  layer_kinds [{layers, window, chunk, mlp ("dense", "experts")}],
+//                  experts {count, top_k, intermediate, shared}, parameters, active_parameters
 //     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype,
 //                  kv_dtype, aggregated ("spread", "together", null), gradient_dtype, optimizer,
 //                  expert_imbalance

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -23,17 +25,27 @@ std::string human_parameters(std::int64_t count) {
                         : fmt::format("{:.3g} M", value / 1e6);
 }
 
-// ", window 128 in 18 of them".
+// ", window 128 in 18 of them, 3 of them without experts".
 std::string kinds_text(const Transformer& model) {
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
-  std::string text;
+  std::vector<std::pair<std::string, std::int64_t>> seen;  // what queries see, and in how many layers
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto& [window, chunk] = model.kinds[i];
-    if (window) text += fmt::format(", window {}", human_count(*window));
-    if (chunk) text += fmt::format(", chunks of {}", human_count(*chunk));
-    if ((window || chunk) && layers[i] < model.layers) text += fmt::format(" in {} of them", layers[i]);
+    const LayerKind& kind = model.kinds[i];
+    std::string text;
+    if (kind.window) text += fmt::format(", window {}", human_count(*kind.window));
+    if (kind.chunk) text += fmt::format(", chunks of {}", human_count(*kind.chunk));
+    const auto is_same = [&](const auto& one) { return one.first == text; };
+    if (std::none_of(seen.begin(), seen.end(), is_same)) seen.emplace_back(text, 0);
+    std::find_if(seen.begin(), seen.end(), is_same)->second += layers[i];
   }
-  return text;
+  std::string all;
+  for (const auto& [text, count] : seen) {
+    all += text;
+    if (!text.empty() && count < model.layers) all += fmt::format(" in {} of them", count);
+  }
+  if (model.experts && model.has(Mlp::dense))
+    all += fmt::format(", {} of them without experts", layers_of_mlps(model, layers)[Mlp::dense]);
+  return all;
 }
 
 std::string model_text(const PlanQuestion& question) {
@@ -41,8 +53,9 @@ std::string model_text(const PlanQuestion& question) {
   const ParameterCounts counts = parameter_counts(model);
   std::string text = model_clause(question);
   if (model.experts) {
-    text += fmt::format(" ({} active; {} experts, {} of them for a token)", human_parameters(counts.active),
-                        model.experts->count, model.experts->top_k);
+    text += fmt::format(" ({} active; {} experts, {} of them for a token{})", human_parameters(counts.active),
+                        model.experts->count, model.experts->top_k,
+                        model.experts->shared > 0 ? ", beside a shared one" : "");
   }
   text += fmt::format(", {} layers of {}, {} heads ({} kv) of {}", model.layers, human_count(model.hidden),
                       model.q_heads, model.kv_heads, model.head_dim);

@@ -164,8 +164,8 @@ bool set_other_root(PlanBuilder& builder, const Plan& plan, Collective& collecti
   if (broadcast == nullptr) return false;
   broadcast->root = (broadcast->root + 1) % group_size(plan, collective);
   if (broadcast->root == index_in_group(plan, broadcast->group))
-    broadcast->in = own_view(builder, broadcast->out, builder.dtype(broadcast->out.buffer),
-                              broadcast->out.numel());
+    broadcast->in =
+        own_view(builder, broadcast->out, builder.dtype(broadcast->out.buffer), broadcast->out.numel());
   return true;
 }
 

@@ -1,0 +1,155 @@
+#include "sim/planner/models/layer_list.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "shared/base/index.h"
+#include "shared/base/text.h"
+
+namespace cp::sim {
+namespace {
+
+class LayerList {
+ public:
+  LayerList(const Family& family, ConfigFields& fields, std::int64_t layers)
+      : family_(family), fields_(fields), kinds_(idx(layers)) {}
+
+  void take_attention() {
+    std::optional<std::int64_t> window = fields_.size("sliding_window");
+    const bool used = fields_.flag("use_sliding_window").value_or(!family_.window_needs_flag);
+    if (used && !window && !fields_.mentions("sliding_window") && family_.window) {
+      window = family_.window;
+      fields_.assume(str("sliding_window is missing, so ", *family_.window, " is taken, the default of ",
+                         family_.model_type));
+    }
+    std::optional<std::int64_t> chunk = fields_.size("attention_chunk_size");
+    if (!chunk && family_.chunk) {
+      chunk = family_.chunk;
+      fields_.assume(str("attention_chunk_size is missing, so ", *chunk, " is taken, the default of ",
+                         family_.model_type));
+    }
+    const std::vector<std::string> types = fields_.words("layer_types");
+    if (!types.empty()) return take_types(types, used, window, chunk);
+    if (family_.chunk) return take_chunks(chunk);
+    if (!used || !window) return;
+    const std::int64_t pattern = fields_.whole("sliding_window_pattern").value_or(family_.full_layer_every);
+    for (std::int64_t layer = full_layers_first(); layer < size(); ++layer) {
+      if (pattern <= 1 || (layer + 1) % pattern != 0) kinds_[idx(layer)].window = window;
+    }
+  }
+
+  void take_experts() {
+    const std::int64_t first_dense = fields_.whole("first_k_dense_replace").value_or(0);
+    const std::vector<std::int64_t> only_mlp = fields_.wholes("mlp_only_layers"),
+                                    only_experts = fields_.wholes("moe_layers"), flags = flags_of_layers();
+    for (const auto* list : {&only_mlp, &only_experts}) {
+      for (const std::int64_t layer : *list) {
+        if (layer >= size()) {
+          fields_.fail(str(list == &only_mlp ? "mlp_only_layers" : "moe_layers", " has layer ", layer,
+                           ", and num_hidden_layers is ", size(), "; use 0 to ", size() - 1));
+          return;
+        }
+      }
+    }
+    const auto is_in = [](const std::vector<std::int64_t>& list, std::int64_t layer) {
+      return std::find(list.begin(), list.end(), layer) != list.end();
+    };
+    // Of so many layers the last one has experts.
+    std::int64_t step = 1;
+    for (const char* key : {"decoder_sparse_step", "interleave_moe_layer_step"})
+      step = std::max(step, fields_.size(key).value_or(1));
+    // Of so many layers the first one has.
+    const std::int64_t every = flags.empty() ? fields_.size("moe_layer_freq").value_or(1) : 1;
+    for (std::int64_t layer = 0; layer < size(); ++layer) {
+      bool experts = layer >= first_dense && (layer + 1) % step == 0 && layer % every == 0;
+      if (!only_experts.empty()) experts = is_in(only_experts, layer);
+      if (!flags.empty()) experts = flags[idx(layer)] != 0;
+      kinds_[idx(layer)].dense = !experts || is_in(only_mlp, layer);
+    }
+    if (size() > 0 && std::all_of(kinds_.begin(), kinds_.end(), [](const LayerKind& k) { return k.dense; }))
+      fields_.fail(
+          "no layer has experts by what the config says of its layers; leave the number of experts out");
+  }
+
+  std::vector<LayerKind> take() && { return std::move(kinds_); }
+
+ private:
+  std::int64_t size() const { return static_cast<std::int64_t>(kinds_.size()); }
+
+  // moe_layer_freq as a list has a 1 for each layer with experts, and a 0 for each other one.
+  std::vector<std::int64_t> flags_of_layers() {
+    if (!fields_.is_list("moe_layer_freq")) return {};
+    std::vector<std::int64_t> flags = fields_.wholes("moe_layer_freq");
+    if (static_cast<std::int64_t>(flags.size()) == size()) return flags;
+    fields_.fail(str("moe_layer_freq has ", flags.size(), " entries, and num_hidden_layers is ", size(),
+                     "; list one for each layer, or give one number"));
+    return std::vector<std::int64_t>(idx(size()), 1);
+  }
+
+  // Chunks go with positions (Llama 4): no_rope_layers has a 0 for each layer without, which sees all keys;
+  // if it is empty, each fourth layer is without.
+  void take_chunks(const std::optional<std::int64_t>& chunk) {
+    const std::vector<std::int64_t> has_positions = fields_.wholes("no_rope_layers");
+    if (!has_positions.empty() && static_cast<std::int64_t>(has_positions.size()) != size()) {
+      fields_.fail(str("no_rope_layers has ", has_positions.size(), " entries, and num_hidden_layers is ",
+                       size(), "; list one for each layer, or none"));
+      return;
+    }
+    for (std::int64_t layer = 0; layer < size(); ++layer) {
+      const bool cut = has_positions.empty() ? (layer + 1) % family_.full_layer_every != 0
+                                             : has_positions[idx(layer)] != 0;
+      if (cut) kinds_[idx(layer)].chunk = chunk;
+    }
+  }
+
+  // `slides`: whether the window is used at all; if not, layers that would have it see all keys.
+  void take_types(const std::vector<std::string>& types, bool slides,
+                  const std::optional<std::int64_t>& window, const std::optional<std::int64_t>& chunk) {
+    if (static_cast<std::int64_t>(types.size()) != size()) {
+      fields_.fail(str("layer_types has ", types.size(), " entries, and num_hidden_layers is ", size(),
+                       "; list one for each layer"));
+      return;
+    }
+    for (std::size_t layer = 0; layer < types.size(); ++layer) {
+      const std::string& type = types[layer];
+      LayerKind& kind = kinds_[layer];
+      const bool windowed = type == "sliding_attention", chunked = type == "chunked_attention";
+      if (windowed && slides) kind.window = window;
+      if (chunked) kind.chunk = chunk;
+      if ((windowed && slides && !window) || (chunked && !chunk)) {
+        fields_.fail(str("layer_types has ", type, ", and ",
+                         windowed ? "sliding_window" : "attention_chunk_size",
+                         " is missing; add how many tokens that is"));
+        return;
+      }
+      if (!windowed && !chunked && type != "full_attention") {
+        fields_.fail(str("layer_types has \"", type,
+                         "\"; what is described is full_attention, sliding_attention and chunked_attention"));
+        return;
+      }
+    }
+  }
+
+  // Of Qwen's models the first max_window_layers see all keys.
+  std::int64_t full_layers_first() {
+    if (!family_.window_needs_flag) return 0;
+    return std::min(size(), fields_.whole("max_window_layers").value_or(0));
+  }
+
+  const Family& family_;
+  ConfigFields& fields_;
+  std::vector<LayerKind> kinds_;
+};
+
+}  // namespace
+
+std::vector<LayerKind> layers_of_config(const Family& family, ConfigFields& fields, std::int64_t layers,
+                                        bool has_experts) {
+  LayerList list(family, fields, layers);
+  list.take_attention();
+  if (has_experts) list.take_experts();
+  return std::move(list).take();
+}
+
+}  // namespace cp::sim
