@@ -22,17 +22,23 @@ namespace {
 constexpr double kSlack = 0.999;
 
 // Kernels of one layer that are launched one after the other, at least: each costs its launch, however fast
-// it is. A dense layer forward has two norms, qkv, rotary, attention, out projection, gate and up,
-// activation, down and two residual sums (layer_forward.cc), which is one more than we count;
-// layer_backward.cc has the others. kSums of them are the residual sums: software with fused_rows adds them
-// inside of the norms, without a launch.
-constexpr double kForwardKernels = 10, kBackwardKernels = 16, kSums = 2;
+// it is. A layer forward has two norms, qkv, rotary, attention, out projection and two residual sums
+// (layer_forward.cc), which is one more than we count; layer_backward.cc has the others. kSums of them are
+// the residual sums: software with fused_rows adds them inside of the norms, without a launch.
+constexpr double kForwardKernels = 7, kBackwardKernels = 11, kSums = 2;
+// Of an MLP that computes all rows: gate and up, activation, down; backward two products for each of these.
+constexpr double kMlpForwardKernels = 3, kMlpBackwardKernels = 5;
+// Of experts (expert_writer.cc): router, route, dispatch, combine; the router's two gradients, and route,
+// dispatch and combine backward. Where a rank has several experts, rows and weights that arrived are sorted,
+// and outputs are unsorted; backward the gradients of all three.
+constexpr double kRoutingForward = 4, kRoutingBackward = 5, kSorts = 3;
 
 double real(std::int64_t number) { return static_cast<double>(number); }
 
 // Neighbours in a group of tp, cp or sharding ranks are that many ranks apart.
 struct Strides {
-  std::int64_t tp = 1, cp = 1, dp = 1;
+  std::int64_t tp = 1, cp = 1, dp = 1, replicas = 1;
+  bool cp_is_slower = false;  // than dp: neighbours among dp x cp are neighbours of dp
 };
 Strides strides_of(const ParallelLayout& layout) {
   Strides strides;
@@ -42,8 +48,10 @@ Strides strides_of(const ParallelLayout& layout) {
     if (axis->name == "tp") strides.tp = stride;
     if (axis->name == "cp") strides.cp = stride;
     if (axis->name == "dp_shard") strides.dp = stride;
+    if (axis->name == "dp_replicate") strides.replicas = stride;
     stride *= axis->size;
   }
+  strides.cp_is_slower = layout.order == AxisOrder::tp_dp_cp_pp;
   return strides;
 }
 
@@ -247,39 +255,70 @@ StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const L
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns[mlp];
   const double width = real(size_bytes(question_.workload.dtype));
   LayerWork work;
-  const auto add = [&](const Products& one, std::int64_t times) {
-    for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
-      work.products.*ns += kSlack * real(times) * one.*ns;
-  };
-  add(products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width), 1);
-  add(products(tokens, sizes.q_width, hidden), 1);
-  std::int64_t inside = 0;  // elements of the activation functions
-  if (mlp == Mlp::experts) {
-    const std::int64_t rows = sizes.expert_tokens, of_expert = sizes.expert_columns;
-    const Products down = experts(rows, sizes.experts, of_expert, hidden);
-    add(experts(rows, sizes.experts, hidden, 2 * of_expert), 1), add(down, 1);
-    work.last_product_ns = kSlack * down.forward_ns;
-    inside += rows * of_expert;
-  }
-  if (columns > 0) {  // in pieces of its rows
-    const std::int64_t parts = layout.mlp_chunks;
-    const Products up = products(tokens / parts, hidden, 2 * columns),
-                   down = products(tokens / parts, columns, hidden);
-    add(up, parts), add(down, parts);
-    // The last product of all, which is not made again: that of the MLP that computes all rows.
-    work.last_product_ns = kSlack * real(parts) * down.forward_ns;
-    if (parts > 1) work.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
-    inside += tokens * columns;
-  }
-  // Norms and the sums behind them, positions, and the activation function: read and written once, and
-  // backward at least as much.
-  const double between = width * real(sizes.tokens_tp * hidden), activated = width * real(inside);
+  work.forward_launches = kForwardKernels - (question_.software.fused_rows ? kSums : 0);
+  work.backward_launches = kBackwardKernels;
+  add_products(work, products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width), 1);
+  add_products(work, products(tokens, sizes.q_width, hidden), 1);
+  // Norms and the sums behind them, and positions: read and written once, and backward at least as much.
+  const double between = width * real(sizes.tokens_tp * hidden);
   const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
                                                       : kernels_.memory_ns(3 * between),
                norms_ns = 2 * kernels_.memory_ns(2 * between) + 2 * sum_ns + positions_ns(sizes);
-  work.forward_rows_ns = norms_ns + kernels_.memory_ns(3 * activated);
-  work.backward_rows_ns = norms_ns + kernels_.memory_ns(5 * activated);
+  work.forward_rows_ns = work.backward_rows_ns = norms_ns;
+  if (mlp == Mlp::experts) add_experts(work, layout, sizes);
+  if (columns == 0) return work;
+  // In pieces of its rows.
+  const std::int64_t parts = layout.mlp_chunks;
+  const Products up = products(tokens / parts, hidden, 2 * columns),
+                 down = products(tokens / parts, columns, hidden);
+  add_products(work, up, parts), add_products(work, down, parts);
+  // The last product of all, which is not made again.
+  work.last_product_ns = kSlack * real(parts) * down.forward_ns;
+  if (parts > 1) work.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
+  const double activated = width * real(tokens * columns);
+  work.forward_rows_ns += kernels_.memory_ns(3 * activated);
+  work.backward_rows_ns += kernels_.memory_ns(5 * activated);
+  work.forward_launches += kMlpForwardKernels, work.backward_launches += kMlpBackwardKernels;
   return work;
+}
+
+void StepBound::add_products(LayerWork& work, const Products& one, std::int64_t times) {
+  for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
+    work.products.*ns += kSlack * real(times) * one.*ns;
+}
+
+void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const {
+  const Experts& model = *question_.model.experts;
+  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, rows = sizes.expert_tokens,
+                     columns = sizes.expert_columns;
+  const double width = real(size_bytes(question_.workload.dtype));
+  const bool travel = layout.ep > 1, sorts = travel && sizes.experts > 1;
+  const Products up = experts(rows, sizes.experts, hidden, 2 * columns),
+                 down = experts(rows, sizes.experts, columns, hidden);
+  add_products(work, products(tokens, hidden, model.count), 1);
+  add_products(work, up, 1), add_products(work, down, 1);
+  work.last_product_ns = kSlack * down.forward_ns;
+  // Rows of tokens become rows of experts, or the other way round; a sort reads and writes the latter. What
+  // else these kernels read, the router's weights above all, is a few bytes for each row.
+  const double all = width * real(rows * hidden), inside = width * real(rows * columns),
+               logits = width * real(tokens * model.count),
+               routed_ns = 2 * kernels_.memory_ns(all + width * real(tokens * hidden)),
+               sorted_ns = sorts ? 2 * kernels_.memory_ns(2 * all) : 0;
+  work.forward_rows_ns += kernels_.memory_ns(logits) + routed_ns + sorted_ns + kernels_.memory_ns(3 * inside);
+  work.backward_rows_ns +=
+      kernels_.memory_ns(2 * logits) + routed_ns + sorted_ns + kernels_.memory_ns(5 * inside);
+  const double moves = sorts ? kSorts : 0;
+  // Gate and up, activation, and down, as in an MLP that computes all rows.
+  work.forward_launches += kRoutingForward + kMlpForwardKernels + moves;
+  work.backward_launches += kRoutingBackward + kMlpBackwardKernels + moves;
+  if (!travel) return;
+  // Rows go to their experts, and outputs return. Both are waited for, since kernels run in order: only the
+  // gradients of gate and up are computed while gradients of rows return, if these need not be unsorted
+  // first.
+  const double once =
+      kSlack * collective_ns(CollectiveKind::all_to_all, all, spread_of_ep(layout), question_.cluster);
+  work.forward_moved_ns = 2 * once;
+  work.backward_moved_ns = once + (sorts ? once : std::max(0.0, once - up.weight_ns));
 }
 
 StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
@@ -301,27 +340,24 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
     shared.regions_ns = 2 * region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
   }
   if (question_.workload.phase != Phase::training) return shared;
-  ByMlp<std::int64_t> of_rank;  // layers
   for (const Mlp mlp : kMlps) {
-    of_rank[mlp] = layers_of_mlps_[mlp] / layout.pp;
-    if (layers_of_mlps_[mlp] > 0) shared.shards[mlp] = sharding(layout, sizes.layer[mlp]);
+    if (layers_of_mlps_[mlp] == 0) continue;
+    shared.shards[mlp] = sharding(layout, sizes.layer[mlp]);
+    if (mlp == Mlp::experts) shared.shards[mlp] += sharding_of_experts(layout, sizes.expert_layer);
   }
-  if (layout.pp == 1 && layout.keeps_whole_parameters()) {
-    for (const Mlp mlp : kMlps) {
-      if (of_rank[mlp] == 0) continue;
-      const Sharding whole = sharding(layout, of_rank[mlp] * sizes.layer[mlp]);
-      shared.shards_once_ns +=
-          (layout.keeps_whole_gradients() ? whole : shared.shards[mlp].times(of_rank[mlp], 0)).ns();
-    }
-  }
+  ByMlp<std::int64_t> of_rank = layers_of_mlps_;  // of the one that has the head, which updates last
   if (layout.pp > 1) {
+    of_rank = {};
     std::int64_t first = 0;
     for (const std::int64_t count : stage_layers(question_.model, layout)) {
       shared.stages.push_back(layers_of_kinds(question_.model, first, count));
       first += count;
+      if (static_cast<int>(shared.stages.size()) % layout.pp != 0) continue;
+      const ByMlp<std::int64_t> more = layers_of_mlps(question_.model, shared.stages.back());
+      for (const Mlp mlp : kMlps) of_rank[mlp] += more[mlp];
     }
   }
-  shared.update_ns = update_ns(layout, sizes, of_rank);
+  shared.update_ns = update_ns(layout, shared, of_rank);
   return shared;
 }
 
@@ -353,16 +389,16 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   const LayerWork& beside = shared.work[mlp];
   const Products& of_layer = beside.products;
   pass.forward_ns = of_layer.forward_ns + beside.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
-                    shared.regions_ns +
-                    (kForwardKernels - (question_.software.fused_rows ? kSums : 0)) * launch_ns_;
+                    shared.regions_ns + beside.forward_moved_ns + beside.forward_launches * launch_ns_;
   const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + beside.backward_rows_ns +
-                      kBackwardKernels * launch_ns_;
-  const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns;
+                      beside.backward_moved_ns + beside.backward_launches * launch_ns_;
+  const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns +
+                       beside.backward_moved_ns;
   double again = 0;
   const Recompute::Kind recompute = layout.recompute.kind;
   if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
     again = recomputed_share(layout, question_.model.layers) *
-            (of_layer.forward_ns - beside.last_product_ns + kernels.forward_ns);
+            (of_layer.forward_ns - beside.last_product_ns + kernels.forward_ns + beside.forward_moved_ns / 2);
   }
   // Inputs are gathered again for the gradients of weights.
   pass.backward_ns =
@@ -417,7 +453,20 @@ StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64
   if (layout.sharding_size() == 1) return {};
   const Strides strides = strides_of(layout);
   const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp;
-  const Spread spread = spread_of_ranks({strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1});
+  return sharding(spread_of_ranks({strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1}),
+                  parameters);
+}
+
+StepBound::Sharding StepBound::sharding_of_experts(const ParallelLayout& layout,
+                                                   std::int64_t parameters) const {
+  if (layout.ep == 1) return sharding(layout, parameters);
+  const int shards = layout.sharding_size() / layout.ep;
+  if (shards <= 1) return {};
+  const auto ranks = along_data(layout, layout.ep, shards);
+  return ranks ? sharding(spread_of_ranks(ranks->first, ranks->second), parameters) : Sharding{};
+}
+
+StepBound::Sharding StepBound::sharding(const Spread& spread, std::int64_t parameters) const {
   const Cluster& cluster = question_.cluster;
   const double numel = real(parameters);
   const double gathered = numel * real(size_bytes(question_.workload.dtype)),
@@ -431,18 +480,77 @@ StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64
           scattered * port};
 }
 
-double StepBound::update_ns(const ParallelLayout& layout, const LocalSizes& sizes,
+// Ranks 0, step, 2 * step, ... of those of dp_shard x cp, as neighbours in the cluster are numbered
+// (RankGroups::data_index). Nothing where they are no grid.
+std::optional<std::pair<StepBound::Ranks, StepBound::Ranks>> StepBound::along_data(
+    const ParallelLayout& layout, std::int64_t step, std::int64_t count) const {
+  const Strides strides = strides_of(layout);
+  const std::int64_t inner = strides.cp_is_slower ? layout.dp_shard : layout.cp,
+                     inner_stride = strides.cp_is_slower ? strides.dp : strides.cp,
+                     outer_stride = strides.cp_is_slower ? strides.cp : strides.dp;
+  if (step % inner == 0) return std::pair{Ranks{outer_stride * (step / inner), count}, Ranks{}};
+  if (inner % step != 0) return std::nullopt;
+  const std::int64_t within = std::min(count, inner / step);
+  if (count % within != 0) return std::nullopt;
+  return std::pair{Ranks{inner_stride * step, within}, Ranks{outer_stride, count / within}};
+}
+
+Spread StepBound::spread_of_ep(const ParallelLayout& layout) const {
+  if (const auto ranks = along_data(layout, 1, layout.ep))
+    return spread_of_ranks(ranks->first, ranks->second);
+  return {layout.ep, 1, layout.ep};  // on one node, where it is fastest
+}
+
+double StepBound::update_ns(const ParallelLayout& layout, const Shared& shared,
                             const ByMlp<std::int64_t>& layers) const {
   const Workload& workload = question_.workload;
+  const LocalSizes& sizes = shared.sizes;
   std::int64_t dense = 0;
   for (const Mlp mlp : kMlps) dense += layers[mlp] * sizes.layer[mlp];
   const std::int64_t experts = layers[Mlp::experts] * sizes.expert_layer,
-                     shard = dense / layout.sharding_size() +
-                             experts / std::max(1, layout.sharding_size() / layout.ep);
+                     of_experts = experts / std::max(1, layout.sharding_size() / layout.ep),
+                     of_dense = dense / layout.sharding_size(), shard = of_dense + of_experts;
   const std::int64_t state = workload.optimizer.states * size_bytes(workload.optimizer.state_dtype);
-  const double bytes = real(shard) * real(8 + 2 * state + size_bytes(workload.gradient_dtype));
-  if (workload.optimizer.offload) return kSlack * bytes / host_rates(question_.cluster.node).memory_gbps;
-  return kSlack * memory(bytes);
+  const double bytes = real(shard) * real(8 + 2 * state + size_bytes(workload.gradient_dtype)),
+               optimizer_ns = kSlack * (workload.optimizer.offload
+                                            ? bytes / host_rates(question_.cluster.node).memory_gbps
+                                            : memory(bytes));
+  // Gradients are added up over replicas before the norm of all of them is known, which the optimizer needs.
+  const double summed_ns = replicas_ns(layout, of_dense) + replicas_of_experts_ns(layout, of_experts);
+  if (!layout.keeps_whole_parameters() || layout.sharding_size() == 1) return summed_ns + optimizer_ns;
+  // What stays whole is scattered before that, and gathered behind the optimizer.
+  Sharding once;
+  for (const Mlp mlp : kMlps) {
+    if (layers[mlp] == 0) continue;
+    if (layout.keeps_whole_gradients()) {
+      once += sharding(layout, layers[mlp] * sizes.layer[mlp]);
+      if (mlp == Mlp::experts) once += sharding_of_experts(layout, experts);
+    } else {
+      once += shared.shards[mlp].times(layers[mlp], 0);
+    }
+  }
+  return std::max(summed_ns, once.scatter_ns) + std::max(optimizer_ns, once.gather_ns);
+}
+
+double StepBound::replicas_ns(const ParallelLayout& layout, std::int64_t shard) const {
+  const Strides strides = strides_of(layout);
+  const int beside = layout.sharding == ShardingGroup::dp_shard ? layout.cp : 1;
+  return summed_ns({strides.replicas, layout.dp_replicate}, {strides.cp, beside}, shard);
+}
+
+double StepBound::replicas_of_experts_ns(const ParallelLayout& layout, std::int64_t shard) const {
+  if (layout.ep == 1) return replicas_ns(layout, shard);
+  const std::int64_t shards = std::max(1, layout.sharding_size() / layout.ep),
+                     copies = layout.dp_shard * layout.cp / layout.ep / shards;
+  if (copies > 1) return 0;  // they lie in no simple grid: nothing is claimed
+  return summed_ns({strides_of(layout).replicas, layout.dp_replicate}, {}, shard);
+}
+
+double StepBound::summed_ns(const Ranks& first, const Ranks& second, std::int64_t shard) const {
+  if (first.size * second.size == 1 || shard == 0) return 0;
+  const double bytes = real(shard) * real(size_bytes(question_.workload.gradient_dtype));
+  return kSlack *
+         collective_ns(CollectiveKind::all_reduce, bytes, spread_of_ranks(first, second), question_.cluster);
 }
 
 double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
@@ -472,7 +580,7 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
     const double forward = std::max(of_layers.forward_ns, forward_shards.ns()) + of_head.forward_ns;
     const double backward =
         of_head.backward_ns + std::max(of_layers.backward_ns, backward_shards.ns() - of_head.backward_ns);
-    return real(times) * (forward + backward) + std::max(shared.update_ns, shared.shards_once_ns);
+    return real(times) * (forward + backward) + shared.update_ns;
   }
   std::vector<StageTimes> stages;
   stages.reserve(shared.stages.size());
@@ -481,12 +589,7 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
     stages.push_back({sum.forward_ns, sum.backward_ns, 0, 0});
   }
   stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
-  Sharding of_rank;
-  for (const Mlp mlp : kMlps) {
-    const std::int64_t layers = layers_of_mlps_[mlp] / layout.pp;
-    of_rank += shared.shards[mlp].times(layers, layers);
-  }
-  return pipeline_bound_ns(stages, layout.pp, times) + std::max(shared.update_ns, of_rank.ns());
+  return pipeline_bound_ns(stages, layout.pp, times) + shared.update_ns;
 }
 
 double FamilyBound::ns(const ParallelLayout& member) {

@@ -3,11 +3,13 @@
 //
 // Why it is a bound:
 //   - The kernels of a rank run one after the other, so their sum is one.
-//   - Forward, nothing can hide the transfers between tensor-parallel regions, and those before and behind
-//     attention: the next kernel needs what they bring. They are added to the kernels.
+//   - Forward, nothing can hide the transfers between tensor-parallel regions, those before and behind
+//     attention, and those to experts and back: the next kernel needs what they bring. They are added to the
+//     kernels.
 //   - Backward, the chain of the gradients of inputs is a bound, with its transfers. (Gradients of weights
 //     can run beside transfers.)
-//   - All weights must be gathered, and all gradients scattered.
+//   - All weights must be gathered, and all gradients scattered and added up over replicas; the optimizer
+//     begins behind the sums, since it needs the norm of all gradients.
 //   - No link and no kernel is taken to be faster than its peak.
 // tests/planner/bound_test.cc compares it with the timeline.
 #pragma once
@@ -76,6 +78,8 @@ class StepBound {
     Products products;
     double last_product_ns = 0;
     double forward_rows_ns = 0, backward_rows_ns = 0;
+    double forward_launches = 0, backward_launches = 0;  // kernels one after the other
+    double forward_moved_ns = 0, backward_moved_ns = 0;  // rows to experts and back, and their gradients
     double mlp_again_ns = 0;  // products of chunks that the backward pass makes again
   };
   // What members of one family share if they have the same number of rows. Times are of one layer unless a
@@ -86,8 +90,7 @@ class StepBound {
     double positions_ns = 0;
     double gather_ns = 0, regions_ns = 0;           // between tensor-parallel regions, in one direction
     ByMlp<Sharding> shards;                         // of one layer
-    double shards_once_ns = 0;                      // parameters and gradients that move once, in the update
-    double update_ns = 0;                           // the optimizer, of the whole step
+    double update_ns = 0;                           // of the whole step, behind its last backward pass
     std::vector<std::vector<std::int64_t>> stages;  // how many layers of each kind each stage has
   };
 
@@ -100,6 +103,8 @@ class StepBound {
   Pass layer(const ParallelLayout& layout, const Shared& shared, Mlp mlp, const Attention& of_attention,
              bool whole_family) const;
   LayerWork layer_work(const ParallelLayout& layout, const LocalSizes& sizes, Mlp mlp) const;
+  static void add_products(LayerWork& work, const Products& one, std::int64_t times);
+  void add_experts(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const;
   double positions_ns(const LocalSizes& sizes) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, std::size_t kind,
                       bool whole_family) const;
@@ -111,10 +116,20 @@ class StepBound {
   double hop_ns(double bytes, const Ranks& ranks) const;
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
-  double update_ns(const ParallelLayout& layout, const LocalSizes& sizes,
+  // Of the rank that has the head, which has so many layers with each MLP.
+  double update_ns(const ParallelLayout& layout, const Shared& shared,
                    const ByMlp<std::int64_t>& layers) const;
-  // The sharding of a layer that has that many parameters, or more.
+  // To add up gradients over the ranks that have the same shard of them.
+  double replicas_ns(const ParallelLayout& layout, std::int64_t shard) const;
+  double replicas_of_experts_ns(const ParallelLayout& layout, std::int64_t shard) const;
+  double summed_ns(const Ranks& first, const Ranks& second, std::int64_t shard) const;
+  // The sharding of a layer, or of its experts, that has that many parameters, or more.
   Sharding sharding(const ParallelLayout& layout, std::int64_t parameters) const;
+  Sharding sharding_of_experts(const ParallelLayout& layout, std::int64_t parameters) const;
+  Sharding sharding(const Spread& spread, std::int64_t parameters) const;
+  std::optional<std::pair<Ranks, Ranks>> along_data(const ParallelLayout& layout, std::int64_t step,
+                                                    std::int64_t count) const;
+  Spread spread_of_ep(const ParallelLayout& layout) const;
   Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
 
   Products experts(std::int64_t rows, std::int64_t number, std::int64_t k, std::int64_t n) const;
