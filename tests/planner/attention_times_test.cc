@@ -38,13 +38,13 @@ void expect_shared_times(PlanQuestion question) {
     if (is_new) continue;
     ++shared;
     const AttentionTimes& others = found->second.times;
-    EXPECT_EQ(times.forward.kernels_ns, others.forward.kernels_ns)
+    EXPECT_EQ(times.mean.forward.kernels_ns, others.mean.forward.kernels_ns)
         << to_string(layout) << " and " << to_string(found->second.layout);
-    EXPECT_EQ(times.forward.exposed_ns, others.forward.exposed_ns)
+    EXPECT_EQ(times.mean.forward.exposed_ns, others.mean.forward.exposed_ns)
         << to_string(layout) << " and " << to_string(found->second.layout);
-    EXPECT_EQ(times.backward.kernels_ns, others.backward.kernels_ns)
+    EXPECT_EQ(times.mean.backward.kernels_ns, others.mean.backward.kernels_ns)
         << to_string(layout) << " and " << to_string(found->second.layout);
-    EXPECT_EQ(times.backward.exposed_ns, others.backward.exposed_ns)
+    EXPECT_EQ(times.mean.backward.exposed_ns, others.mean.backward.exposed_ns)
         << to_string(layout) << " and " << to_string(found->second.layout);
   }
   EXPECT_GT(known.size(), 1U);

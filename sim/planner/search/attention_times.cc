@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/transformer/rank_groups.h"
 #include "sim/cost/timeline/rank_replay.h"
 
@@ -37,24 +38,10 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
           .merges = merges};
 }
 
-AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, AttentionPass pass) const {
-  const Rank self = busiest_rank({question_.model, question_.workload, layout}, 0);
-  const std::vector<std::int64_t> layers = layers_of_kinds(question_.model);
-  AttentionTimes::Pass mean;
-  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
-    if (layers[kind] == 0) continue;
-    const double share = static_cast<double>(layers[kind]) / static_cast<double>(question_.model.layers);
-    const AttentionTimes::Pass of_kind = replayed(layout, pass, self, question_.model.kinds[kind]);
-    mean.kernels_ns += share * of_kind.kernels_ns, mean.exposed_ns += share * of_kind.exposed_ns;
-    mean.ring_ns += share * of_kind.ring_ns;
-  }
-  return mean;
-}
-
 AttentionTimes::Pass AttentionTimer::replayed(const ParallelLayout& layout, AttentionPass pass, Rank self,
-                                              const LayerKind& kind) const {
+                                              const AttentionProblem& problem) const {
   AttentionRequest attention;
-  attention.problem = attention_problem(question_.model, question_.workload, layout, kind);
+  attention.problem = problem;
   attention.ranks = RankGroups(layout, self).cp_group();
   if (layout.cp > 1) attention.strategy = layout.strategy;
   attention.keep_for_backward = question_.workload.phase == Phase::training;
@@ -73,8 +60,32 @@ const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {
     const std::scoped_lock lock(mutex_);
     if (const auto found = known_.find(key); found != known_.end()) return found->second;
   }
-  AttentionTimes times{replayed(layout, AttentionPass::forward), {}};
-  if (question_.workload.phase == Phase::training) times.backward = replayed(layout, AttentionPass::backward);
+  const Transformer& model = question_.model;
+  const Rank self = busiest_rank({model, question_.workload, layout}, 0);
+  const std::vector<std::int64_t> layers = layers_of_kinds(model);
+  std::vector<AttentionProblem> problems;
+  AttentionTimes times;
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+    const AttentionProblem& problem =
+        problems.emplace_back(attention_problem(model, question_.workload, layout, model.kinds[kind]));
+    // Kinds that differ in their MLP alone have the same attention.
+    const auto same = std::find(problems.begin(), problems.end(), problem) - problems.begin();
+    AttentionTimes::Passes of_kind;
+    if (same < static_cast<std::ptrdiff_t>(kind)) {
+      of_kind = times.of_kinds[idx(same)];
+    } else {
+      of_kind.forward = replayed(layout, AttentionPass::forward, self, problem);
+      if (question_.workload.phase == Phase::training)
+        of_kind.backward = replayed(layout, AttentionPass::backward, self, problem);
+    }
+    times.of_kinds.push_back(of_kind);
+    const double share = static_cast<double>(layers[kind]) / static_cast<double>(model.layers);
+    const auto add = [&](AttentionTimes::Pass& mean, const AttentionTimes::Pass& of) {
+      mean.kernels_ns += share * of.kernels_ns, mean.exposed_ns += share * of.exposed_ns;
+      mean.ring_ns += share * of.ring_ns;
+    };
+    add(times.mean.forward, of_kind.forward), add(times.mean.backward, of_kind.backward);
+  }
   const std::scoped_lock lock(mutex_);
   return known_.try_emplace(key, times).first->second;
 }

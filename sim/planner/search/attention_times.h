@@ -1,12 +1,13 @@
 // AttentionTimer: the attention of one layer, replayed alone on the timeline; of a model whose layers differ,
-// the mean over its layers. Many layouts of a search have
-// the same attention, so each time is computed once and kept; StepBound uses it to sharpen their bounds.
+// of each kind, and the mean over its layers. Many layouts of a search have the same attention, so each time
+// is computed once and kept; StepBound uses it to sharpen their bounds.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/timeline/issue_time.h"
@@ -20,7 +21,11 @@ struct AttentionTimes {
     double exposed_ns = 0;  // while no kernel runs
     double ring_ns = 0;     // of that, waiting for what moves along the ring axis
   };
-  Pass forward, backward;
+  struct Passes {
+    Pass forward, backward;
+  };
+  Passes mean;                   // over the layers of the model
+  std::vector<Passes> of_kinds;  // of a layer of each kind
 };
 
 // What attention depends on: sizes, the strategy with all its fields, and how far apart neighbouring cp ranks
@@ -53,9 +58,8 @@ class AttentionTimer {
   const AttentionTimes& of(const ParallelLayout& layout);
 
  private:
-  AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass) const;  // the mean
   AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass, Rank self,
-                                const LayerKind& kind) const;
+                                const AttentionProblem& problem) const;
 
   const PlanQuestion& question_;
   // The question's software without the host's times: replayed alone, attention would wait for the host,

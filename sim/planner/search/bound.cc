@@ -363,18 +363,16 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
 
 std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, const Shared& shared,
                                                bool whole_family, const AttentionTimes* replayed) const {
-  // Attention alone is known as the mean over all layers. Stages may have more of the fast kinds than others.
-  const bool uses_mean = replayed != nullptr && facts(layout.strategy.core).is_least_alone &&
-                         (pairs_.size() == 1 || layout.pp == 1);
+  const bool is_least = replayed != nullptr && facts(layout.strategy.core).is_least_alone;
   std::vector<Pass> passes;
   for (std::size_t kind = 0; kind < pairs_.size(); ++kind) {
     Attention of_attention = attention(layout, shared.sizes, kind, whole_family);
-    if (uses_mean) {
-      of_attention.kernels = {kSlack * replayed->forward.kernels_ns, kSlack * replayed->backward.kernels_ns};
+    if (is_least) {
+      const auto& [forward, backward] = replayed->of_kinds[kind];
+      of_attention.kernels = {kSlack * forward.kernels_ns, kSlack * backward.kernels_ns};
       // Its first transfers may begin beside the positions of the queries; backward, keys and values may come
       // long before.
-      of_attention.moved.forward_ns =
-          std::max(0.0, kSlack * replayed->forward.exposed_ns - shared.positions_ns);
+      of_attention.moved.forward_ns = std::max(0.0, kSlack * forward.exposed_ns - shared.positions_ns);
     }
     const Mlp mlp = question_.model.mlp_of(question_.model.kinds[kind]);
     passes.push_back(layer(layout, shared, mlp, of_attention, whole_family));
@@ -556,15 +554,8 @@ double StepBound::summed_ns(const Ranks& first, const Ranks& second, std::int64_
 double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                           const AttentionTimes* replayed) const {
   const std::vector<Pass> of_kinds = this->layers(layout, shared, whole_family, replayed);
-  const auto sum_of = [&](const std::vector<std::int64_t>& layers_of_kind) {
-    Pass sum;
-    for (std::size_t kind = 0; kind < of_kinds.size(); ++kind) {
-      sum.forward_ns += real(layers_of_kind[kind]) * of_kinds[kind].forward_ns;
-      sum.backward_ns += real(layers_of_kind[kind]) * of_kinds[kind].backward_ns;
-    }
-    return sum;
-  };
-  const Pass of_layers = sum_of(layers_of_kinds_), of_head = head(layout, shared.sizes, whole_family);
+  const Pass of_layers = sum_of(of_kinds, layers_of_kinds_),
+             of_head = head(layout, shared.sizes, whole_family);
   if (question_.workload.phase != Phase::training) return of_layers.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
   if (layout.pp == 1) {
@@ -582,14 +573,36 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
         of_head.backward_ns + std::max(of_layers.backward_ns, backward_shards.ns() - of_head.backward_ns);
     return real(times) * (forward + backward) + shared.update_ns;
   }
-  std::vector<StageTimes> stages;
-  stages.reserve(shared.stages.size());
+  const PipelineBound pipeline = this->pipeline(shared, of_kinds, of_head);
+  return pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
+}
+
+PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes* replayed) const {
+  const Shared shared = this->shared(layout);
+  return pipeline(shared, layers(layout, shared, false, replayed), head(layout, shared.sizes, false));
+}
+
+PipelineBound StepBound::pipeline(const Shared& shared, const std::vector<Pass>& of_kinds,
+                                  const Pass& of_head) {
+  PipelineBound pipeline;
+  pipeline.stages.reserve(shared.stages.size());
   for (const std::vector<std::int64_t>& of_stage : shared.stages) {
-    const Pass sum = sum_of(of_stage);
-    stages.push_back({sum.forward_ns, sum.backward_ns, 0, 0});
+    const Pass sum = sum_of(of_kinds, of_stage);
+    pipeline.stages.push_back({sum.forward_ns, sum.backward_ns, 0, 0});
   }
-  stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
-  return pipeline_bound_ns(stages, layout.pp, times) + shared.update_ns;
+  pipeline.stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
+  pipeline.update_ns = shared.update_ns;
+  return pipeline;
+}
+
+StepBound::Pass StepBound::sum_of(const std::vector<Pass>& of_kinds,
+                                  const std::vector<std::int64_t>& layers_of_kind) {
+  Pass sum;
+  for (std::size_t kind = 0; kind < of_kinds.size(); ++kind) {
+    sum.forward_ns += real(layers_of_kind[kind]) * of_kinds[kind].forward_ns;
+    sum.backward_ns += real(layers_of_kind[kind]) * of_kinds[kind].backward_ns;
+  }
+  return sum;
 }
 
 double FamilyBound::ns(const ParallelLayout& member) {

@@ -24,6 +24,7 @@
 #include "sim/cost/timeline/kernel_cost.h"
 #include "sim/cost/timeline/nccl_model.h"
 #include "sim/planner/search/attention_times.h"
+#include "sim/planner/search/pipeline_bound.h"
 #include "sim/planner/search/question.h"
 
 namespace cp::sim {
@@ -38,6 +39,8 @@ class StepBound {
   double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
     return step_ns(layout, shared(layout), false, &attention);
   }
+  // What the stages of a layout with pp above 1 take in training, at least.
+  PipelineBound pipeline(const ParallelLayout& layout, const AttentionTimes* attention = nullptr) const;
   // A bound of all members of the layout's family (layout_space.h). It takes attention as shared evenly among
   // the cp ranks without any transfer, and nothing as computed again.
   double family_ns(const ParallelLayout& layout) const {
@@ -97,6 +100,8 @@ class StepBound {
   Shared shared(const ParallelLayout& layout) const;
   double step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                  const AttentionTimes* replayed) const;
+  static PipelineBound pipeline(const Shared& shared, const std::vector<Pass>& of_kinds, const Pass& of_head);
+  static Pass sum_of(const std::vector<Pass>& of_kinds, const std::vector<std::int64_t>& layers_of_kind);
   // Of a layer of each kind.
   std::vector<Pass> layers(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                            const AttentionTimes* replayed) const;

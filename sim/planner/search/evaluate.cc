@@ -61,7 +61,7 @@ Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) 
 
 PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {
   PipelineTimes times;
-  pipelined({question_.model, question_.workload, layout}, kNever, &times);
+  pipelined({question_.model, question_.workload, layout}, kNever, {}, &times);
   return times;
 }
 
@@ -133,7 +133,7 @@ class Evaluator::Stages {
 
   // False, and ends early, where what is known by then takes longer than the limit: those that most are like
   // are replayed first.
-  bool replay(double limit_ns) {
+  bool replay(double limit_ns, const PipelineBound& least) {
     std::map<std::size_t, int> kinds;
     for (int stage = 0; stage < size(); ++stage) ++kinds[like(stage)];
     std::vector<std::pair<int, std::size_t>> order;
@@ -142,7 +142,8 @@ class Evaluator::Stages {
     for (const auto& [count, first] : order) {
       clocks_[first].forward = evaluator_.clock_of(request_, StepPart::forward, static_cast<int>(first));
       clocks_[first].backward = evaluator_.clock_of(request_, StepPart::backward, static_cast<int>(first));
-      if (pipeline_bound_ns(times(), request_.layout.pp, micro_batches()) > limit_ns) return false;
+      clocks_[first].known = true;
+      if (bound_ns(least) > limit_ns) return false;
     }
     return true;
   }
@@ -163,7 +164,17 @@ class Evaluator::Stages {
  private:
   struct Clocks {
     StepClock forward, backward;
+    bool known = false;
   };
+
+  // By what is known, and the least of what is not.
+  double bound_ns(const PipelineBound& least) const {
+    std::vector<StageTimes> times = this->times();
+    for (std::size_t stage = 0; stage < least.stages.size(); ++stage) {
+      if (!clocks_[like(static_cast<int>(stage))].known) times[stage] = least.stages[stage];
+    }
+    return pipeline_bound_ns(times, request_.layout.pp, micro_batches()) + least.update_ns;
+  }
 
   static std::vector<std::vector<int>> layers_of_stages(const StepRequest& request) {
     const int stages = request.layout.pp * request.layout.virtual_stages;
@@ -195,9 +206,9 @@ class Evaluator::Stages {
 };
 
 std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,
-                                                     PipelineTimes* times) {
+                                                     const PipelineBound& least, PipelineTimes* times) {
   Stages stages(*this, request);
-  if (!stages.replay(limit_ns)) return std::nullopt;
+  if (!stages.replay(limit_ns, least)) return std::nullopt;
   const int ranks = request.layout.pp;
   const PipelineTimes run =
       run_pipeline(stages.times(), ranks, stages.micro_batches(), /*keep_chunks=*/times != nullptr);
@@ -233,11 +244,12 @@ std::vector<PartTime> Evaluator::list(const Parts& parts) const {
 
 Candidate Evaluator::evaluate(const ParallelLayout& layout) { return *evaluate(layout, kNever); }
 
-std::optional<Candidate> Evaluator::evaluate(const ParallelLayout& layout, double limit_ns) {
+std::optional<Candidate> Evaluator::evaluate(const ParallelLayout& layout, double limit_ns,
+                                             const PipelineBound& least) {
   const StepRequest request{question_.model, question_.workload, layout};
   if (question_.workload.phase != Phase::training) return summary(layout, served(request));
   if (layout.pp == 1) return summary(layout, whole_step(request));
-  const std::optional<Parts> parts = pipelined(request, limit_ns);
+  const std::optional<Parts> parts = pipelined(request, limit_ns, least);
   if (!parts) return std::nullopt;
   return summary(layout, *parts);
 }

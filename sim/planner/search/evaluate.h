@@ -9,6 +9,7 @@
 #include "sim/cost/schedule/pipeline.h"
 #include "sim/cost/timeline/rank_replay.h"
 #include "sim/planner/search/answer.h"
+#include "sim/planner/search/pipeline_bound.h"
 #include "sim/planner/search/question.h"
 
 namespace cp::sim {
@@ -23,8 +24,10 @@ class Evaluator {
   // The layout must not be refused. Candidate::rank is left at 0.
   Candidate evaluate(const ParallelLayout& layout);
   // Returns nothing if it becomes clear before the end that the step takes longer than `limit_ns`. In a
-  // pipeline the first stages often show it. A result may still be longer than the limit.
-  std::optional<Candidate> evaluate(const ParallelLayout& layout, double limit_ns);
+  // pipeline the first stages often show it, with the least that the others take (`least`, if it has stages).
+  // A result may still be longer than the limit.
+  std::optional<Candidate> evaluate(const ParallelLayout& layout, double limit_ns,
+                                    const PipelineBound& least = {});
   // For a layout with pipeline stages in training: when each pass of each micro-batch runs, by pipeline rank.
   PipelineTimes schedule(const ParallelLayout& layout);
   // The plan of the rank that stands for its stage in the replay.
@@ -36,7 +39,8 @@ class Evaluator {
 
   StepClock clock_of(const StepRequest& request, StepPart part, int stage);
   Parts whole_step(const StepRequest& request);
-  std::optional<Parts> pipelined(const StepRequest& request, double limit_ns, PipelineTimes* times = nullptr);
+  std::optional<Parts> pipelined(const StepRequest& request, double limit_ns, const PipelineBound& least,
+                                 PipelineTimes* times = nullptr);
   Parts served(const StepRequest& request);
   Parts aggregated(StepRequest request);
   Candidate summary(const ParallelLayout& layout, const Parts& parts) const;

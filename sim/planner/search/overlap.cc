@@ -36,10 +36,11 @@ InStep in_step(const ParallelLayout& layout, const AttentionTimes& times, bool t
   double forwards = 1;
   if (layout.recompute.kind == Recompute::Kind::full) forwards = 2;
   if (layout.recompute.kind == Recompute::Kind::every) forwards = 1 + 1.0 / layout.recompute.every;
-  add(times.forward, forwards);
+  const auto& [forward, backward] = times.mean;
+  add(forward, forwards);
   if (!training) return sum;
-  add(times.backward, 1);
-  if (gathers_early(layout)) sum.early_ns = std::min(times.forward.ring_ns, times.backward.ring_ns);
+  add(backward, 1);
+  if (gathers_early(layout)) sum.early_ns = std::min(forward.ring_ns, backward.ring_ns);
   return sum;
 }
 
@@ -49,10 +50,14 @@ AttentionTimes OverlapChoice::least_times(const ParallelLayout& layout, const At
                                           const ParallelLayout& choice) {
   AttentionTimes least = times;
   const bool more_slots = choice.strategy.slots > layout.strategy.slots;
-  for (AttentionTimes::Pass* pass : {&least.forward, &least.backward}) {
-    const double in_turn_ns = more_slots || arrives_in_turn(layout.strategy, layout.cp) ? pass->ring_ns : 0;
-    pass->exposed_ns = (pass->exposed_ns - in_turn_ns) * layout.strategy.pieces / choice.strategy.pieces;
-  }
+  const auto lessen = [&](AttentionTimes::Passes& passes) {
+    for (AttentionTimes::Pass* pass : {&passes.forward, &passes.backward}) {
+      const double in_turn_ns = more_slots || arrives_in_turn(layout.strategy, layout.cp) ? pass->ring_ns : 0;
+      pass->exposed_ns = (pass->exposed_ns - in_turn_ns) * layout.strategy.pieces / choice.strategy.pieces;
+    }
+  };
+  lessen(least.mean);
+  std::for_each(least.of_kinds.begin(), least.of_kinds.end(), lessen);
   return least;
 }
 

@@ -336,7 +336,10 @@ class Search {
         if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
           prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
         if (prompt_us[i] > most_prompt_us_) return;
-        std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout));
+        PipelineBound least;
+        if (layout.pp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive)
+          least = bound_.pipeline(layout, sharper ? &attention_.of(layout) : nullptr);
+        std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout), least);
         if (one && (!found[i] || one->step_us * (1 + kTie) < found[i]->step_us)) found[i] = std::move(one);
       }
       if (!found[i]) return;
