@@ -16,6 +16,7 @@
 namespace cp::sim {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using testing::small_question;
 using testing::training_question;
@@ -255,6 +256,28 @@ TEST(Search, StopsWithWhatItHas) {
   ASSERT_FALSE(answer.warnings.empty());
   EXPECT_THAT(answer.warnings.front(), HasSubstr("interrupted"));
   EXPECT_EQ(accounted(answer.counts), answer.counts.enumerated);
+}
+
+// Wherever it is stopped, no layout that it has not replayed is faster than it says.
+TEST(Search, SaysWhatIsLeftAtLeastWhenItIsStopped) {
+  const PlanQuestion question = small_question(8, 65536);
+  const double best_us = search_layouts(question).best.front().step_us;
+  int with_more_left = 0;
+  for (const std::int64_t replayed : {32, 64, 96, 160, 256}) {
+    std::atomic<bool> stop{false};
+    SearchOptions options;
+    options.stop = &stop;
+    options.progress = [&](const SearchProgress& progress) { stop = progress.replayed >= replayed; };
+    const PlanAnswer answer = search_layouts(question, options);
+    ASSERT_FALSE(answer.best.empty());
+    if (answer.counts.replayed < replayed) break;  // it came to its end
+    EXPECT_GT(answer.least_left_us, 0) << replayed;
+    EXPECT_LE(std::min(answer.least_left_us, answer.best.front().step_us), best_us) << replayed;
+    EXPECT_THAT(answer.warnings.back(),
+                AnyOf(HasSubstr("nothing that is left is faster"), HasSubstr("less than the fastest below")));
+    ++with_more_left;
+  }
+  EXPECT_GE(with_more_left, 2);
 }
 
 TEST(Search, TheBaselineIsComparedPartByPart) {

@@ -122,6 +122,9 @@ struct PlanAnswer {
   std::vector<NearestMeasurement> published;  // all rows that can be predicted, for the report
   std::vector<ReportSpan> timeline;           // of the best
   std::vector<std::string> warnings;          // the question's, and of the search
+  // Of a search that was stopped: no layout that it did not replay takes less than this. 0: it came to its
+  // end, or was stopped before anything was known.
+  double least_left_us = 0;
   std::string next_command;
 };
 

@@ -8,8 +8,11 @@
 #include <tuple>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "shared/base/text.h"
 #include "shared/base/units.h"
+#include "sim/base/number_text.h"
 #include "sim/base/parallel_for.h"
 #include "sim/base/stop.h"
 #include "sim/planner/search/bound.h"
@@ -181,6 +184,8 @@ class Search {
   std::vector<ParallelLayout> next_round() {
     std::vector<ParallelLayout> round;
     std::vector<std::size_t> families;
+    // The queue gives the least bound first, and none that comes into it is less than the one it came from.
+    least_left_ns_ = queue_.top().bound_ns;
     const auto size = static_cast<std::size_t>(std::clamp(counts_.replayed / 4, kFirstRound, kLastRound));
     while (!queue_.empty() && round.size() < size && !stopped()) {
       // Families that come one after the other open together.
@@ -430,8 +435,20 @@ class Search {
       unless_stopped([&] { answer.classes.push_back(baseline(*question_.baseline, answer.all)); });
     }
     unless_stopped([&] { add_first_tokens(answer, threads_); });
-    if (stopped()) answer.warnings.push_back("interrupted: the best of what was replayed so far, not of all");
+    if (!stopped()) return answer;
+    answer.least_left_us = least_left_ns_ / 1e3;
+    answer.warnings.push_back(interrupted(answer));
     return answer;
+  }
+
+  // With how much better what was not replayed may be, by its bounds.
+  static std::string interrupted(const PlanAnswer& answer) {
+    std::string text = "interrupted: the best of what was replayed so far, not of all";
+    if (answer.best.empty() || answer.least_left_us == 0) return text;
+    const double gain = 1 - answer.least_left_us / answer.best.front().step_us;
+    if (gain <= 0) return text + "; nothing that is left is faster";
+    return text + fmt::format("; what is left takes {} or more, {:.1f} % less than the fastest below",
+                              human_us(answer.least_left_us), 100 * gain);
   }
 
   ClassBest baseline(const PartialLayout& asked, const std::vector<Candidate>& all) {
@@ -470,6 +487,7 @@ class Search {
   std::map<LayoutKind, double> kinds_;           // best time of each
   std::map<std::string, double> class_mark_ns_;  // the same
   double mark_ns_ = kNever;                      // what the best ones take at most
+  double least_left_ns_ = 0;                     // what no layout that is not replayed takes less than
 };
 
 }  // namespace
