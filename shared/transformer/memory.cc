@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -24,20 +25,39 @@ struct Layers {
   }
 };
 
-// Layers first .. first + count - 1, which are a stage of their own.
-Layers layers_of(const Transformer& model, const ParallelLayout& layout, const std::vector<Mlp>& mlps,
-                 std::int64_t first, std::int64_t count) {
-  Layers layers;
-  if (model.order.empty()) {  // quickly, since a search asks for millions
-    layers.with[mlps.front()] = count;
-    layers.keeping[mlps.front()] = layers_that_keep(count, layout.recompute);
+// Counts layers of a model. A search asks for millions of these.
+class LayersOf {
+ public:
+  LayersOf(const Transformer& model, const ParallelLayout& layout)
+      : model_(model), recompute_(layout.recompute) {
+    if (alike_) return;
+    alike_ = !model.has(Mlp::dense) || !model.has(Mlp::experts);
+    if (!alike_) mlps_ = mlps_of_kinds(model);
+  }
+
+  // Whether all layers have the same MLP.
+  bool alike() const { return alike_; }
+
+  // Layers first .. first + count - 1, which are a stage of their own.
+  Layers operator()(std::int64_t first, std::int64_t count) const {
+    Layers layers;
+    if (alike_) {
+      const Mlp mlp = model_.mlp_of(model_.kinds.front());
+      layers.with[mlp] = count, layers.keeping[mlp] = layers_that_keep(count, recompute_);
+      return layers;
+    }
+    const StageLayers stage{std::span(model_.order).subspan(idx(first), idx(count)), mlps_};
+    for (const int kind : stage.kinds) ++layers.with[mlps_[idx(kind)]];
+    layers.keeping = layers_that_keep(stage, recompute_);
     return layers;
   }
-  const StageLayers stage{std::span(model.order).subspan(idx(first), idx(count)), mlps};
-  for (const int kind : stage.kinds) ++layers.with[mlps[idx(kind)]];
-  layers.keeping = layers_that_keep(stage, layout.recompute);
-  return layers;
-}
+
+ private:
+  const Transformer& model_;
+  const Recompute& recompute_;
+  bool alike_ = model_.order.empty();
+  std::vector<Mlp> mlps_;  // of the kinds, where they differ
+};
 
 class MemoryModel {
  public:
@@ -57,7 +77,9 @@ class MemoryModel {
     Memory memory;
     add_parameters(memory, layers, first, last);
     ByMlp<LayerKept> kept;
-    for (const Mlp mlp : kMlps) kept[mlp] = kept_of_layer(mlp);
+    for (const Mlp mlp : kMlps) {
+      if (layers.with[mlp] > 0) kept[mlp] = kept_of_layer(mlp);
+    }
     if (training_) {
       const std::int64_t stages = layout_.pp == 1 ? 1
                                                   : in_flight(rank, layout_.pp, layout_.virtual_stages,
@@ -338,32 +360,26 @@ std::array<std::pair<std::string_view, std::int64_t>, 14> terms(const Memory& me
 Memory memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
                  const MemoryRules& rules) {
   const MemoryModel of(model, workload, layout, rules);
-  const std::vector<Mlp> mlps = mlps_of_kinds(model);
+  const LayersOf layers_of(model, layout);
   if (layout.pp == 1) {
-    const Layers all = layers_of(model, layout, mlps, 0, model.layers);
+    const Layers all = layers_of(0, model.layers);
     return of.of(0, all, all);
   }
-  std::vector<Layers> stages;
-  std::int64_t first = 0;
-  for (const std::int64_t count : stage_layers(model, layout)) {
-    stages.push_back(layers_of(model, layout, mlps, first, count));
-    first += count;
-  }
+  const std::vector<std::int64_t> stages = stage_layers(model, layout);
+  const std::int64_t largest = *std::max_element(stages.begin(), stages.end());
   Memory result;
   // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
   // has the head. Where layers have different MLPs, any of them.
-  const bool alike = !model.has(Mlp::dense) || !model.has(Mlp::experts);
   for (int rank = 0; rank < layout.pp; ++rank) {
-    if (alike && rank > 1 && rank < layout.pp - 1) continue;
+    if (layers_of.alike() && rank > 1 && rank < layout.pp - 1) continue;
     Layers layers, most;
     for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
-      const Layers& stage = stages[idx(chunk * layout.pp + rank)];
-      layers.add(stage);
-      if (stage.count() > most.count()) most = stage;
+      const auto stage = stages.begin() + chunk * layout.pp + rank;
+      const Layers of_stage = layers_of(std::accumulate(stages.begin(), stage, std::int64_t{0}), *stage);
+      layers.add(of_stage);
+      if (of_stage.count() > most.count()) most = of_stage;
     }
-    if (alike)
-      most = *std::max_element(stages.begin(), stages.end(),
-                               [](const Layers& a, const Layers& b) { return a.count() < b.count(); });
+    if (layers_of.alike()) most = layers_of(0, largest);
     const Memory memory = of.of(rank, layers, most);
     if (memory.used() > result.used()) result = memory;
   }

@@ -24,18 +24,27 @@ StepUnits::StepUnits(const StepContext& context) {
                                  workload.optimizer.offload ? workload.dtype : DType::f32),
                      options);
   };
+  // Along ep ranks have different experts. Seen from HsdpParam their parameter is one of ep times the
+  // elements, which is split along the axis "ep" before data parallelism splits it further. Who shares a unit
+  // does not depend on its size, and takes long to find among thousands of ranks: once for each mesh.
+  const bool split = layout.ep > 1;
+  const auto of_mesh = [&](const RankGroups::DataMesh& data, std::int64_t numel, bool by_ep) {
+    ShardedUnit unit = flat_unit(param_of(data, numel, by_ep), groups.data_index());
+    unit.ranks = groups.at_data_indices(unit.ranks), unit.replicas = groups.at_data_indices(unit.replicas);
+    return unit;
+  };
+  const ShardedUnit of_dense = of_mesh(dense, context.embedding.numel(), false),
+                    of_split = split && context.model.has(Mlp::experts)
+                                   ? of_mesh(of_ep, context.experts.numel, true)
+                                   : of_dense;
   const auto unit = [&](std::string name, std::int64_t numel, std::int64_t pieces, bool of_experts) {
     StepUnit made;
-    // Along ep ranks have different experts. Seen from HsdpParam this is one parameter, of ep times the
-    // elements, that is split along the axis "ep" before data parallelism splits it further.
-    const bool split = of_experts && layout.ep > 1;
     ShardedUnit& sharded = made.sharded;
-    sharded = flat_unit(param_of(split ? of_ep : dense, numel, split), groups.data_index());
-    sharded.ranks = groups.at_data_indices(sharded.ranks);
-    sharded.replicas = groups.at_data_indices(sharded.replicas);
+    sharded = of_experts ? of_split : of_dense;
+    sharded.numel = numel;
     sharded.name = std::move(name), sharded.pieces = pieces;
-    sharded.group = split ? "fsdp_experts" : "fsdp";
-    made.replica_group = split ? "replicas_experts" : "replicas";
+    sharded.group = of_experts && split ? "fsdp_experts" : "fsdp";
+    made.replica_group = of_experts && split ? "replicas_experts" : "replicas";
     // Serving keeps whole parameters, and has no gradients to scatter.
     if (!context.training) sharded.resident = true;
     if (!context.training) sharded.resident_sums = true;
