@@ -56,7 +56,9 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       embedding{0, sizes.vocab, model.hidden} {
   for (const int kind : kinds) ++layers_with[mlps[idx(kind)]];
   layers_that_keep = cp::layers_that_keep(stage_layers(), layout.recompute);
-  for (const Mlp mlp : kMlps) layer[mlp] = LayerWeights(model, sizes, mlp);
+  for (const Mlp mlp : kMlps) {
+    if (model.has(mlp)) layer[mlp] = LayerWeights(model, sizes, mlp);
+  }
   // Layers of all kinds have their rows at one home: refuse() sees to that.
   const AttentionSharding sharding(attention.front().problem, layout.cp, strategy());
   new_rows = sharding.home_q(groups.cp()).num_rows();

@@ -30,7 +30,7 @@ struct Weight {
   }
 };
 
-// Of a layer with that MLP.
+// Of a layer with that MLP, which the model must have.
 struct LayerWeights {
   LayerWeights() = default;
   LayerWeights(const Transformer& model, const LocalSizes& sizes, Mlp mlp);
