@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -374,7 +375,7 @@ Memory memory_of(const Transformer& model, const Workload& workload, const Paral
     if (layers_of.alike() && rank > 1 && rank < layout.pp - 1) continue;
     Layers layers, most;
     for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
-      const auto stage = stages.begin() + chunk * layout.pp + rank;
+      const auto stage = stages.begin() + std::ptrdiff_t{chunk} * layout.pp + rank;
       const Layers of_stage = layers_of(std::accumulate(stages.begin(), stage, std::int64_t{0}), *stage);
       layers.add(of_stage);
       if (of_stage.count() > most.count()) most = of_stage;
