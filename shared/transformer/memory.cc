@@ -111,7 +111,6 @@ class MemoryModel {
     std::int64_t input = 0;
     std::int64_t cheap = 0;  // norms, activation function: selective computes these again
     std::int64_t rest = 0;   // what comes from products and attention
-    std::int64_t all() const { return input + cheap + rest; }
   };
 
   void add_parameters(Memory& memory, const Layers& layers, bool first, bool last) const {
@@ -178,7 +177,8 @@ class MemoryModel {
            ((layout_.keeps_whole_parameters() ? 0 : 1) + (layout_.keeps_whole_gradients() ? 0 : 1));
   }
 
-  LayerKept kept_of_layer(Mlp mlp) const {
+  // What does not depend on the layer's MLP.
+  LayerKept kept_by_all() const {
     const std::int64_t tokens = sizes_.tokens, shared = sizes_.tokens_tp * model_.hidden;
     const Strategy& strategy = layout_.strategy;
     const bool ulysses = layout_.cp > 1 && strategy.ulysses_degree > 1;
@@ -192,6 +192,12 @@ class MemoryModel {
     kept.rest += tokens * (sizes_.q_width / model_.head_dim) * kF32;  // lse
     if (model_.qk_norm)
       kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
+    return kept;
+  }
+
+  LayerKept kept_of_layer(Mlp mlp) const {
+    const std::int64_t tokens = sizes_.tokens;
+    LayerKept kept = kept_by_all();
     if (mlp == Mlp::experts) {
       kept.cheap += sizes_.expert_tokens * sizes_.expert_columns * width_;
       kept.rest += sizes_.expert_tokens * ((2 * sizes_.expert_columns + model_.hidden) * width_ + kF32);
@@ -205,12 +211,9 @@ class MemoryModel {
     return kept;
   }
 
-  // Of what a layer keeps, what does not depend on its MLP.
-  std::int64_t kept_by_all() const {
-    LayerKept dense = kept_of_layer(Mlp::dense);
-    const std::int64_t columns = layout_.mlp_chunks == 1 ? sizes_.tokens * sizes_.columns[Mlp::dense] : 0;
-    dense.cheap -= columns * width_, dense.rest -= 2 * columns * width_;
-    return layout_.recompute.kind == Recompute::Kind::selective ? dense.rest : dense.cheap + dense.rest;
+  // Of a layer that keeps more than its input.
+  std::int64_t beside_input(const LayerKept& kept) const {
+    return layout_.recompute.kind == Recompute::Kind::selective ? kept.rest : kept.cheap + kept.rest;
   }
 
   // With Ulysses a rank keeps its group's rows of the kv heads that its query heads use, at least one.
@@ -224,10 +227,7 @@ class MemoryModel {
   std::int64_t activations_of(const Layers& layers, const ByMlp<LayerKept>& kept) const {
     std::int64_t bytes = 0;
     for (const Mlp mlp : kMlps) {
-      const LayerKept& of = kept[mlp];
-      const std::int64_t more =
-          layout_.recompute.kind == Recompute::Kind::selective ? of.rest : of.cheap + of.rest;
-      bytes += layers.with[mlp] * of.input + layers.keeping[mlp] * more;
+      bytes += layers.with[mlp] * kept[mlp].input + layers.keeping[mlp] * beside_input(kept[mlp]);
     }
     return bytes;
   }
@@ -237,14 +237,13 @@ class MemoryModel {
   std::int64_t slots_of_activations(const Layers& layers, const ByMlp<LayerKept>& kept) const {
     // Two slots take turns; activations.h says why two are enough.
     constexpr std::int64_t kHeld = 2;
-    std::int64_t bytes = 0;
+    const LayerKept common = kept_by_all();
+    std::int64_t bytes = common.input;
+    if (layers.keeping[Mlp::dense] + layers.keeping[Mlp::experts] > 0) bytes += beside_input(common);
     for (const Mlp mlp : kMlps) {
-      if (layers.keeping[mlp] == 0) continue;
-      const LayerKept& of = kept[mlp];
-      const std::int64_t common = bytes == 0 ? 0 : kept_by_all();
-      bytes += (layout_.recompute.kind == Recompute::Kind::selective ? of.rest : of.cheap + of.rest) - common;
+      if (layers.keeping[mlp] > 0) bytes += beside_input(kept[mlp]) - beside_input(common);
     }
-    return kHeld * (sizes_.tokens_tp * model_.hidden * width_ + bytes);
+    return kHeld * bytes;
   }
 
   // The layer at work: what it computes again, and the gradients on their way; forward, what it makes.

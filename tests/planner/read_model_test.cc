@@ -361,10 +361,11 @@ TEST(ReadModelErrors, LayersWithExpertsThatDoNotAddUp) {
               HasSubstr("mlp_only_layers has layer 6, and num_hidden_layers is 6; use 0 to 5"));
   EXPECT_THAT(error({{"moe_layer_freq", "[0, 1]"}}),
               HasSubstr("moe_layer_freq has 2 entries, and num_hidden_layers is 6; list one for each layer"));
-  EXPECT_THAT(error({{"first_k_dense_replace", "6"}}), HasSubstr("no layer has experts"));
+  EXPECT_THAT(error({{"first_k_dense_replace", "6"}}),
+              HasSubstr("none of 6 layers has experts (first_k_dense_replace 6,"));
   EXPECT_THAT(error({{"mlp_only_layers", "\"all\""}}), HasSubstr("it must be a list of whole numbers"));
   EXPECT_THAT(error({{"first_k_dense_replace", "1"}, {"intermediate_size", "null"}}),
-              HasSubstr("intermediate=0"));
+              HasSubstr("intermediate_size, the width of the MLP in layers without experts, is missing"));
 }
 
 TEST(ReadModel, WhatIsNotCountedIsMarked) {

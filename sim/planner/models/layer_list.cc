@@ -68,8 +68,9 @@ class LayerList {
       kinds_[idx(layer)].dense = !experts || is_in(only_mlp, layer);
     }
     if (size() > 0 && std::all_of(kinds_.begin(), kinds_.end(), [](const LayerKind& k) { return k.dense; }))
-      fields_.fail(
-          "no layer has experts by what the config says of its layers; leave the number of experts out");
+      fields_.fail(str("none of ", size(), " layers has experts (first_k_dense_replace ", first_dense,
+                       ", one of each ", step * every, " after it, mlp_only_layers names ", only_mlp.size(),
+                       "); leave the number of experts out, or make these smaller"));
   }
 
   std::vector<LayerKind> take() && { return std::move(kinds_); }

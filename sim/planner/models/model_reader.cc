@@ -191,7 +191,10 @@ class ModelReader {
   void take_layers() {
     const std::int64_t layers = read_.model.layers;
     if (fields_.failed() || layers > kMostLayers) return;  // validate_model() refuses so many
-    set_layers(read_.model, layers_of_config(family_, fields_, layers, read_.model.experts.has_value()));
+    Transformer& model = read_.model;
+    set_layers(model, layers_of_config(family_, fields_, layers, model.experts.has_value()));
+    if (model.has(Mlp::dense) && model.intermediate == 0)
+      fields_.required_size("intermediate_size", "the width of the MLP in layers without experts");
   }
 
   void take_biases() {

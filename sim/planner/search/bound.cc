@@ -43,15 +43,15 @@ struct Strides {
 Strides strides_of(const ParallelLayout& layout) {
   Strides strides;
   std::int64_t stride = 1;
+  bool has_cp = false;  // from the fastest axis on
   const std::vector<MeshAxis> axes = mesh_axes(layout);
   for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
     if (axis->name == "tp") strides.tp = stride;
-    if (axis->name == "cp") strides.cp = stride;
-    if (axis->name == "dp_shard") strides.dp = stride;
+    if (axis->name == "cp") strides.cp = stride, has_cp = true;
+    if (axis->name == "dp_shard") strides.dp = stride, strides.cp_is_slower = !has_cp;
     if (axis->name == "dp_replicate") strides.replicas = stride;
     stride *= axis->size;
   }
-  strides.cp_is_slower = layout.order == AxisOrder::tp_dp_cp_pp;
   return strides;
 }
 
