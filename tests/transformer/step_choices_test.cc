@@ -290,6 +290,26 @@ TEST(StepChoices, WhatLayersKeepGoesToTheHostAndComesBack) {
   EXPECT_EQ(moved_on(step_plan(stages, StepPart::backward, 0, 0), "to_host"), 0);
 }
 
+// Of layers with experts and without, each kind has two slots of what the other one lacks.
+TEST(StepChoices, LayersOfBothKindsHaveSlotsOnTheirOwn) {
+  for (const char* layout :
+       {"activations=host", "activations=host,recompute=full", "tp=2,activations=host,recompute=every:3",
+        "activations=host,recompute=selective", "activations=host,recompute=every:2"}) {
+    StepRequest request = request_of(layout);
+    request.model.experts = Experts{8, 2, 768, 256};
+    std::vector<LayerKind> layers(8);
+    for (const std::size_t layer : {0U, 1U, 4U, 6U}) layers[layer].dense = true;
+    set_layers(request.model, layers);
+    const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
+    EXPECT_EQ(memory_of(request).activations, bytes_of(plan, "activations")) << layout;
+    StepRequest stays = request;
+    stays.layout.host_activations = false;
+    const std::int64_t positions = 4096 * 64 * kF32, kept = memory_of(stays).activations - positions;
+    EXPECT_EQ(moved_on(plan, "to_host"), kept) << layout;
+    EXPECT_EQ(moved_on(plan, "from_host"), kept) << layout;
+  }
+}
+
 // The next layer's forward pass does not wait until what a layer keeps has been sent, but the one behind that
 // does.
 TEST(StepChoices, SlotsOfActivationsTakeTurns) {
