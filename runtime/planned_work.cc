@@ -26,7 +26,7 @@ double attention_seconds(const Op& op, double products) {
   const double flops =
       2 * products * pairs * dims * static_cast<double>(op.q.shape[0]) * static_cast<double>(op.q.shape[2]);
   return flops /
-         (op.engine == AttentionEngine::fused ? SlowestRates::fused_flops : SlowestRates::exact_flops);
+         (op.engine == AttentionEngine::fused ? SlowestRates::kFusedFlops : SlowestRates::kExactFlops);
 }
 
 double seconds_of_flops(const Kernel& kernel) {
@@ -34,7 +34,7 @@ double seconds_of_flops(const Kernel& kernel) {
   if (const auto* backward = std::get_if<AttentionBackward>(&kernel)) return attention_seconds(*backward, 8);
   if (const auto* product = std::get_if<MatMul>(&kernel)) {
     return 2 * static_cast<double>(product->a.numel()) * static_cast<double>(product->b.shape.at(1)) /
-           SlowestRates::products_flops;
+           SlowestRates::kProductsFlops;
   }
   return 0;
 }
@@ -48,7 +48,7 @@ double seconds_of(const Plan& plan, const Step& step) {
     bytes += static_cast<double>(access.view->numel()) * static_cast<double>(size_bytes(dtype)) *
              (access.reads && access.writes ? 2 : 1);
   });
-  return SlowestRates::launch_seconds + bytes / SlowestRates::memory_bytes + seconds_of_flops(*kernel);
+  return SlowestRates::kLaunchSeconds + bytes / SlowestRates::kMemoryBytes + seconds_of_flops(*kernel);
 }
 
 }  // namespace

@@ -18,11 +18,11 @@ namespace cp::runtime {
 //   memory        bytes of operands, read or written: a third of 300 GB/s, for strided ones.
 //   launch        a step that does next to nothing: ten times the some 10 us of its launch and its events.
 struct SlowestRates {
-  static constexpr double products_flops = 5e12;
-  static constexpr double exact_flops = 5e12;
-  static constexpr double fused_flops = 20e12;
-  static constexpr double memory_bytes = 100e9;
-  static constexpr double launch_seconds = 100e-6;
+  static constexpr double kProductsFlops = 5e12;
+  static constexpr double kExactFlops = 5e12;
+  static constexpr double kFusedFlops = 20e12;
+  static constexpr double kMemoryBytes = 100e9;
+  static constexpr double kLaunchSeconds = 100e-6;
 };
 
 // The time of all kernel steps of the plan, one after another, in whole milliseconds. 128 Ki

@@ -6,8 +6,9 @@
 //   busy   each stream has long work in front, as in a run: the GPU is behind the host all the time
 //
 // The steps are Scale: what its launch costs is CUDA's launch of one kernel, and the rest is the executor's,
-// which is the question here. A step of cuDNN's costs what its execute() needs beside that. The calls that it
-// makes are counted exactly where no GPU is needed (tests/gpu/nccl_host_cost_test.cc).
+// which is the question here. bare_us is what the calls of CUDA cost without it: on a slow processor they
+// alone may take longer than the limit. A step of cuDNN's costs what its execute() needs beside that. The
+// calls that it makes are counted exactly where no GPU is needed (tests/gpu/nccl_host_cost_test.cc).
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,9 @@
 
 #include "benchmarks/gpu/measure.h"
 #include "benchmarks/gpu/suites.h"
+#include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/cuda_streams.h"
+#include "runtime/cuda/packed_lse.h"
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
 #include "shared/plan/forwarding_device.h"
@@ -68,6 +72,37 @@ Plan plan_of(const HostCost& cost, int long_steps) {
   return std::move(b).build({});
 }
 
+// The same calls of CUDA without an executor: a launch for each step and, where the next step is on the other
+// stream, an event that this one waits for. Microseconds of the host for each step.
+double bare_us(const HostCost& cost, int long_steps) {
+  const runtime::CudaStream streams[] = {runtime::CudaStream(runtime::CudaStream::Priority::normal),
+                                         runtime::CudaStream(runtime::CudaStream::Priority::normal)};
+  const runtime::CudaEvent event(runtime::CudaEvent::Timing::off);
+  constexpr std::int64_t kLongBytes = std::int64_t{256} << 20;
+  const DeviceBytes from(cost.busy ? kLongBytes : 1), to(cost.busy ? kLongBytes : 1), x(4);
+  auto* const one = static_cast<float*>(x.data());
+  std::vector<double> seconds;
+  for (int run = 0; run < 50; ++run) {
+    for (int i = 0; i < long_steps; ++i)
+      CP_CUDA(cudaMemcpyAsync(to.data(), from.data(), static_cast<std::size_t>(kLongBytes),
+                              cudaMemcpyDeviceToDevice, streams[i % 2].get()));
+    const auto begin = Clock::now();
+    const runtime::CudaStream* last = nullptr;
+    for (int i = 0; i < kSteps; ++i) {
+      const runtime::CudaStream& stream = streams[i / cost.steps_to_a_stream % 2];
+      if (last != nullptr && last != &stream) {
+        CP_CUDA(cudaEventRecord(event.get(), last->get()));
+        CP_CUDA(cudaStreamWaitEvent(stream.get(), event.get(), 0));
+      }
+      runtime::transpose_f32(stream.get(), one, one, 1, 1);  // the least that the project launches
+      last = &stream;
+    }
+    seconds.push_back(Seconds(Clock::now() - begin).count());
+    for (const runtime::CudaStream& stream : streams) CP_CUDA(cudaStreamSynchronize(stream.get()));
+  }
+  return median(seconds) * 1e6 / kSteps;
+}
+
 // Microseconds of the host for each step.
 void host_cost(benchmark::State& state, const HostCost& cost) {
   // Of each stream 24: together 1.5 ms where memory has 8 TB/s.
@@ -95,6 +130,7 @@ void host_cost(benchmark::State& state, const HostCost& cost) {
                            " of ", runs, " runs, so that busy streams were not measured; it takes more than ",
                            long_steps, " long steps here"));
   state.counters["us/step"] = median(seconds) * 1e6 / kSteps;
+  state.counters["bare_us"] = bare_us(cost, long_steps);
   state.counters["limit_us"] = cost.traced ? 5 : 4;
 }
 

@@ -91,9 +91,13 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void upload_values(PlanSession& session) {
-  for (const BufferId id : session.inputs()) {
-    const Buffer& buffer = session.plan().buffers[static_cast<std::size_t>(id)];
+namespace {
+
+void upload_values(const Plan& plan,
+                   const std::function<void(BufferId, std::span<const std::byte>)>& upload) {
+  for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
+    const Buffer& buffer = plan.buffers[id];
+    if (buffer.kind != BufferKind::input && buffer.kind != BufferKind::inout) continue;
     std::vector<std::uint16_t> halves(static_cast<std::size_t>(buffer.bytes()) / 2);
     std::uint32_t state = 1;
     for (std::uint16_t& half : halves) {
@@ -101,8 +105,17 @@ void upload_values(PlanSession& session) {
       // A bf16 of exponent 2^-2 and any sign and fraction; two of them are an f32 of that size.
       half = static_cast<std::uint16_t>((state >> 16 & 0x807F) | 0x3E80);
     }
-    session.upload(id, std::as_bytes(std::span(halves)));
+    upload(static_cast<BufferId>(id), std::as_bytes(std::span(halves)));
   }
+}
+
+}  // namespace
+
+void upload_values(PlanSession& session) {
+  upload_values(session.plan(), [&](BufferId id, auto bytes) { session.upload(id, bytes); });
+}
+void upload_values(PreparedPlan& prepared) {
+  upload_values(prepared.plan(), [&](BufferId id, auto bytes) { prepared.upload(id, bytes); });
 }
 
 DeviceBytes::DeviceBytes(std::int64_t bytes) {

@@ -13,6 +13,7 @@
 
 #include "benchmarks/gpu/targets.h"
 #include "runtime/nccl/nccl_device.h"
+#include "shared/plan/prepared_plan.h"
 #include "shared/plan/session.h"
 
 namespace cp::benchmarks {
@@ -49,6 +50,7 @@ double median(std::vector<double> values);
 // Values of size 1/4 to 1/2 and any sign in all inputs, of 16 bits or 32: products of small numbers and of
 // huge ones cost different power, and so different clocks.
 void upload_values(PlanSession& session);
+void upload_values(PreparedPlan& prepared);
 
 // Zeroed memory of the GPU.
 class DeviceBytes {

@@ -176,7 +176,7 @@ class FirstAttention final : public ForwardingDevice {
 };
 
 void run_start(benchmark::State& state, AttentionPass pass, bool graph) {
-  const AttentionRequest request = ring_request(8 * 512, 8, "head_tail");
+  const AttentionRequest request = ring_request(std::int64_t{8} * 512, 8, "head_tail");
   Plan whole = attention_plan(request, pass, kSelf, runtime::gpu_target_of(0));
   const Transfers transfers(whole);
   const Plan plan = replaced(whole, [&](const Work& work) { return transfers.as_copies(work); });

@@ -11,7 +11,8 @@ namespace cp::benchmarks {
 //   Ring       What moves beside attention takes 2 and 4 % of the time forward, and 4 and 7 % backward
 //              (docs/measurements), and steps have gaps of some microseconds.
 //   Moves      At 64 MiB a launch is less than 10 % of the time, as it is not below.
-//   HostCost   The launch of a kernel is 2 to 2.5 us of it; traces add a query and an event to a step.
+//   HostCost   The launch of a kernel is 2 to 2.5 us of it on a fast processor (bare_us says what it is here);
+//              traces add a query and an event to a step.
 //   RunStart   A run of 8 steps makes fewer than 15 calls before its first attention.
 // The counters limit_us of the suites say the same.
 const std::vector<Target>& targets() {

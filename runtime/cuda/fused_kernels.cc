@@ -143,8 +143,8 @@ std::string to_text(const WorkspaceShortfall& shortfall) {
 }
 
 struct FusedKernels::Impl {
-  explicit Impl(const FusedOptions& options_in)
-      : options(options_in), cache(fused_graph_builder(), {.files = files_of(options_in)}) {}
+  explicit Impl(FusedOptions options_in)
+      : options(std::move(options_in)), cache(fused_graph_builder(), {.files = files_of(options)}) {}
 
   std::vector<Request> requests_of(std::span<const FusedStep> steps, const CudaMemory& memory) const {
     std::vector<Request> requests;
@@ -169,6 +169,7 @@ struct FusedKernels::Impl {
   // Finds or builds the graphs of all.
   void find_graphs(std::vector<Request>& requests) {
     std::vector<CudnnGraphKey> keys;
+    keys.reserve(requests.size());
     for (const Request& request : requests) keys.push_back(graph_key(request.call));
     if (keys.empty()) return;
     std::vector<BuiltGraph> built;
@@ -237,7 +238,7 @@ struct FusedKernels::Impl {
   GraphCache cache;
 };
 
-FusedKernels::FusedKernels(FusedOptions options) : impl_(std::make_unique<Impl>(options)) {}
+FusedKernels::FusedKernels(FusedOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 FusedKernels::~FusedKernels() = default;
 
 FusedPlan FusedKernels::prepare(std::span<const FusedStep> steps, const CudaMemory& memory) {

@@ -123,7 +123,14 @@ class PerLane {
 };
 
 template <class Body>
-__global__ void __launch_bounds__(Body::kThreads) run_body(const __grid_constant__ Body body) {
+constexpr int least_blocks() {
+  if constexpr (requires { Body::kLeastBlocks; }) return Body::kLeastBlocks;
+  return 0;  // the compiler chooses
+}
+
+template <class Body>
+__global__ void __launch_bounds__(Body::kThreads, least_blocks<Body>())
+    run_body(const __grid_constant__ Body body) {
   Block block;
   body(block);
 }

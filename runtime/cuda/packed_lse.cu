@@ -7,7 +7,8 @@ namespace cp::runtime {
 namespace {
 
 struct TransposeF32 {
-  static constexpr int kThreads = kTransposeThreads;
+  using Tile = TransposeTile<float>;
+  static constexpr int kThreads = Tile::kThreads;
   static constexpr const char* kName = "transpose_f32";
 
   const float* in;
@@ -15,9 +16,9 @@ struct TransposeF32 {
   std::int64_t rows, columns, column_tiles;
 
   CP_DEVICE void operator()(Block& block) const {
-    constexpr std::int64_t kTile = kTransposeTile<float>;
-    transpose_tile<1>(block, block.index() / column_tiles * kTile, block.index() % column_tiles * kTile, rows,
-                      columns, in, columns, out, rows);
+    constexpr std::int64_t kTile = Tile::kTile;
+    Tile::run(block, block.index() / column_tiles * kTile, block.index() % column_tiles * kTile, rows,
+              columns, in, columns, out, rows);
   }
 };
 
@@ -25,9 +26,9 @@ struct TransposeF32 {
 
 void transpose_f32(cudaStream_t stream, const float* in, float* out, std::int64_t rows,
                    std::int64_t columns) {
-  constexpr std::int64_t kTile = kTransposeTile<float>;
+  constexpr std::int64_t kTile = TransposeF32::Tile::kTile;
   const std::int64_t column_tiles = ceil_div(columns, kTile);
-  launch(stream, {ceil_div(rows, kTile) * column_tiles, kTransposeShared<float>},
+  launch(stream, {ceil_div(rows, kTile) * column_tiles, TransposeF32::Tile::kSharedBytes},
          TransposeF32{in, out, rows, columns, column_tiles});
 }
 

@@ -200,7 +200,7 @@ void Routing::arrive(const Tensor& user, const std::string& label, const Make& i
 
 View Routing::readable(const Tensor& tensor, const std::string& label) {
   if (!team_.copy_engine() || writer_.builder().is_symmetric(tensor.buffer)) return tensor.flat();
-  const View placed =
+  View placed =
       flat_view(writer_.reached(str(label, " sent"), tensor.dtype, tensor.numel()), 0, tensor.numel());
   writer_.convert(tensor.flat(), placed, str("place ", label));
   return placed;

@@ -18,7 +18,7 @@ constexpr std::string_view kWith = "+cudnn";
 // What differs between the targets of versions.
 struct Abilities {
   bool window_tail = true, packed = true;
-  auto operator<=>(const Abilities&) const = default;
+  auto operator<=>(const Abilities&) const = default;  // NOLINT(modernize-use-nullptr): there is no pointer
 };
 
 Abilities abilities_of(std::span<const CudnnVersion> versions) {
@@ -73,12 +73,12 @@ NamedCudnn split_target_name(std::string_view name) {
 }
 
 const Target& gpu_target(std::string_view gpu, std::span<const CudnnVersion> versions) {
-  static const Targets targets = make_targets();
+  static const Targets kTargets = make_targets();
   const Target& recent = gpu_target(split_target_name(gpu).gpu);
   const Abilities abilities = abilities_of(versions);
   if (abilities == Abilities{}) return recent;
-  const auto found = targets.find({recent.name, abilities});
-  CP_INVARIANT(found != targets.end(), "no target of ", recent.name, " lacks just what these versions lack");
+  const auto found = kTargets.find({recent.name, abilities});
+  CP_INVARIANT(found != kTargets.end(), "no target of ", recent.name, " lacks just what these versions lack");
   return found->second;
 }
 

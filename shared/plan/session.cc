@@ -34,10 +34,10 @@ std::vector<BufferId> buffers_that(const Plan& plan, bool (*wanted)(const Buffer
 
 // The device checks what is bound to it; of what is copied it sees one buffer at a time, and only once the
 // plan is prepared.
-Bindings to_copy(const Plan& plan, HostBuffers buffers) {
+Bindings to_copy(const Plan& plan, const HostBuffers& buffers) {
   if (buffers.bound) return {};
   bound_addresses(plan, buffers.bindings);
-  return std::move(buffers.bindings);
+  return buffers.bindings;
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ PlanSession::PlanSession(Device& device, const Plan& plan, const Bindings& bindi
   device_.prepare(plan_, bindings);
 }
 
-PlanSession::PlanSession(Device& device, const Plan& plan, HostBuffers buffers, bool kept)
+PlanSession::PlanSession(Device& device, const Plan& plan, const HostBuffers& buffers, bool kept)
     : device_(device), plan_(plan), copied_(to_copy(plan, buffers)) {
   const Bindings bindings = buffers.bound ? buffers.bindings : Bindings{};
   if (kept) {
@@ -129,9 +129,9 @@ void PlanSession::enqueue(RankTrace* trace) {
   }
 }
 
-RunTimes run_on_host_buffers(Device& device, const Plan& plan, HostBuffers buffers,
+RunTimes run_on_host_buffers(Device& device, const Plan& plan, const HostBuffers& buffers,
                              const RunOptions& options) {
-  PlanSession session(device, plan, std::move(buffers), options.kept);
+  PlanSession session(device, plan, buffers, options.kept);
   session.upload();
   const RunTimes times = session.run(options);
   session.download();

@@ -67,7 +67,7 @@ class PlanSession {
   // or of another size, and if one is given twice.
   // With `kept` the device keeps the plan (prepared_plan.h) instead, beside others, until the session ends;
   // runs then follow one another whole.
-  PlanSession(Device& device, const Plan& plan, HostBuffers buffers, bool kept = false);
+  PlanSession(Device& device, const Plan& plan, const HostBuffers& buffers, bool kept = false);
 
   const Plan& plan() const { return plan_; }
   // The caller's buffers that a plan reads (inputs and inouts), and those that it writes (outputs and
@@ -101,7 +101,7 @@ class PlanSession {
 };
 
 // Does all of it in one call: uploads, runs and downloads buffers of the host.
-RunTimes run_on_host_buffers(Device& device, const Plan& plan, HostBuffers buffers,
+RunTimes run_on_host_buffers(Device& device, const Plan& plan, const HostBuffers& buffers,
                              const RunOptions& options = {});
 
 }  // namespace cp

@@ -151,6 +151,7 @@ void Communicator::launch(std::vector<NcclOperation> operations, const std::vect
   if (is_aborted()) throw NcclFailure(ncclInternalError, str(name(), " was aborted"));
   profiler_->tell(operations);
   std::vector<std::shared_ptr<Stream>> all;
+  all.reserve(streams.size());
   for (const cudaStream_t stream : streams) all.push_back(find_stream(stream));
   for (const auto& stream : all) {
     if (stream->capture() != all.front()->capture())

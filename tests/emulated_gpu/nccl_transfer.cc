@@ -80,10 +80,10 @@ bool is_one_sided(const NcclOperation& operation) {
 }
 
 std::string to_text(const NcclOperation& operation) {
-  static constexpr std::array<const char*, 10> names = {
+  static constexpr std::array<const char*, 10> kNames = {
       "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all",
       "send",       "recv",           "put_signal", "signal",    "wait_signal"};
-  std::string text = str(names.at(static_cast<std::size_t>(operation.function)), " of ", operation.count,
+  std::string text = str(kNames.at(static_cast<std::size_t>(operation.function)), " of ", operation.count,
                          " x type ", static_cast<int>(operation.type));
   if (reduces(operation.function)) text += str(", op ", static_cast<int>(operation.op));
   if (operation.function == NcclOperation::Function::broadcast) text += str(", root ", operation.peer);

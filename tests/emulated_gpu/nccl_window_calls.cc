@@ -101,6 +101,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, std::size_t siz
     const CommunicatorPtr found = find_communicator(comm, true);
     if (const auto why = device_memory().refuse(data, size)) throw NcclFailure(ncclInvalidArgument, *why);
     const auto allocation = device_memory().find(data);
+    // NOLINT(performance-no-int-to-ptr): kept as a number
     void* const begin = reinterpret_cast<void*>(allocation->begin);
     expect_valid(is_of_nccl(begin), "the memory of a window is not from ncclMemAlloc");
     Hello hello;

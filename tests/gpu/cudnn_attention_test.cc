@@ -443,7 +443,7 @@ struct OneStep {
   Plan plan;
 
   template <class Op>
-  explicit OneStep(Op op, std::vector<FusedShape::Document> documents, std::int64_t workspace_floats) {
+  explicit OneStep(Op op, const std::vector<FusedShape::Document>& documents, std::int64_t workspace_floats) {
     plan.target = runtime::gpu_target_of(0);
     plan.streams = {"compute"};
     std::int64_t rows = 0;
@@ -452,7 +452,7 @@ struct OneStep {
           {rows, document.q_len, rows, document.k_len, Kind::causal, document.k_len - document.q_len, 0});
       rows += document.q_len;
     }
-    const auto view = [&](Shape shape, DType dtype) {
+    const auto view = [&](const Shape& shape, DType dtype) {
       plan.buffers.push_back({str("b", plan.buffers.size()), BufferKind::inout, dtype, numel(shape)});
       return dense_view(static_cast<BufferId>(plan.buffers.size() - 1), 0, shape);
     };

@@ -159,14 +159,14 @@ TEST(GpuCopy, MovesHeads) {
   }
 }
 
-// Rows and columns swapped, plane by plane: of sizes that come in pairs and of others, of more than a tile,
-// and from addresses that a pair may have and that it may not.
+// Rows and columns swapped, plane by plane: of sizes that come in accesses of 16 bytes and of others, of more
+// than a tile, and from addresses that such an access may have and that it may not.
 TEST(GpuCopy, SwapsRowsAndColumns) {
   CP_SKIP_WITHOUT_GPU();
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    for (const std::int64_t rows : {66, 67, 130}) {
-      for (const std::int64_t columns : {8, 63, 64, 66}) {
-        for (const std::int64_t offset : {0, 1, 2}) {
+    for (const std::int64_t rows : {66, 67, 136}) {
+      for (const std::int64_t columns : {8, 63, 64, 72}) {
+        for (const std::int64_t offset : {0, 2, 8}) {
           const std::int64_t planes = 3, plane = rows * columns, numel = planes * plane + offset;
           KernelRun run;
           std::vector<double> values(static_cast<std::size_t>(numel));

@@ -144,6 +144,50 @@ TEST(GpuAttentionMerge, NothingToAddChangesNothing) {
   EXPECT_EQ(run.gpu_values(3), (std::vector<double>{1.5, -kInfinity}));
 }
 
+// Each kernel for parts of one dtype that lie in packs, and some rows that packs do not fit.
+TEST(GpuAttentionMerge, TakesPartsOfOneDtypeInPacks) {
+  CP_SKIP_WITHOUT_GPU();
+  const std::vector<std::pair<DType, DType>> in_and_out = {
+      {DType::f32, DType::f32}, {DType::f16, DType::f16},  {DType::bf16, DType::bf16},
+      {DType::f16, DType::f32}, {DType::bf16, DType::f32}, {DType::f32, DType::bf16}};
+  const std::int64_t batch = 2, seq = 37, heads = 3;
+  for (const auto& [in, out] : in_and_out) {
+    for (std::size_t parts = 1; parts <= kMostMerged; ++parts) {
+      for (const std::int64_t dim : {20, 24, 128}) {
+        KernelRun run;
+        AttentionMerge merge;
+        BufferId next = 0;
+        const std::int64_t rows = batch * seq * heads;
+        const auto add = [&](DType dtype, View& view, View& lse) {
+          const auto seed = static_cast<std::uint64_t>(next);
+          view = dense_view(next++, 0, {batch, seq, heads, dim});
+          run.add(dtype, testing::small_fractions(rows * dim, seed));
+          lse = dense_view(next++, 0, {batch, heads, seq});
+          std::vector<double> values = testing::small_fractions(rows, seed + 1);
+          for (std::size_t i = seed; i < values.size(); i += 5) values[i] = -kInfinity;
+          run.add(DType::f32, std::move(values));
+        };
+        add(out, merge.out, merge.lse);
+        add(in, merge.in, merge.in_lse);
+        merge.more.resize(parts - 1), merge.more_lse.resize(parts - 1);
+        for (std::size_t i = 0; i + 1 < parts; ++i) add(in, merge.more[i], merge.more_lse[i]);
+        run.run(merge);
+        for (const BufferId written : {0, 1}) {
+          const auto host = run.host_values(written), gpu = run.gpu_values(written);
+          const DType dtype = written == 0 ? out : DType::f32;
+          for (std::size_t i = 0; i < host.size(); ++i) {
+            // As above.
+            ASSERT_TRUE(gpu[i] == host[i] ||
+                        std::abs(gpu[i] - host[i]) <= 56 * kRounding + 2 * half_ulp(dtype, host[i]))
+                << name(in) << " into " << name(out) << ", " << parts << " parts of " << dim << ": " << gpu[i]
+                << " and not " << host[i] << " at " << i << " of buffer " << written;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Rows in more than one block, and more packs in a row than a block has threads.
 TEST(GpuAttentionMerge, TakesManyRowsAndLongOnes) {
   CP_SKIP_WITHOUT_GPU();

@@ -103,7 +103,7 @@ std::string survives_a_gpu(testing::JobAttempts& attempts, Rank rank) {
     if (rank == 0) emulated::enqueue(nullptr, [] { throw std::runtime_error("a kernel that fails"); });
     sum.run();
   });
-  const std::string wrong =
+  std::string wrong =
       rank == 0 ? lacks(said, {"can no longer use the GPU"}) : lacks(said, {"rank 0 (host ", "step "});
   if (!wrong.empty()) return wrong;
   if (rank == 0) CP_CUDA(cudaDeviceReset());

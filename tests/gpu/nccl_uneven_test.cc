@@ -45,7 +45,7 @@ Plan sums_behind_work(Rank self, int count, milliseconds planned) {
   const View x = flat_view(b.inout("x", DType::f32, 4), 0, 4);
   if (self == 1) {
     b.begin_repeat(static_cast<std::int64_t>(static_cast<double>(planned.count()) / 1000 /
-                                             runtime::SlowestRates::launch_seconds));
+                                             runtime::SlowestRates::kLaunchSeconds));
     b.add(b.stream("main"), Scale{x, 1});
     b.end_repeat();
   }
@@ -184,7 +184,7 @@ TEST(NcclUneven, APeerThatCannotBuildIsAnErrorOfAllAndDevicesStayGood) {
       device.prepare(broken, {});
       return "no error";
     } catch (const Error& error) {
-      const std::string said = error.what();
+      std::string said = error.what();
       if (said.find(expected) == std::string::npos) return said;
       const ErrorKind kind = rank == 0 ? ErrorKind::peer_lost : ErrorKind::invalid_input;
       if (error.kind() != kind) return "another kind of error";

@@ -56,6 +56,7 @@ Plan moves(Rank self, const Target& target = host_target()) {
 
 std::vector<Plan> all_moves() {
   std::vector<Plan> plans;
+  plans.reserve(kRanks);
   for (Rank rank = 0; rank < kRanks; ++rank) plans.push_back(moves(rank));
   return plans;
 }
@@ -63,6 +64,7 @@ std::vector<Plan> all_moves() {
 TEST(CopyEngines, SymmetricTemporariesComeFirstAndAlikeOnAllRanks) {
   for (const Target& target : {host_target(), gpu_target("sm90")}) {
     std::vector<Plan> plans;
+    plans.reserve(kRanks);
     for (Rank rank = 0; rank < kRanks; ++rank) plans.push_back(moves(rank, target));
     expect_clean(plans);
     for (Plan& plan : plans) {

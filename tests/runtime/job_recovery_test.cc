@@ -31,7 +31,7 @@ std::vector<float> sum(runtime::Job& job) {
 
 std::string recovers(Rank rank, const std::string& directory) {
   testing::JobAttempts attempts(rank, 2, directory, "gloo");
-  const std::string said = attempts.attempt([&](runtime::Job& job) {
+  std::string said = attempts.attempt([&](runtime::Job& job) {
     sum(job);
     if (rank == 1) throw CheckFailure("lost on purpose");
     sum(job);

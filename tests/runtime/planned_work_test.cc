@@ -34,7 +34,7 @@ Plan attention(std::int64_t tokens, AttentionEngine engine, bool backward, std::
   return plan;
 }
 
-constexpr std::int64_t kTokens = 128 * 1024;
+constexpr std::int64_t kTokens = std::int64_t{128} * 1024;
 
 // 4 * 128 flops for each of 32 * (128 Ki)^2 pairs; reading and writing 4 times 2 GB takes less than a tenth
 // of a second.

@@ -30,7 +30,7 @@ class World {
   World(const std::vector<Plan>& plans, std::vector<std::vector<NcclCall>> calls, std::uint64_t seed)
       : plans_(plans), random_(seed) {
     for (std::size_t rank = 0; rank < plans.size(); ++rank) {
-      Rank_& made = ranks_.emplace_back();
+      RankState& made = ranks_.emplace_back();
       made.streams.resize(plans[rank].streams.size());
       for (const NcclCall& call : calls[rank]) {
         if (call.function == Function::group_start || call.function == Function::group_end) continue;
@@ -69,7 +69,7 @@ class World {
     bool done() const { return at == queue.size(); }
     const NcclCall& front() const { return queue[at]; }
   };
-  struct Rank_ {
+  struct RankState {
     std::vector<Stream> streams;
     std::vector<StepRef> steps;
     std::map<EventId, bool> events;
@@ -98,7 +98,7 @@ class World {
 
   void go_on(std::size_t rank, Stream& stream) {
     const NcclCall& call = stream.front();
-    Rank_& self = ranks_[rank];
+    RankState& self = ranks_[rank];
     switch (call.function) {
       case Function::event_record:
         self.events[call.event] = true;
@@ -179,13 +179,13 @@ class World {
 
   void arrive(std::size_t rank, const NcclCall& call) {
     const std::size_t peer = peer_of(rank, call);
-    Rank_& there = ranks_[peer];
+    RankState& there = ranks_[peer];
     there.writer[call.recv_buffer.buffer] = there.arrivals[rank].at(there.puts[rank]++);
     ++there.signals[rank];
   }
 
   const std::vector<Plan>& plans_;
-  std::vector<Rank_> ranks_;
+  std::vector<RankState> ranks_;
   std::mt19937_64 random_;
   std::string wrong_;
 };
@@ -203,6 +203,7 @@ std::vector<std::vector<Plan>> rings() {
           Strategy strategy = named_strategy({name, {}, {}}, problem, ranks);
           strategy.slots = slots, strategy.transfers = Strategy::Transfers::copy_engine;
           std::vector<Rank> every;
+          every.reserve(static_cast<std::size_t>(ranks));
           for (Rank rank = 0; rank < ranks; ++rank) every.push_back(rank);
           all.push_back(attention_plans({problem, every, strategy, true, {}}, AttentionPass::forward));
         }
@@ -218,6 +219,7 @@ TEST(PutProtocol, NoPutTouchesMemoryInUse) {
   int puts = 0;
   for (const std::vector<Plan>& plans : rings()) {
     std::vector<std::vector<NcclCall>> calls;
+    calls.reserve(plans.size());
     for (const Plan& plan : plans) calls.push_back(runtime::nccl_calls(plan));
     for (const auto& of_rank : calls)
       puts += static_cast<int>(std::ranges::count(of_rank, Function::put_signal, &NcclCall::function));

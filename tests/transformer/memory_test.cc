@@ -114,10 +114,10 @@ TEST(Memory, OfTheCacheOfWindowsByHand) {
   set_layers(model, layers);
   Workload workload;
   workload.phase = Phase::decode, workload.seq_len = 4096, workload.cached = 4095, workload.new_tokens = 1;
-  const std::int64_t token = 8 * 64 * 2 * 2;  // K and V of a layer, in bf16
-  EXPECT_EQ(memory_of(model, workload, {}, {}).kv_cache, 12 * (128 + 4096) * token);
+  const std::int64_t token = std::int64_t{8} * 64 * 2 * 2;  // K and V of a layer, in bf16
+  EXPECT_EQ(memory_of(model, workload, {}, {}).kv_cache, std::int64_t{12} * (128 + 4096) * token);
   workload.phase = Phase::prefill, workload.cached = 0, workload.new_tokens = 0;
-  EXPECT_EQ(memory_of(model, workload, {}, {}).kv_cache, 24 * 4096 * token);
+  EXPECT_EQ(memory_of(model, workload, {}, {}).kv_cache, std::int64_t{24} * 4096 * token);
 }
 
 TEST(Memory, TermsAddUp) {

@@ -304,7 +304,8 @@ TEST(StepChoices, LayersOfBothKindsHaveSlotsOnTheirOwn) {
     EXPECT_EQ(memory_of(request).activations, bytes_of(plan, "activations")) << layout;
     StepRequest stays = request;
     stays.layout.host_activations = false;
-    const std::int64_t positions = 4096 * 64 * kF32, kept = memory_of(stays).activations - positions;
+    const std::int64_t positions = std::int64_t{4096} * 64 * kF32,
+                       kept = memory_of(stays).activations - positions;
     EXPECT_EQ(moved_on(plan, "to_host"), kept) << layout;
     EXPECT_EQ(moved_on(plan, "from_host"), kept) << layout;
   }

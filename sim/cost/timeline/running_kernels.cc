@@ -20,7 +20,7 @@ RunningKernels::End RunningKernels::end_of(double now_ns, const Kernel& kernel) 
 std::vector<RunningKernels::End> RunningKernels::adapt(double now_ns) {
   const auto merges = std::count_if(kernels_.begin(), kernels_.end(),
                                     [](const Kernel& kernel) { return kernel.kind.merges; });
-  const GpuShares shares(static_cast<int>(merges), static_cast<int>(kernels_.size() - merges));
+  const GpuShares shares(static_cast<int>(merges), static_cast<int>(std::ssize(kernels_) - merges));
   std::vector<End> ends;
   for (Kernel& kernel : kernels_) {
     const double among = shares.of(kernel.kind.merges), beside = disturbed_ ? kernel.kind.slowest : 1;

@@ -179,6 +179,7 @@ class Evaluator::Stages {
   static std::vector<std::vector<int>> layers_of_stages(const StepRequest& request) {
     const int stages = request.layout.pp * request.layout.virtual_stages;
     std::vector<std::vector<int>> all;
+    all.reserve(static_cast<std::size_t>(stages));
     for (int stage = 0; stage < stages; ++stage)
       all.push_back(kinds_of_stage(request.model, request.layout, stage));
     return all;

@@ -27,6 +27,7 @@ std::vector<FusedShape::Document> some_documents() {
   const auto lengths = *rc::gen::nonEmpty(rc::gen::container<std::vector<std::pair<int, int>>>(
       rc::gen::pair(rc::gen::inRange(1, 300), rc::gen::inRange(1, 300))));
   std::vector<FusedShape::Document> documents;
+  documents.reserve(lengths.size());
   for (const auto& [q, k] : lengths) documents.push_back({q, k});
   return documents;
 }
@@ -48,7 +49,7 @@ std::vector<T> table(const CudnnTables& tables, std::int64_t tensor, std::int64_
 RC_GTEST_PROP(FusedTables, SayTheDocumentsOfTheCallAndEmptyOnesBehind, ()) {
   const FusedShape shape = packed_shape(pick("backward", rc::gen::arbitrary<bool>()), some_documents());
   CudnnAttention call = dense_bshd(shape, 0.125);
-  call.k[1] = 3 * 3 * 64;  // rows of k lie apart, as those of a packed qkv
+  call.k[1] = std::int64_t{3} * 3 * 64;  // rows of k lie apart, as those of a packed qkv
   const CudnnTables tables = tables_of(call);
   const std::int64_t room = bucket_of(shape)->documents;
   const auto q_len = table<std::int32_t>(tables, static_cast<std::int64_t>(CudnnTensor::q_len), room),

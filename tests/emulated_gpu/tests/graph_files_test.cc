@@ -140,7 +140,7 @@ TEST_F(GraphFilesTest, TheOldestGoWhereThereAreTooMany) {
   EXPECT_TRUE(small.read(named(1)));  // the oldest; now it was used last
   small.write(named(5), Bytes(1'000));
   EXPECT_FALSE(small.read(named(2)));
-  for (const std::uint64_t kept : {1, 3, 4, 5}) EXPECT_TRUE(small.read(named(kept))) << kept;
+  for (const std::uint64_t kept : {1U, 3U, 4U, 5U}) EXPECT_TRUE(small.read(named(kept))) << kept;
   small.write(named(6), Bytes(10'000));  // alone too large: still there for its own process
   EXPECT_TRUE(small.read(named(6)));
   EXPECT_EQ(count(), 1U);
