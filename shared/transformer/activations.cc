@@ -11,6 +11,10 @@ namespace {
 
 constexpr std::array<std::string_view, kActivations> kNames = {"norm1",
                                                                "qk",
+                                                               "q_latent",
+                                                               "kv_latent",
+                                                               "normed_q_latent",
+                                                               "normed_kv_latent",
                                                                "q",
                                                                "k",
                                                                "v",
@@ -39,6 +43,8 @@ std::size_t index_of(Activation what) { return static_cast<std::size_t>(what); }
 bool is_cheap(Activation what) {
   switch (what) {
     case Activation::norm1:
+    case Activation::normed_q_latent:
+    case Activation::normed_kv_latent:
     case Activation::norm2:
     case Activation::activated:
     case Activation::shared_activated:
@@ -195,7 +201,7 @@ View Activations::attention_operand(std::string_view name, const LayerPlace& pla
 
 View Activations::positions() {
   const StepContext& context = writer_.context();
-  const std::int64_t rows = context.workload.seq_len, width = context.model.head_dim;
+  const std::int64_t rows = context.workload.seq_len, width = context.model.rotated_dim();
   if (positions_ < 0) positions_ = writer_.builder().input("activations/positions", DType::f32, rows * width);
   return dense_view(positions_, 0, {std::min(rows, context.tokens), width});
 }

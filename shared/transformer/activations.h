@@ -17,8 +17,12 @@
 namespace cp {
 
 enum class Activation : std::uint8_t {
-  norm1,  // [tokens_tp, hidden]
-  qk,     // q and k before their norms, only with qk_norm: [tokens, q and k]
+  norm1,      // [tokens_tp, hidden]
+  qk,         // q and k before their norms, only with qk_norm: [tokens, q and k]
+  q_latent,   // latent attention: [tokens_tp, q_rank]
+  kv_latent,  // and with the key's rotated part before it is: [tokens_tp, kv_rank and rope_dim]
+  normed_q_latent,
+  normed_kv_latent,  // the same, its latent row normalized
   q,
   k,
   v,  // q, k, v: rotated, as attention takes them
@@ -42,7 +46,7 @@ enum class Activation : std::uint8_t {
   shared_gate_up,  // of the shared MLP beside experts
   shared_activated,
 };
-inline constexpr std::size_t kActivations = 23;
+inline constexpr std::size_t kActivations = 27;
 
 class Activations {
  public:
@@ -61,7 +65,8 @@ class Activations {
   // Whether `what` is kept in a stack, and not in a working buffer.
   bool keeps(Activation what, const LayerPlace& place) const;
 
-  // The table of sines and cosines for all positions of a sequence, f32, [seq_len, head_dim]. Rotary kernels
+  // The table of sines and cosines for all positions of a sequence, f32, [seq_len, what of head_dim is
+  // rotated]. Rotary kernels
   // read the rows of the rank's positions. Every rank has the whole table, however many ranks share the
   // sequence.
   View positions();

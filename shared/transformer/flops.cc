@@ -33,7 +33,8 @@ ModelFlops model_flops(const Transformer& model, const Workload& workload) {
                                           model.layers * (counts.norms + biases));
   ModelFlops flops;
   flops.products = 2 * passes * batch * (rows * layers + (training ? rows : 1) * head);
-  flops.attention = 4 * passes * batch * static_cast<double>(model.head_dim * model.q_heads) *
+  flops.attention = 2 * passes * batch *
+                    static_cast<double>((model.head_dim + model.v_head_dim()) * model.q_heads) *
                     allowed_pairs(model, workload);
   return flops;
 }

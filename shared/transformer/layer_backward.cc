@@ -14,13 +14,18 @@ void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
   add_up_replicated(place, gradients.layer);
 }
 
-View LayerBackward::norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
-                              const Window& weights) {
-  const View norm = activations_.rows(what, place, context_.tokens_tp, context_.hidden);
+View LayerBackward::own_norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
+                                  const Window& weights) {
+  const View norm = activations_.rows(what, place, x.shape[0], x.shape[1]);
   if (!place.recomputed && !activations_.keeps(what, place)) {
     writer_.kernel({RowOperation::rms_norm, {x, weight.flat(weights)}, {norm}, {}}, "norm again");
   }
-  return writer_.gather_rows(norm, "gathered", "gather rows again");
+  return norm;
+}
+
+View LayerBackward::norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
+                              const Window& weights) {
+  return writer_.gather_rows(own_norm_rows(what, place, x, weight, weights), "gathered", "gather rows again");
 }
 
 void LayerBackward::close_region(const View& partial, const View& x, const Weight& weight,
@@ -28,6 +33,11 @@ void LayerBackward::close_region(const View& partial, const View& x, const Weigh
                                  const std::string& label) {
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
   writer_.scatter_rows(partial, d_norm, label);
+  norm_backward(d_norm, x, weight, weights, gradients, dx);
+}
+
+void LayerBackward::norm_backward(const View& d_norm, const View& x, const Weight& weight,
+                                  const Window& weights, const GradientPlace& gradients, const View& dx) {
   writer_.kernel_with_gradients(
       {RowOperation::rms_norm_backward, {x, weight.flat(weights), d_norm}, {}, {dx}}, {weight}, gradients,
       "norm backward");
@@ -90,10 +100,11 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
                               const View& x, const View& dx) {
   const LayerWeights& layer = this->layer(place);
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
-                     kv_width = context_.sizes.kv_width;
+                     kv_width = context_.sizes.kv_width, v_width = context_.sizes.v_width,
+                     out_width = context_.sizes.out_width;
   const View d_projected = writer_.gather_rows(dx, "d gathered", "gather d attention");
-  const View out = activations_.rows(A::out, place, tokens, q_width),
-             d_out = writer_.working_rows("d out", tokens, q_width);
+  const View out = activations_.rows(A::out, place, tokens, out_width),
+             d_out = writer_.working_rows("d out", tokens, out_width);
   writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
   writer_.weight_gradient(transposed(d_projected), out, layer.out, gradients, "out projection, wgrad");
 
@@ -101,10 +112,11 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
     if (name == "dout") return flat_view(d_out.buffer, d_out.offset, numel);
     if (name == "dq") return writer_.working("d q", writer_.dtype(), tokens * q_width).flat(0, numel);
     if (name == "dk") return writer_.working("d k", writer_.dtype(), tokens * kv_width).flat(0, numel);
-    if (name == "dv") return writer_.working("d v", writer_.dtype(), tokens * kv_width).flat(0, numel);
+    if (name == "dv") return writer_.working("d v", writer_.dtype(), tokens * v_width).flat(0, numel);
     return activations_.attention_operand(name, place, numel);
   });
 
+  if (context_.model.latent) return latent(place, weights, gradients, x, dx);
   const View d_qkv = unrotate(place, weights, gradients);
   const View rows = norm_rows(A::norm1, place, x, layer.norm1, weights);
   if (context_.model.qkv_bias) {
@@ -116,6 +128,69 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
   writer_.matmul(d_qkv, layer.qkv.matrix(weights), d_rows, "qkv, dgrad");
   writer_.weight_gradient(transposed(d_qkv), rows, layer.qkv, gradients, "qkv, wgrad");
   close_region(d_rows, x, layer.norm1, weights, gradients, dx, "scatter d attention");
+}
+
+void LayerBackward::latent(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
+                           const View& x, const View& dx) {
+  const LayerWeights& layer = this->layer(place);
+  const Latent& latent = *context_.model.latent;
+  const LocalSizes& sizes = context_.sizes;
+  const std::int64_t tokens = context_.tokens, rows = context_.tokens_tp;
+  const View norm = own_norm_rows(A::norm1, place, x, layer.norm1, weights);
+  if (latent.q_rank > 0) {
+    own_norm_rows(A::normed_q_latent, place, activations_.rows(A::q_latent, place, rows, latent.q_rank),
+                  layer.q_latent_norm, weights);
+  }
+  own_norm_rows(A::normed_kv_latent, place, activations_.rows(A::kv_latent, place, rows, latent.kv_row()),
+                layer.kv_latent_norm, weights);
+  const auto [of_q, of_kv] = gather_latents(writer_, activations_, place, norm);
+
+  const View d_q = writer_.working_rows("d q before", tokens, sizes.q_width),
+             d_kv = writer_.working_rows("d kv before", tokens, sizes.up_width),
+             d_kv_row = writer_.working_rows("d normed kv", rows, latent.kv_row()),
+             d_kv_rows = writer_.partial_rows(d_kv_row, "d kv partial");
+  std::vector<View> rotated{writer_.working_rows("d q", tokens, sizes.q_width),
+                            writer_.working_rows("d k", tokens, sizes.kv_width),
+                            writer_.working_rows("d v", tokens, sizes.v_width)};
+  if (tokens > 0) rotated.push_back(activations_.positions());
+  writer_.kernel({RowOperation::rotary_backward,
+                  std::move(rotated),
+                  {d_q, d_kv, columns_of(d_kv_rows, latent.kv_rank, latent.rope_dim)},
+                  {}},
+                 "rotary backward");
+
+  // The queries' part of the norm's gradient is written first, and the other one added.
+  const View d_norm = writer_.working_rows("d norm", rows, context_.hidden);
+  const View d_q_row = latent.q_rank > 0 ? writer_.working_rows("d normed q", rows, latent.q_rank) : d_norm,
+             d_q_rows = writer_.partial_rows(d_q_row, latent.q_rank > 0 ? "d q partial" : "d partial");
+  writer_.matmul(d_q, layer.q_up.matrix(weights), d_q_rows, "q up, dgrad");
+  writer_.weight_gradient(transposed(d_q), of_q, layer.q_up, gradients, "q up, wgrad");
+  writer_.scatter_rows(d_q_rows, d_q_row, "scatter d q latents");
+  if (latent.q_rank > 0) {
+    latent_row({A::q_latent, layer.q_latent_norm, layer.q_down, "q"}, place, weights, gradients, norm,
+               d_q_row, d_norm, false);
+  }
+  writer_.matmul(d_kv, layer.kv_up.matrix(weights), columns_of(d_kv_rows, 0, latent.kv_rank), "kv up, dgrad");
+  writer_.weight_gradient(transposed(d_kv), columns_of(of_kv, 0, latent.kv_rank), layer.kv_up, gradients,
+                          "kv up, wgrad");
+  writer_.scatter_rows(d_kv_rows, d_kv_row, "scatter d kv latents");
+  latent_row({A::kv_latent, layer.kv_latent_norm, layer.kv_down, "kv"}, place, weights, gradients, norm,
+             d_kv_row, d_norm, true);
+  norm_backward(d_norm, x, layer.norm1, weights, gradients, dx);
+}
+
+void LayerBackward::latent_row(const LatentRow& which, const LayerPlace& place, const Window& weights,
+                               const GradientPlace& gradients, const View& norm, const View& d_normed,
+                               const View& d_norm, bool adds) {
+  const std::int64_t rows = d_normed.shape[0], width = d_normed.shape[1];
+  const std::string name = which.name;
+  const View row = activations_.rows(which.row, place, rows, width),
+             d_row = writer_.working_rows("d " + name + " latent", rows, width);
+  writer_.kernel_with_gradients(
+      {RowOperation::rms_norm_backward, {row, which.norm.flat(weights), d_normed}, {d_row}, {}}, {which.norm},
+      gradients, name + " latent norm backward");
+  writer_.matmul(d_row, which.down.matrix(weights), d_norm, name + " down, dgrad", adds);
+  writer_.weight_gradient(transposed(d_row), norm, which.down, gradients, name + " down, wgrad");
 }
 
 View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients) {

@@ -35,14 +35,32 @@ class LayerBackward {
                  const View& rows, const View& d_out, const View& d_rows);
   void attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                  const View& x, const View& dx);
+  // From the gradients of q, k and v on: through the latent rows to dx.
+  void latent(const LayerPlace& place, const Window& weights, const GradientPlace& gradients, const View& x,
+              const View& dx);
+  // Back through a latent row's norm and the product that makes it of `norm`, the rank's rows: adds to d_norm
+  // if it `adds`, else writes it.
+  struct LatentRow {
+    A row;
+    const Weight &norm, &down;
+    const char* name;
+  };
+  void latent_row(const LatentRow& which, const LayerPlace& place, const Window& weights,
+                  const GradientPlace& gradients, const View& norm, const View& d_normed, const View& d_norm,
+                  bool adds);
   // Takes the gradients of q, k and v back through the rotation and the norms of q and k. Returns the
   // gradient of the projections' output, [tokens, q and k and v].
   View unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients);
-  // The output of a norm, kept or computed again.
+  // The output of a norm, kept or computed again: of the rank's rows, and gathered.
+  View own_norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
+                     const Window& weights);
   View norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight, const Window& weights);
   // Adds to dx what the norm's backward pass makes of `partial`, the partial gradients of its gathered rows.
   void close_region(const View& partial, const View& x, const Weight& weight, const Window& weights,
                     const GradientPlace& gradients, const View& dx, const std::string& label);
+  // The same of the gradients of the norm's own rows.
+  void norm_backward(const View& d_norm, const View& x, const Weight& weight, const Window& weights,
+                     const GradientPlace& gradients, const View& dx);
   // Adds up, over the tp ranks, the gradients of weights that all of them hold.
   void add_up_replicated(const LayerPlace& place, const GradientPlace& where);
 

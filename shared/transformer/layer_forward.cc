@@ -37,14 +37,18 @@ void LayerForward::close_region(const View& partial, const View& x, const View& 
 // ---- attention ----
 
 void LayerForward::attention(const LayerPlace& place, const Window& weights, const View& x, const View& mid) {
-  const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width;
+  const std::int64_t tokens = context_.tokens;
   const View norm = activations_.rows(A::norm1, place, context_.tokens_tp, context_.hidden);
   writer_.kernel({RowOperation::rms_norm, {x, layer(place).norm1.flat(weights)}, {norm}, {}},
                  "attention norm");
-  const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
-  context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
+  if (context_.model.latent) {
+    project_latent(place, weights, norm);
+  } else {
+    const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
+    context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
+  }
   attend(place);
-  const View out = activations_.rows(A::out, place, tokens, q_width),
+  const View out = activations_.rows(A::out, place, tokens, context_.sizes.out_width),
              partial = writer_.partial_rows(mid, "partial");
   writer_.matmul(out, layer(place).out.transposed(weights), partial, "out projection");
   close_region(partial, x, mid, "scatter attention");
@@ -56,7 +60,7 @@ View LayerForward::k_rows(const LayerPlace& place) {
 }
 View LayerForward::v_rows(const LayerPlace& place) {
   if (cache_ != nullptr) return cache_->new_v(place);
-  return activations_.rows(A::v, place, context_.tokens, context_.sizes.kv_width);
+  return activations_.rows(A::v, place, context_.tokens, context_.sizes.v_width);
 }
 
 void LayerForward::project(const LayerPlace& place, const Window& weights, const View& rows) {
@@ -94,6 +98,53 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
       "qk norms");
   const View q = activations_.rows(A::q, place, tokens, q_width);
   rotate(place, {normed, v}, q);
+}
+
+LatentRows gather_latents(StepWriter& writer, Activations& activations, const LayerPlace& place,
+                          const View& norm) {
+  using A = Activation;
+  const StepContext& context = writer.context();
+  const Latent& latent = *context.model.latent;
+  const std::int64_t rows = context.tokens_tp;
+  LatentRows all;
+  all.of_q = latent.q_rank > 0
+                 ? writer.gather_rows(activations.rows(A::normed_q_latent, place, rows, latent.q_rank),
+                                      "gathered q latent", "gather q latents")
+                 : writer.gather_rows(norm, "gathered", "gather rows");
+  all.of_kv = writer.gather_rows(activations.rows(A::normed_kv_latent, place, rows, latent.kv_row()),
+                                 "gathered kv latent", "gather kv latents");
+  return all;
+}
+
+// Latent rows are made of the rank's own rows, by weights that all tp ranks have, and are gathered then: they
+// are narrower than the layer's rows.
+void LayerForward::project_latent(const LayerPlace& place, const Window& weights, const View& norm) {
+  const LayerWeights& layer = this->layer(place);
+  const Latent& latent = *context_.model.latent;
+  const std::int64_t tokens = context_.tokens, rows = context_.tokens_tp;
+  if (latent.q_rank > 0) {
+    const View row = activations_.rows(A::q_latent, place, rows, latent.q_rank);
+    writer_.matmul(norm, layer.q_down.transposed(weights), row, "q down");
+    writer_.kernel({RowOperation::rms_norm,
+                    {row, layer.q_latent_norm.flat(weights)},
+                    {activations_.rows(A::normed_q_latent, place, rows, latent.q_rank)},
+                    {}},
+                   "q latent norm");
+  }
+  const View kv_row = activations_.rows(A::kv_latent, place, rows, latent.kv_row());
+  writer_.matmul(norm, layer.kv_down.transposed(weights), kv_row, "kv down");
+  writer_.kernel({RowOperation::rms_norm,
+                  {kv_row, layer.kv_latent_norm.flat(weights)},
+                  {activations_.rows(A::normed_kv_latent, place, rows, latent.kv_row())},
+                  {}},
+                 "kv latent norm");
+  const auto [of_q, of_kv] = gather_latents(writer_, activations_, place, norm);
+  const View q = writer_.working_rows("q before", tokens, context_.sizes.q_width),
+             kv = writer_.working_rows("kv before", tokens, context_.sizes.up_width);
+  writer_.matmul(of_q, layer.q_up.transposed(weights), q, "q up");
+  writer_.matmul(columns_of(of_kv, 0, latent.kv_rank), layer.kv_up.transposed(weights), kv, "kv up");
+  rotate(place, {q, kv, columns_of(of_kv, latent.kv_rank, latent.rope_dim)},
+         activations_.rows(A::q, place, tokens, context_.sizes.q_width));
 }
 
 // Serving has its positions' sines and cosines in the bytes that an implementation adds to a model.

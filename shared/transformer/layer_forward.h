@@ -30,6 +30,14 @@ std::vector<RowChunk> mlp_chunks(const StepContext& context);
 // The place of a chunk's intermediate rows. All chunks use the place of the first one, one after the other.
 View of_chunk(const View& rows, const RowChunk& chunk);
 
+// The rows from which latent attention projects q, and k and v, [tokens, ...], gathered from the rank's own
+// rows of its norms. With q_rank = 0 the former are those of the layer's norm.
+struct LatentRows {
+  View of_q, of_kv;
+};
+LatentRows gather_latents(StepWriter& writer, Activations& activations, const LayerPlace& place,
+                          const View& norm);
+
 class LayerForward {
  public:
   // `cache` is null unless the workload is one of serving.
@@ -47,7 +55,9 @@ class LayerForward {
   using A = Activation;
 
   void attention(const LayerPlace& place, const Window& weights, const View& x, const View& mid);
-  // Computes q, k and v as attention takes them from the gathered rows of the norm.
+  // Computes q, k and v as attention takes them from the norm: of the rank's own rows for latent attention,
+  // which gathers its latent rows, and of the gathered ones else.
+  void project_latent(const LayerPlace& place, const Window& weights, const View& norm);
   void project(const LayerPlace& place, const Window& weights, const View& rows);
   void project_with_norms(const LayerPlace& place, const Window& weights, const View& rows);
   // Rotates q, k and v to what attention takes, from the projections' output or from that of the norms of q

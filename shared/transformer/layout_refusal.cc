@@ -177,8 +177,15 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
   return std::nullopt;
 }
 
-std::optional<LayoutRefusal> refuse_serving(const Workload& workload, const ParallelLayout& layout) {
+std::optional<LayoutRefusal> refuse_serving(const Transformer& model, const Workload& workload,
+                                            const ParallelLayout& layout) {
   if (workload.phase == Phase::training) return std::nullopt;
+  if (model.latent) {
+    return LayoutRefusal{"latent attention is planned for training alone",
+                         str(name(workload.phase), " of latent attention keeps latent rows in its cache (",
+                             model.latent->kv_row(), " elements a token), which is not planned yet"),
+                         "plan training"};
+  }
   if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1 ||
       layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations) {
     return LayoutRefusal{"a choice of training",
@@ -198,7 +205,7 @@ std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& wo
     return LayoutRefusal{"the same layout twice", "sharding=dp_shard and dp_shard_cp mean the same with cp=1",
                          "use sharding=dp_shard_cp"};
   }
-  if (auto refusal = refuse_serving(workload, layout)) return refusal;
+  if (auto refusal = refuse_serving(model, workload, layout)) return refusal;
   if (auto refusal = refuse_heads(model, layout)) return refusal;
   if (auto refusal = refuse_batch(workload, layout)) return refusal;
   if (auto refusal = refuse_experts(model, layout)) return refusal;

@@ -188,8 +188,13 @@ class MemoryModel {
     kept.cheap = 2 * shared * width_;
     // q and out, k and v, with copies where attention computes on other parts than those at home.
     const std::int64_t q_copies = ulysses || exchange ? 3 : 2;
-    kept.rest = (shared + tokens * (q_copies * sizes_.q_width + 2 * kept_kv_width())) * width_;
-    kept.rest += tokens * (sizes_.q_width / model_.head_dim) * kF32;  // lse
+    const std::int64_t q_and_out = sizes_.q_width + (q_copies - 1) * sizes_.out_width;
+    kept.rest = (shared + tokens * (q_and_out + kept_kv_width())) * width_;
+    kept.rest += tokens * sizes_.q_heads * kF32;  // lse
+    if (model_.latent) {
+      const std::int64_t rows = sizes_.tokens_tp * (model_.latent->q_rank + model_.latent->kv_row()) * width_;
+      kept.cheap += rows, kept.rest += rows;  // with their norms, and without
+    }
     if (model_.qk_norm)
       kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
     return kept;
@@ -216,12 +221,23 @@ class MemoryModel {
     return layout_.recompute.kind == Recompute::Kind::selective ? kept.rest : kept.cheap + kept.rest;
   }
 
-  // With Ulysses a rank keeps its group's rows of the kv heads that its query heads use, at least one.
+  // Of keys and values together. With Ulysses a rank keeps its group's rows of the kv heads that its query
+  // heads use, at least one.
   std::int64_t kept_kv_width() const {
     const std::int64_t ulysses = layout_.cp > 1 ? layout_.strategy.ulysses_degree : 1;
-    const std::int64_t q_heads = ceil_div(sizes_.q_width / model_.head_dim, ulysses),
-                       heads_per_kv = sizes_.q_width / sizes_.kv_width;
-    return ulysses * ceil_div(q_heads, heads_per_kv) * model_.head_dim;
+    const std::int64_t q_heads = ceil_div(sizes_.q_heads, ulysses),
+                       heads_per_kv = sizes_.q_heads / sizes_.kv_heads;
+    return ulysses * ceil_div(q_heads, heads_per_kv) * (model_.head_dim + model_.v_head_dim());
+  }
+
+  // Inside of the attention region in one pass: q and its gradient or what it is made of, and k and v with
+  // theirs; beside latent rows, those gathered, and their gradients.
+  std::int64_t attention_inside() const {
+    const std::int64_t tokens = sizes_.tokens;
+    if (!model_.latent) return tokens * 2 * (sizes_.q_width + sizes_.kv_width);
+    const std::int64_t rows = model_.latent->q_rank + model_.latent->kv_row();
+    return tokens * (2 * sizes_.q_width + sizes_.kv_width + sizes_.v_width + sizes_.up_width + 2 * rows) +
+           2 * sizes_.tokens_tp * rows;
   }
 
   std::int64_t activations_of(const Layers& layers, const ByMlp<LayerKept>& kept) const {
@@ -257,14 +273,13 @@ class MemoryModel {
     // Whole rows on both sides of a region, and their gradients.
     const std::int64_t gathered = layout_.row_ranks() > 1 ? (training_ ? 3 : 1) * tokens * hidden : 0;
     if (!training_) {
-      const std::int64_t mlp = 3 * inside(tokens),
-                         attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
+      const std::int64_t mlp = 3 * inside(tokens), attention = attention_inside();
       return (std::max(mlp, attention) + 2 * sizes_.tokens_tp * hidden + gathered) * width_;
     }
     // Chunks make gate, up and their product again, beside the gradients of these.
     const std::int64_t at_once = layout_.mlp_chunks > 1 ? 2 * sizes_.mlp_tokens : tokens;
     const std::int64_t mlp = 3 * inside(at_once) + (experts ? 2 * sizes_.expert_tokens * hidden : 0),
-                       attention = tokens * (2 * sizes_.q_width + 2 * sizes_.kv_width);
+                       attention = attention_inside();
     const std::int64_t backward =
         (std::max(mlp, attention) + tokens * hidden + gathered + 2 * sizes_.tokens_tp * hidden) * width_;
     switch (layout_.recompute.kind) {
@@ -280,7 +295,7 @@ class MemoryModel {
   }
 
   // Sines and cosines of a whole sequence, which every rank has: with cp they grow beside rows that do not.
-  std::int64_t positions() const { return workload_.seq_len * model_.head_dim * kF32; }
+  std::int64_t positions() const { return workload_.seq_len * model_.rotated_dim() * kF32; }
 
   std::int64_t cache_of_stage(int stage) const {
     const auto [first, count] = layers_of_stage(model_, layout_, stage);
@@ -296,12 +311,12 @@ class MemoryModel {
 
   // What attention plans allocate beyond what is kept; a property holds it against their arenas.
   std::int64_t attention_workspace() const {
-    const std::int64_t q = sizes_.tokens * sizes_.q_width,
+    const std::int64_t q = sizes_.tokens * std::max(sizes_.q_width, sizes_.out_width),
                        kv_rows = workload_.phase == Phase::training
                                      ? sizes_.tokens
                                      : layout_.micro_batch * ceil_div(workload_.seq_len, layout_.cp);
-    const std::int64_t kv = kv_rows * 2 * kept_kv_width();  // K and V of a rank
-    const std::int64_t delta = training_ ? sizes_.tokens * (sizes_.q_width / model_.head_dim) * kF32 : 0;
+    const std::int64_t kv = kv_rows * kept_kv_width();  // K and V of a rank
+    const std::int64_t delta = training_ ? sizes_.tokens * sizes_.q_heads * kF32 : 0;
     if (layout_.cp == 1) return delta;
     const Strategy& strategy = layout_.strategy;
     const int ulysses = strategy.ulysses_degree, ring = layout_.cp / ulysses;

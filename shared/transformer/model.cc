@@ -46,6 +46,20 @@ void check_experts(const Experts& experts, detail::Complaints& complaints) {
   }
 }
 
+void check_latent(const Transformer& model, detail::Complaints& complaints) {
+  const Latent& latent = *model.latent;
+  complaints.require_range("latent.q_rank", latent.q_rank, 0, kMaxSize);
+  require_size("latent.kv_rank", latent.kv_rank, complaints);
+  require_size("latent.v_head_dim", latent.v_head_dim, complaints);
+  complaints.require_range("latent.rope_dim", latent.rope_dim, 1, std::max<std::int64_t>(1, model.head_dim));
+  if (model.kv_heads != model.q_heads) {
+    complaints.add(str("kv_heads=", model.kv_heads, " must be q_heads=", model.q_heads,
+                       " with latent attention, which makes keys and values for each head"));
+  }
+  if (model.qkv_bias || model.qk_norm)
+    complaints.add("qkv_bias and qk_norm must be false with latent attention");
+}
+
 void check_kinds(const Transformer& model, detail::Complaints& complaints) {
   const auto count = static_cast<std::int64_t>(model.kinds.size());
   if (count == 0) complaints.add("kinds is empty; a model has at least one kind of layers");
@@ -75,7 +89,10 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
 // Roughly, without the small terms: 64 bits may not hold it.
 double estimated_parameters(const Transformer& model) {
   const auto f = [](std::int64_t value) { return static_cast<double>(value); };
-  const double attention = f(model.hidden) * f(model.head_dim) * 2 * (f(model.q_heads) + f(model.kv_heads));
+  const Latent latent = model.latent.value_or(Latent{});
+  const double in = f(model.hidden) + f(latent.q_rank) + f(latent.kv_rank),
+               attention = in * (f(model.head_dim) + f(latent.v_head_dim)) * 2 *
+                           (f(model.q_heads) + f(model.kv_heads));
   const Experts experts = model.experts.value_or(Experts{});
   const double of_experts = f(experts.count) * f(experts.intermediate) + f(experts.shared),
                mlp = 3 * f(model.hidden) * std::max(of_experts, f(model.intermediate));
@@ -100,6 +117,7 @@ void validate_model(const Transformer& model) {
   require_size("max_seq_len", model.max_seq_len, complaints, 0);
   check_kinds(model, complaints);
   if (model.experts) check_experts(*model.experts, complaints);
+  if (model.latent) check_latent(model, complaints);
   if (complaints.empty() && estimated_parameters(model) > kMaxParameters) {
     complaints.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,
                        ", the largest number that is counted"));
@@ -153,8 +171,18 @@ ParameterCounts parameter_counts(const Transformer& model) {
   ParameterCounts counts;
   const std::int64_t qkv = model.q_width() + 2 * model.kv_width();
   counts.embedding = model.vocab * model.hidden;
-  counts.attention = model.hidden * (qkv + model.q_width()) + (model.qkv_bias ? qkv : 0);
   counts.norms = 2 * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+  if (model.latent) {
+    const Latent& latent = *model.latent;
+    const std::int64_t q_down = model.hidden * latent.q_rank,
+                       q_up = (latent.q_rank > 0 ? latent.q_rank : model.hidden) * model.q_width(),
+                       kv_down = model.hidden * latent.kv_row(),
+                       kv_up = latent.kv_rank * model.q_heads * model.up_head_dim();
+    counts.attention = q_down + q_up + kv_down + kv_up + model.hidden * model.q_heads * latent.v_head_dim;
+    counts.norms += latent.q_rank + latent.kv_rank;
+  } else {
+    counts.attention = model.hidden * (qkv + model.q_width()) + (model.qkv_bias ? qkv : 0);
+  }
   std::int64_t not_met = 0;  // of one layer's experts by a token
   if (model.has(Mlp::dense)) counts.mlp = 3 * model.hidden * model.intermediate;
   if (model.has(Mlp::experts)) {
@@ -187,6 +215,9 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
     hasher.add(window.has_value()).add(window.value_or(0)).add(chunk.has_value()).add(chunk.value_or(0));
     hasher.add(dense);
   }
+  hasher.add(model.latent.has_value());
+  const Latent latent = model.latent.value_or(Latent{});
+  hasher.add(latent.q_rank).add(latent.kv_rank).add(latent.rope_dim).add(latent.v_head_dim);
   hasher.add(model.experts.has_value());
   const Experts experts = model.experts.value_or(Experts{});
   return hasher.add(experts.count).add(experts.top_k).add(experts.intermediate).add(experts.shared);

@@ -31,6 +31,20 @@ struct Experts {
   bool operator==(const Experts&) const = default;
 };
 
+// Multi-head latent attention (MLA, of DeepSeek-V2 and later). Each token has a latent row, of which the keys
+// and values of all heads are made; queries may have one, too. Of a head's head_dim the last rope_dim are
+// rotated: a query has them of its own, and keys have one for all heads, which stands beside the latent row.
+struct Latent {
+  // Width of the queries' latent rows; 0: queries are projected from the layer's rows.
+  std::int64_t q_rank = 0;
+  std::int64_t kv_rank = 0;
+  std::int64_t rope_dim = 0;    // 1 to head_dim
+  std::int64_t v_head_dim = 0;  // of a value, and so of a head's output
+
+  std::int64_t kv_row() const { return kv_rank + rope_dim; }
+  bool operator==(const Latent&) const = default;
+};
+
 struct LayerKind {
   // Which keys a query sees, of those that the causal mask allows. Both may be set.
   // The last `window` ones, the query's own among them, as in MaskSlice. Unset: all.
@@ -67,14 +81,19 @@ struct Transformer {
   std::int64_t max_seq_len = 0;  // positions that the model was trained for; 0: not known
   bool tied_embeddings = false;  // the head uses the embedding's table
   bool qkv_bias = false;
-  bool qk_norm = false;  // q and k are normalized over head_dim (as in Qwen3)
+  bool qk_norm = false;          // q and k are normalized over head_dim (as in Qwen3)
+  std::optional<Latent> latent;  // of all layers; it needs kv_heads = q_heads, and neither of the two above
   std::optional<Experts> experts;
   std::vector<LayerKind> kinds = std::vector<LayerKind>(1);  // at least one; no two are equal
   std::vector<int> order;  // of each layer, its index among `kinds`; empty: all layers are kinds[0]
   bool operator==(const Transformer&) const = default;
 
   std::int64_t q_width() const { return q_heads * head_dim; }
-  std::int64_t kv_width() const { return kv_heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }                      // of keys
+  std::int64_t rotated_dim() const { return latent ? latent->rope_dim : head_dim; }  // of a head
+  std::int64_t v_head_dim() const { return latent ? latent->v_head_dim : head_dim; }
+  // What is made of a latent row for each head: its key but for the rotated part, and its value.
+  std::int64_t up_head_dim() const { return head_dim - latent->rope_dim + latent->v_head_dim; }
   int kind_of(std::int64_t layer) const { return order.empty() ? 0 : order[idx(layer)]; }
   Mlp mlp_of(const LayerKind& kind) const { return experts && !kind.dense ? Mlp::experts : Mlp::dense; }
   bool has(Mlp mlp) const;  // in some layer
@@ -99,7 +118,7 @@ void validate_model(const Transformer& model);
 struct ParameterCounts {
   std::int64_t embedding = 0;
   // Of one layer:
-  std::int64_t attention = 0;  // the projections q, k, v and out, with their biases
+  std::int64_t attention = 0;  // the projections q, k, v (or those by latent rows) and out, with their biases
   std::int64_t norms = 0;
   // Of one dense layer:
   std::int64_t mlp = 0;

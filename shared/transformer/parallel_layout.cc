@@ -92,7 +92,7 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   problem.q_len = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
   problem.q_heads = model.q_heads / layout.tp;
   problem.kv_heads = std::max<std::int64_t>(1, model.kv_heads / layout.tp);
-  problem.head_dim = problem.v_head_dim = model.head_dim;
+  problem.head_dim = model.head_dim, problem.v_head_dim = model.v_head_dim();
   problem.dtype = workload.dtype;
   problem.causal = true;
   // A window or a chunk that holds the whole sequence changes nothing.

@@ -48,12 +48,21 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
   sizes.mlp_tokens = ceil_div(sizes.tokens, layout.mlp_chunks);
 
   const std::int64_t hidden = model.hidden;
-  sizes.q_width = model.q_width() / tp;
-  sizes.kv_width = std::max<std::int64_t>(1, model.kv_heads / tp) * model.head_dim;
+  sizes.q_heads = model.q_heads / tp, sizes.kv_heads = std::max<std::int64_t>(1, model.kv_heads / tp);
+  sizes.q_width = sizes.q_heads * model.head_dim, sizes.out_width = sizes.q_heads * model.v_head_dim();
+  sizes.kv_width = sizes.kv_heads * model.head_dim, sizes.v_width = sizes.kv_heads * model.v_head_dim();
   sizes.vocab = ceil_div(model.vocab, tp);
-  const std::int64_t projections = hidden * (2 * sizes.q_width + 2 * sizes.kv_width),
-                     biases = model.qkv_bias ? sizes.q_width + 2 * sizes.kv_width : 0,
-                     norms = 2 * hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+  const std::int64_t biases = model.qkv_bias ? sizes.q_width + 2 * sizes.kv_width : 0;
+  std::int64_t projections = hidden * (sizes.q_width + sizes.kv_width + sizes.v_width + sizes.out_width),
+               norms = 2 * hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+  if (model.latent) {
+    const Latent& latent = *model.latent;
+    sizes.up_width = sizes.kv_heads * model.up_head_dim();
+    projections = hidden * (latent.q_rank + latent.kv_row() + sizes.out_width) +
+                  (latent.q_rank > 0 ? latent.q_rank : hidden) * sizes.q_width +
+                  latent.kv_rank * sizes.up_width;
+    norms += latent.q_rank + latent.kv_rank;
+  }
   if (model.has(Mlp::dense)) sizes.columns[Mlp::dense] = model.intermediate / tp;
   std::int64_t router = 0;
   if (model.has(Mlp::experts)) {

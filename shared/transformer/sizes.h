@@ -17,7 +17,11 @@ struct LocalSizes {
   std::int64_t chunk_tokens = 0;  // that head and loss take at once
   std::int64_t mlp_tokens = 0;    // that a dense MLP takes at once
 
-  std::int64_t q_width = 0, kv_width = 0;  // heads of one tp rank x head_dim
+  // Heads of one tp rank, and what they are wide: heads x head_dim, and with latent attention x v_head_dim.
+  std::int64_t q_heads = 0, kv_heads = 0;
+  std::int64_t q_width = 0, kv_width = 0;   // of queries, and of keys
+  std::int64_t v_width = 0, out_width = 0;  // of values, and of attention's output
+  std::int64_t up_width = 0;                // of what latent rows of keys and values are projected to
   // On one tp rank: of the MLP that a layer computes all rows with, the dense one, or the shared one beside
   // experts. 0: there is none.
   ByMlp<std::int64_t> columns;

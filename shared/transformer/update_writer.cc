@@ -120,7 +120,8 @@ void UpdateWriter::add_up_replicated() {
   for_each_unit([&](Mlp mlp, const LayerWeights&) {
     const Weight summed = context_.summed_over_tp(mlp);
     if (summed.numel() > 0)
-      add_up_pieces(mlp, "tp", context_.groups.tp_group(), summed.begin, summed.numel(), "norms");
+      add_up_pieces(mlp, "tp", context_.groups.tp_group(), summed.begin, summed.numel(),
+                    "replicated weights");
   });
   if (context_.last_stage && writer_.splits_rows()) {
     writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum,
@@ -143,6 +144,17 @@ void UpdateWriter::add_up_pieces(Mlp mlp, const std::string& group, const std::v
   const ShardedUnit& layers = units_.layers[mlp].sharded;
   const View pieces{
       whole_gradients(units_.layers[mlp]), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
+  // What makes latent rows, and replicated kv heads, are millions of elements of a layer: packed they would
+  // need as much memory again for all layers. Chosen: 2 to 4 MB take longer on a link than its latency.
+  constexpr std::int64_t kLeastAlone = std::int64_t{1} << 20;
+  if (numel >= kLeastAlone) {
+    for (std::int64_t piece = 0; piece < layers.pieces; ++piece) {
+      writer_.all_reduce(group, ranks, ReduceOp::sum,
+                         flat_view(pieces.buffer, begin + piece * layers.numel, numel), "tp",
+                         str("add up d ", label));
+    }
+    return;
+  }
   // One AllReduce for all layers: the norms of one layer are a few thousand elements, whose own AllReduce
   // would be nearly all latency.
   const View packed = writer_.working(label, layers.gradient_dtype, pieces.numel()).dense(0, pieces.shape);

@@ -55,7 +55,7 @@ class UpdateWriter {
   // added its products to the gradients of the step directly.
   void add_up_replicated();
   // Adds up the same piece of the gradients of every layer with that MLP over `ranks`, packed into one
-  // AllReduce.
+  // AllReduce if it is a small one.
   void add_up_pieces(Mlp mlp, const std::string& group, const std::vector<Rank>& ranks, std::int64_t begin,
                      std::int64_t numel, const std::string& label);
   // Adds up the gradients of a tied table, which both the first and the last stage hold.

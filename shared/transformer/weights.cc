@@ -23,14 +23,20 @@ class Placing {
 LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, Mlp mlp) {
   const std::int64_t hidden = model.hidden, qkv_width = sizes.q_width + 2 * sizes.kv_width;
   Placing placing;
-  norm1 = placing.vector(hidden), norm2 = placing.vector(hidden);
+  const Latent latent = model.latent.value_or(Latent{});
+  norm1 = placing.vector(hidden);
+  q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
+  kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
+  norm2 = placing.vector(hidden);
   q_norm = placing.vector(model.qk_norm ? model.head_dim : 0);
   k_norm = placing.vector(model.qk_norm ? model.head_dim : 0);
   router = placing.matrix(mlp == Mlp::experts ? model.experts->count : 0, hidden);
   replicated = placing.end();
-  qkv = placing.matrix(qkv_width, hidden);
+  qkv = placing.matrix(model.latent ? 0 : qkv_width, hidden);
   qkv_bias = placing.vector(model.qkv_bias ? qkv_width : 0);
-  out = placing.matrix(hidden, sizes.q_width);
+  q_up = placing.matrix(model.latent ? sizes.q_width : 0, latent.q_rank > 0 ? latent.q_rank : hidden);
+  kv_up = placing.matrix(sizes.up_width, latent.kv_rank);
+  out = placing.matrix(hidden, sizes.out_width);
   gate_up = placing.matrix(2 * sizes.columns[mlp], hidden);
   down = placing.matrix(hidden, sizes.columns[mlp]);
   numel = placing.end();

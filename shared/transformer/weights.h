@@ -35,9 +35,16 @@ struct LayerWeights {
   LayerWeights() = default;
   LayerWeights(const Transformer& model, const LocalSizes& sizes, Mlp mlp);
 
-  Weight norm1, norm2, q_norm, k_norm, router;  // a vector is one row; one that the model lacks is empty
-  std::int64_t replicated = 0;                  // elements before this one are equal on all tp ranks
-  Weight qkv, qkv_bias, out;                    // qkv: the rows of q, then k, then v
+  // A vector is one row; one that the model lacks is empty.
+  Weight norm1;
+  // Of latent attention: what makes the latent rows, and their norms. kv_down: the latent row, then the part
+  // of the key that is rotated.
+  Weight q_down, q_latent_norm, kv_down, kv_latent_norm;
+  Weight norm2, q_norm, k_norm, router;
+  std::int64_t replicated = 0;  // elements before this one are equal on all tp ranks
+  Weight qkv, qkv_bias;         // qkv: the rows of q, then k, then v
+  Weight q_up, kv_up;           // of latent attention, in place of qkv
+  Weight out;
   // Of the dense MLP, or of the shared one beside experts; gate_up: gate, then up.
   Weight gate_up, down;
   std::int64_t numel = 0;

@@ -33,6 +33,7 @@ class ModelDraw {
     step_.set_tied_embeddings(swarm_.take(numbers_, "tied"));
     step_.set_qkv_bias(swarm_.take(numbers_, "bias"));
     step_.set_qk_norm(swarm_.take(numbers_, "qk_norm"));
+    if (swarm_.take(numbers_, "latent")) choose_latent();
     if (swarm_.take(numbers_, "window")) step_.set_window(numbers_.in(1, 64));
     if (swarm_.take(numbers_, "kinds")) choose_kinds();
     if (!swarm_.take(numbers_, "experts")) return;
@@ -43,6 +44,15 @@ class ModelDraw {
     // Some layers without, at the beginning or in turn.
     if (step_.kinds_size() > 0 && swarm_.take(numbers_, "dense_layers"))
       step_.mutable_kinds(0)->set_dense(true);
+  }
+
+  // Steps that serve it are refused, and drawn again.
+  void choose_latent() {
+    step_.set_kv_heads(step_.q_heads()), step_.clear_qkv_bias(), step_.clear_qk_norm();
+    step_.set_latent_kv_rank(numbers_.of({8, 24}));
+    step_.set_latent_q_rank(numbers_.of({0, 16, 40}));
+    step_.set_latent_rope_dim(numbers_.of({2, 4, 8}));
+    step_.set_latent_v_head_dim(numbers_.of({4, 8, 24}));
   }
 
   void choose_kinds() {

@@ -375,6 +375,11 @@ class Simpler {
           next.mutable_model()->clear_expert_intermediate(), next.mutable_model()->clear_shared_expert();
       for (auto& kind : *next.mutable_model()->mutable_kinds()) kind.clear_dense();
     });
+    with([](proto::FuzzCase& next) {
+      proto::ModelStep& step = *next.mutable_model();
+      step.clear_latent_kv_rank(), step.clear_latent_q_rank(), step.clear_latent_rope_dim(),
+          step.clear_latent_v_head_dim();
+    });
     for (const char* field : {"layers", "seq_len", "global_batch", "hidden", "q_heads", "kv_heads",
                               "head_dim", "intermediate", "vocab"})
       less(kJob, field, 1);

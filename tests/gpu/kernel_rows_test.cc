@@ -165,7 +165,7 @@ TEST(GpuAttentionMerge, TakesPartsOfOneDtypeInPacks) {
           lse = dense_view(next++, 0, {batch, heads, seq});
           std::vector<double> values = testing::small_fractions(rows, seed + 1);
           for (std::size_t i = seed; i < values.size(); i += 5) values[i] = -kInfinity;
-          run.add(DType::f32, std::move(values));
+          run.add(DType::f32, values);
         };
         add(out, merge.out, merge.lse);
         add(in, merge.in, merge.in_lse);

@@ -54,6 +54,12 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   PlanQuestion question = testing::small_question(16, pick("seq_len", rc::gen::element(4096, 5001, 65536)));
   if (pick("whether question.model.experts", rc::gen::arbitrary<bool>()))
     question.model.experts = Experts{4, 2, 512, pick("shared", rc::gen::element<std::int64_t>(0, 0, 384))};
+  if (pick("whether latent", rc::gen::element(false, false, true))) {
+    question.model.kv_heads = question.model.q_heads;
+    question.model.latent =
+        Latent{pick("q_rank", rc::gen::element<std::int64_t>(0, 384)), 256, question.model.head_dim / 4,
+               pick("v_head_dim", rc::gen::element<std::int64_t>(16, 64, 192))};
+  }
   if (pick("whether question.model.window", rc::gen::arbitrary<bool>())) {
     const std::vector<LayerKind> all[] = {
         {{1000, {}}}, {{{}, {}}, {1000, {}}}, {{300, {}}, {{}, 2000}, {{}, {}}}};

@@ -410,6 +410,21 @@ TEST(EmitCprun, ServingAsksWhatTheStepDoes) {
   EXPECT_EQ(decode.kv_len(), 8192);
 }
 
+TEST(EmitMegatron, LatentAttentionHasItsRanksAndHeads) {
+  const auto text_of = [](const char* name) {
+    return emit(Framework::megatron, find_model(name).model, training(4096, 8),
+                parse_parallel_layout("ep=8,dp_shard=8"), {"m", 1, 8})
+        .text;
+  };
+  EXPECT_THAT(
+      text_of("deepseek-v3"),
+      AllOf(HasSubstr("--multi-latent-attention\n--q-lora-rank 1536\n--kv-lora-rank 512\n--qk-head-dim "
+                      "128\n--qk-pos-emb-head-dim 64\n--v-head-dim 128\n--qk-layernorm\n"),
+            Not(HasSubstr("--kv-channels")), Not(HasSubstr("--group-query-attention"))));
+  EXPECT_THAT(text_of("deepseek-v2-lite"), AllOf(HasSubstr("--multi-latent-attention\n--kv-lora-rank 512\n"),
+                                                 Not(HasSubstr("--q-lora-rank"))));
+}
+
 TEST(EmitMegatron, SaysWhichLayersHaveAWindow) {
   const auto text_of_layers = [](const std::vector<LayerKind>& layers) {
     Transformer model = find_model("mistral-7b").model;

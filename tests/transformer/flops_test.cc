@@ -35,6 +35,20 @@ TEST(ModelFlops, ByHand) {
   EXPECT_EQ(decode.attention, 4 * 3 * 16 * 4 * 2 * 10.0);
 }
 
+// Latent rows of 24, and of 20 with 4 beside them; heads of 12 + 4 and values of 10.
+TEST(ModelFlops, OfLatentAttentionByHand) {
+  Workload workload;
+  workload.seq_len = 10;
+  Transformer model = two_layers();
+  model.kv_heads = 4, model.latent = Latent{24, 20, 4, 10};
+  const double attention = 64 * 24 + 24 * 64 + 64 * (20 + 4) + 20 * 4 * (12 + 10) + 4 * 10 * 64;
+  EXPECT_EQ(model_flops(model, workload).products, 6 * 10 * (2 * (attention + 3 * 64 * 96) + 64 * 100));
+  EXPECT_EQ(model_flops(model, workload).attention, 3 * 2 * (16 + 10) * 4 * 2 * 55.0);
+  model.latent->q_rank = 0;  // queries are projected at once
+  EXPECT_EQ(model_flops(model, workload).products,
+            6 * 10 * (2 * (attention - 2 * 64 * 24 + 64 * 64 + 3 * 64 * 96) + 64 * 100));
+}
+
 TEST(ModelFlops, TiedOnesMeetTheirHeadToo) {
   Workload workload;
   workload.seq_len = 10;

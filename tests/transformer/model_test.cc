@@ -140,6 +140,18 @@ TEST(ValidateModel, RefusesWhatCannotBeCounted) {
   EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("vocab=2147483649"));
 }
 
+TEST(ValidateModel, RefusesLatentAttentionThatCannotBe) {
+  Transformer model = tiny();
+  model.kv_heads = model.q_heads, model.latent = Latent{0, 8, 1, 4};
+  validate_model(model);
+  model.latent = Latent{-1, 0, model.head_dim + 1, 0};
+  model.qk_norm = true, model.kv_heads = 1;
+  const std::string said = message_of([&] { validate_model(model); });
+  for (const char* field : {"latent.q_rank=-1", "latent.kv_rank=0", "latent.v_head_dim=0", "latent.rope_dim=",
+                            "kv_heads=1 must be q_heads=", "qkv_bias and qk_norm must be false"})
+    EXPECT_THAT(said, HasSubstr(field));
+}
+
 TEST(HashOfAModel, EveryFieldCounts) {
   std::vector<Transformer> models(15, tiny());
   models[1].name = "other", models[2].hidden = 9, models[3].layers = 4, models[4].q_heads = 8;
@@ -147,6 +159,9 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models[9].max_seq_len = 1, models[10].tied_embeddings = true, models[11].qkv_bias = true;
   models[12].qk_norm = true, models[13].kinds.front().window = 0, models[14].experts = Experts{};
   models.push_back(tiny()), models.back().kinds.front().chunk = 0;
+  for (const Latent& latent :
+       {Latent{}, Latent{1, 0, 0, 0}, Latent{0, 1, 0, 0}, Latent{0, 0, 1, 0}, Latent{0, 0, 0, 1}})
+    models.push_back(tiny()), models.back().latent = latent;
   models.push_back(tiny()), set_layers(models.back(), {{{}, {}}, {4, {}}, {{}, {}}});
   models.push_back(tiny()), set_layers(models.back(), {{{}, {}}, {4, {}}, {4, {}}});
   for (const Experts& experts : {Experts{1, 0, 0}, Experts{0, 1, 0}, Experts{0, 0, 1}}) {

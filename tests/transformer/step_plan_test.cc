@@ -95,6 +95,21 @@ TEST(StepPlans, OfOtherModelsAreProvedToo) {
   }
 }
 
+TEST(StepPlans, OfLatentAttentionAreProvedToo) {
+  for (const char* layout :
+       {"tp=2,cp=2,strategy=ring", "pp=2,tp=4,dp_shard=2", "tp=2,dp_shard=4,recompute=selective",
+        "tp=2,sequence_parallel=no,cp=3,strategy=need_only", "cp=4,strategy=ulysses,recompute=full",
+        "cp=2,strategy=all_gather,activations=host,recompute=every:2"}) {
+    for (const std::int64_t q_rank : {0, 20}) {
+      SCOPED_TRACE(str(layout, ", q_rank ", q_rank));
+      StepRequest request = small_request(layout);
+      if (refuse(request.model, request.workload, request.layout)) continue;  // of fewer kv heads
+      request.model.kv_heads = 4, request.model.latent = Latent{q_rank, 12, 2, 6};
+      check_all_parts(request);
+    }
+  }
+}
+
 TEST(StepPlans, OfServingAreProvedToo) {
   for (const char* layout :
        {"tp=1", "tp=2,micro_batch=3", "cp=2,strategy=ring", "cp=3,tp=2,strategy=pass_q,micro_batch=2",
@@ -295,6 +310,60 @@ fsdp_reduce: accumulate "add gradients"
 )");
 }
 
+// Latent rows are made of a rank's own rows and then gathered: fewer bytes than the layer's rows have.
+TEST(StepPlans, OfLatentAttentionGatherLatentRows) {
+  StepRequest request = small_request("tp=2");
+  request.model.kv_heads = 4, request.model.latent = Latent{20, 12, 2, 6};
+  const std::string all = story(step_plan(request, StepPart::micro_batch, 0, 0));
+  EXPECT_THAT(all, ::testing::HasSubstr(R"(compute: rms_norm "attention norm" x3
+compute: matmul "q down" x3
+compute: rms_norm "q latent norm" x3
+compute: matmul "kv down" x3
+compute: rms_norm "kv latent norm" x3
+tp: all_gather "gather q latents" x3
+tp: all_gather "gather kv latents" x3
+compute: matmul "q up" x3
+compute: matmul "kv up" x3
+compute: rotary "rotary" x3
+compute: attention_forward "attention" x3
+compute: matmul "out projection" x3
+tp: reduce_scatter "scatter attention" x3
+)"));
+  EXPECT_THAT(all, ::testing::HasSubstr(R"(compute: attention_backward "attention backward" x3
+tp: all_gather "gather q latents" x3
+tp: all_gather "gather kv latents" x3
+compute: rotary_backward "rotary backward" x3
+compute: matmul "q up, dgrad" x3
+compute: matmul "q up, wgrad" x3
+tp: reduce_scatter "scatter d q latents" x3
+compute: rms_norm_backward "q latent norm backward" x3
+compute: matmul "q down, dgrad" x3
+compute: matmul "q down, wgrad" x3
+compute: matmul "kv up, dgrad" x3
+compute: matmul "kv up, wgrad" x3
+tp: reduce_scatter "scatter d kv latents" x3
+compute: rms_norm_backward "kv latent norm backward" x3
+compute: matmul "kv down, dgrad" x3
+compute: matmul "kv down, wgrad" x3
+compute: rms_norm_backward "norm backward" x3
+)"));
+}
+
+// What all tp ranks hold alike is added up by one AllReduce for all layers, but for large pieces, which would
+// be packed into as much memory again.
+TEST(StepPlans, LargeReplicatedWeightsAreNotPacked) {
+  StepRequest request = small_request("tp=2");
+  request.model.kv_heads = 4, request.model.latent = Latent{20, 12, 2, 6};
+  const auto update = [&] { return story(step_plan(request, StepPart::update, 0, 0)); };
+  EXPECT_THAT(update(), ::testing::HasSubstr("\"pack d replicated weights\"\ntp: all_reduce \"add up d "
+                                             "replicated weights\"\ncompute: copy \"unpack d"));
+  request.model.hidden = 1024, request.model.latent->q_rank = 1024;
+  const std::string once = "tp: all_reduce \"add up d replicated weights\"\n";
+  EXPECT_THAT(update(), ::testing::HasSubstr(once + once + once));
+  EXPECT_THAT(update(), ::testing::Not(::testing::HasSubstr("pack d replicated")));
+  check_all_parts(request);
+}
+
 TEST(StepPlans, AreRefusedWithReasons) {
   const auto message = [](const StepRequest& request, StepPart part, int stage, Rank rank) -> std::string {
     try {
@@ -315,6 +384,11 @@ TEST(StepPlans, AreRefusedWithReasons) {
               HasSubstr("stage 2 is not one of 2 stages"));
   EXPECT_THAT(message(small_request("pp=2"), StepPart::forward, 1, 0),
               HasSubstr("rank 0 does not hold stage 1"));
+  StepRequest served = small_request("tp=2");
+  served.model.kv_heads = 4, served.model.latent = Latent{20, 12, 2, 6};
+  served.workload.phase = Phase::prefill;
+  EXPECT_THAT(message(served, StepPart::prefill, 0, 0),
+              HasSubstr("prefill of latent attention keeps latent rows in its cache (14 elements a token)"));
   EXPECT_THAT(message(small_request("tp=2"), StepPart::micro_batch, 0, 2),
               HasSubstr("rank 2 is not in a layout of 2 ranks"));
 }

@@ -24,6 +24,10 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << model.hidden << ", " << model.layers << " layers, " << model.q_heads << " heads (" << model.kv_heads
       << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
       << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "");
+  if (model.latent) {
+    out << ", latent rows of " << model.latent->q_rank << " and " << model.latent->kv_rank << " + "
+        << model.latent->rope_dim << ", values of " << model.latent->v_head_dim;
+  }
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto& [window, chunk, dense] = model.kinds[i];
@@ -85,6 +89,11 @@ inline Transformer any_model() {
   model.vocab = any_of(50, 64);
   model.tied_embeddings = any_of(true, false), model.qkv_bias = any_of(true, false);
   model.qk_norm = any_of(true, false);
+  if (any_of(0, 0, 0, 1) == 1) {
+    model.kv_heads = model.q_heads, model.qkv_bias = model.qk_norm = false;
+    const std::int64_t rope_dim = model.head_dim == 1 ? 1 : model.head_dim / 2;
+    model.latent = Latent{any_of(0, 12, 40), any_of(8, 20), rope_dim, any_of(4, 8, 12)};
+  }
   if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24, any_of(0, 0, 16, 40)};
   if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers, model.experts.has_value()));
   return model;

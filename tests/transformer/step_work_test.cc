@@ -74,6 +74,29 @@ Work work_of(const std::vector<Plan>& plans) {
   return all;
 }
 
+// Products of latent attention's weights with tokens of a micro-batch, in a layer.
+std::int64_t latent_products(const StepRequest& request) {
+  const Transformer& model = request.model;
+  const ParallelLayout& layout = request.layout;
+  const Latent& latent = *model.latent;
+  // Each tp rank makes the latent rows of its own rows, with zeros behind the last one; where rows are not
+  // split, all make all of them.
+  const AttentionSharding sharding(attention_problem(model, request.workload, layout, model.kinds.front()),
+                                   layout.cp, layout.cp > 1 ? layout.strategy : Strategy{});
+  std::int64_t tokens = 0, made = 0;
+  for (int cp = 0; cp < layout.cp; ++cp) {
+    const std::int64_t rows = layout.micro_batch * sharding.home_q(cp).num_rows();
+    tokens += layout.dp() * rows;
+    made += layout.dp() * layout.tp * (layout.row_ranks() > 1 ? ceil_div(rows, layout.tp) : rows);
+  }
+  const std::int64_t q_in = latent.q_rank > 0 ? latent.q_rank : model.hidden,
+                     not_rotated = model.head_dim - latent.rope_dim;
+  return made * model.hidden * (latent.q_rank + latent.kv_rank + latent.rope_dim) +
+         tokens * model.q_heads *
+             (q_in * model.head_dim + latent.kv_rank * (not_rotated + latent.v_head_dim) +
+              latent.v_head_dim * model.hidden);
+}
+
 // Of a micro-batch of all replicas, from the model alone: 2 flops for each parameter and token forward, 4
 // backward, 2 for each layer that is computed again.
 Work work_by_formula(const StepRequest& request) {
@@ -86,7 +109,7 @@ Work work_by_formula(const StepRequest& request) {
   // Products of a parameter with a token, in a layer of a kind.
   const LocalSizes sizes = local_sizes(model, request.workload, layout);
   const auto products_of = [&](const LayerKind& kind) {
-    const std::int64_t all = tokens * projections;
+    const std::int64_t all = model.latent ? latent_products(request) : tokens * projections;
     if (!model.experts || kind.dense) return all + tokens * 3 * model.hidden * model.intermediate;
     // All tp ranks route all tokens.
     return all + tokens * tp * model.hidden * model.experts->count +

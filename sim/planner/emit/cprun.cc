@@ -20,6 +20,7 @@ void set_problem(const AttentionProblem& problem, proto::Attention& run) {
   run.set_q_heads(problem.q_heads);
   run.set_kv_heads(problem.kv_heads);
   run.set_head_dim(problem.head_dim);
+  if (problem.v_head_dim != problem.head_dim) run.set_v_head_dim(problem.v_head_dim);
   run.set_dtype(to_proto(problem.dtype));
   run.set_causal(problem.causal);
   if (problem.window) run.set_window(*problem.window);

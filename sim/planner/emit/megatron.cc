@@ -53,7 +53,17 @@ class MegatronFlags {
       flag("group-query-attention");
       flag("num-query-groups", model_.kv_heads);
     }
-    flag("kv-channels", model_.head_dim);
+    if (model_.latent) {
+      flag("multi-latent-attention");
+      if (model_.latent->q_rank > 0) flag("q-lora-rank", model_.latent->q_rank);
+      flag("kv-lora-rank", model_.latent->kv_rank);
+      flag("qk-head-dim", model_.head_dim - model_.latent->rope_dim);
+      flag("qk-pos-emb-head-dim", model_.latent->rope_dim);
+      flag("v-head-dim", model_.latent->v_head_dim);
+      flag("qk-layernorm");  // the norms of the latent rows
+    } else {
+      flag("kv-channels", model_.head_dim);
+    }
     flag("vocab-size", model_.vocab);
     flag("max-position-embeddings", std::max(model_.max_seq_len, workload_.seq_len));
     flag("position-embedding-type", "rope");

@@ -53,6 +53,7 @@ class TorchtitanConfig {
       note(str("the biases of q, k and v that ", r_.model.name,
                " has: the attention of torchtitan's llama3 has none; take a model that has them"));
     }
+    if (r_.model.latent) note("latent attention: torchtitan's llama3 has none; take its deepseek_v3");
     if (r_.model.experts) note("experts: torchtitan's llama3 has none; take a model that has them");
   }
 

@@ -11,7 +11,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 43> kRead = {"model_type",
+constexpr std::array<std::string_view, 48> kRead = {"model_type",
                                                     "hidden_size",
                                                     "num_hidden_layers",
                                                     "vocab_size",
@@ -20,6 +20,11 @@ constexpr std::array<std::string_view, 43> kRead = {"model_type",
                                                     "num_attention_heads",
                                                     "num_key_value_heads",
                                                     "head_dim",
+                                                    "kv_lora_rank",
+                                                    "q_lora_rank",
+                                                    "qk_nope_head_dim",
+                                                    "qk_rope_head_dim",
+                                                    "v_head_dim",
                                                     "intermediate_size",
                                                     "moe_intermediate_size",
                                                     "num_local_experts",

@@ -54,6 +54,7 @@ const std::vector<Family>& families() {
       llama4.shared_experts = 1, llama4.experts_per_token = 1;
     }
     add("glm4_moe").bias_of_qkv_alone = true;
+    for (const char* model_type : {"deepseek_v2", "deepseek_v3", "kimi_k2"}) add(model_type);
     Family& qwen2_moe = add("qwen2_moe");
     qwen2_moe.qkv_bias = qwen2_moe.window_needs_flag = true;
     qwen2_moe.left_out = "the gate of the shared expert, one row for each layer";
@@ -80,10 +81,15 @@ const std::vector<OtherKind>& other_kinds() {
        {"ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "linear_num_value_heads", "lru_width"},
        "layers with a recurrent state instead of attention are not described; the nearest thing is a "
        "decoder whose layers all attend, for example llama-3.1-8b"},
-      {{"deepseek_v2", "deepseek_v3", "deepseek_v32", "minicpm3", "kimi", "kimi_k2", "longcat_flash"},
-       {"kv_lora_rank", "q_lora_rank"},
-       "latent attention (MLA), which keeps a low-rank projection in place of keys and values, is not "
-       "described; the nearest thing is grouped attention with experts, for example mixtral-8x7b"},
+      {{"deepseek_v32", "glm_moe_dsa"},
+       {"index_topk"},
+       "sparse attention, whose indexer chooses the keys that a query sees, is not described; the nearest "
+       "thing is latent attention to all keys, for example deepseek-v3"},
+      {{"longcat_flash"},
+       {"zero_expert_num"},
+       "layers with two attentions and experts that do nothing are not described; the nearest thing is "
+       "latent "
+       "attention with experts, for example deepseek-v3"},
       {{"t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper", "m2m_100", "encoder-decoder"},
        {"is_encoder_decoder", "num_decoder_layers", "decoder_layers"},
        "an encoder with a decoder that attends to it is not described; the nearest thing is a decoder "

@@ -77,6 +77,10 @@ class ModelReader {
   void take_heads() {
     Transformer& model = read_.model;
     model.q_heads = size_or("num_attention_heads", "how many heads queries have", family_.q_heads);
+    if (fields_.whole("kv_lora_rank").value_or(0) > 0) {
+      take_latent();
+      return;
+    }
     model.kv_heads = fields_.size("num_key_value_heads").value_or(family_.kv_heads.value_or(model.q_heads));
     if (fields_.failed()) return;
     if (!fields_.has("num_key_value_heads") && !family_.kv_heads) {
@@ -97,6 +101,21 @@ class ModelReader {
                        model.q_heads, "; the nearest one below that does is ", nearest));
     }
     take_head_dim();
+  }
+
+  // Keys and values are made for each head, whatever num_key_value_heads says.
+  void take_latent() {
+    Transformer& model = read_.model;
+    Latent latent;
+    latent.kv_rank = fields_.size("kv_lora_rank").value_or(1);
+    latent.q_rank = fields_.whole("q_lora_rank").value_or(0);
+    latent.rope_dim =
+        fields_.required_size("qk_rope_head_dim", "how much of a head of queries and keys is rotated");
+    latent.v_head_dim = fields_.required_size("v_head_dim", "the width of a head's values");
+    const std::int64_t others =
+        fields_.required_size("qk_nope_head_dim", "how much of a head of queries and keys is not rotated");
+    if (fields_.failed()) return;
+    model.kv_heads = model.q_heads, model.head_dim = others + latent.rope_dim, model.latent = latent;
   }
 
   void take_head_dim() {

@@ -172,10 +172,11 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const bool few = rows <= 512 || question_.workload.phase != Phase::training;
   const auto kernels = [&](AttentionSum sum) {
     sum.few_rows = few;
-    const double d = real(model.head_dim);
-    sum.flops_per_pair = 4 * d;
+    // A product with head_dim, and one with v_head_dim; backward three and two.
+    const double d = real(model.head_dim), v = real(model.v_head_dim());
+    sum.flops_per_pair = 2 * (d + v);
     const double forward = kernels_.attention().least_ns(sum, model.head_dim, false);
-    sum.flops_per_pair = 10 * d;
+    sum.flops_per_pair = 6 * d + 4 * v;
     return Pass{forward, kernels_.attention().least_ns(sum, model.head_dim, true)};
   };
   // Of a head: each row of queries is computed once at least.
@@ -215,8 +216,9 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   // have fewer. The 0.9 allows for that. It is a margin, not a derived figure: IsBelowTheTimeline holds it to
   // lengths such as 5001, which no number of ranks there divides.
   const double width = real(size_bytes(question_.workload.dtype)), tokens = real(sizes.tokens);
-  const double q = kSlack * 0.9 * tokens * real(sizes.q_width) * width,
-               kv = kSlack * 0.9 * tokens * real(2 * sizes.kv_width) * width;
+  // Queries travel one way, and outputs the other.
+  const double q = kSlack * 0.9 * tokens * real(std::min(sizes.q_width, sizes.out_width)) * width,
+               kv = kSlack * 0.9 * tokens * real(sizes.kv_width + sizes.v_width) * width;
   const std::int64_t stride = strides_of(layout).cp;
   const Ranks of_ulysses{strategy.ulysses_inner ? stride : stride * ring, ulysses},
       of_ring{strategy.ulysses_inner ? stride * ulysses : stride, ring};
@@ -245,9 +247,12 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
 }
 
 double StepBound::positions_ns(const LocalSizes& sizes) const {
-  const double heads =
-      real(size_bytes(question_.workload.dtype)) * real(sizes.tokens * (sizes.q_width + sizes.kv_width));
-  return kernels_.memory_ns(2 * heads * question_.software.rotary_passes);
+  const std::int64_t written = sizes.q_width + sizes.kv_width,
+                     read = sizes.q_width + (question_.model.latent ? sizes.up_width : sizes.kv_width),
+                     values = question_.model.latent ? sizes.v_width : 0;  // which come with the keys
+  const double bytes =
+      real(size_bytes(question_.workload.dtype)) * real(sizes.tokens * (read + written + values));
+  return kernels_.memory_ns(bytes * question_.software.rotary_passes);
 }
 
 StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const LocalSizes& sizes,
@@ -257,8 +262,16 @@ StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const L
   LayerWork work;
   work.forward_launches = kForwardKernels - (question_.software.fused_rows ? kSums : 0);
   work.backward_launches = kBackwardKernels;
-  add_products(work, products(tokens, hidden, sizes.q_width + 2 * sizes.kv_width), 1);
-  add_products(work, products(tokens, sizes.q_width, hidden), 1);
+  if (question_.model.latent) {
+    const auto [q_rank, kv_rank, rope_dim, v_head_dim] = *question_.model.latent;
+    add_products(work, products(sizes.tokens_tp, hidden, q_rank), 1);
+    add_products(work, products(sizes.tokens_tp, hidden, kv_rank + rope_dim), 1);
+    add_products(work, products(tokens, q_rank > 0 ? q_rank : hidden, sizes.q_width), 1);
+    add_products(work, products(tokens, kv_rank, sizes.up_width), 1);
+  } else {
+    add_products(work, products(tokens, hidden, sizes.q_width + sizes.kv_width + sizes.v_width), 1);
+  }
+  add_products(work, products(tokens, sizes.out_width, hidden), 1);
   // Norms and the sums behind them, and positions: read and written once, and backward at least as much.
   const double between = width * real(sizes.tokens_tp * hidden);
   const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
@@ -332,12 +345,16 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   const double width = real(size_bytes(question_.workload.dtype));
   const std::int64_t stride = strides_of(layout).tp;
   const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(question_.model.hidden);
+  // Of the attention's region latent attention gathers latent rows instead, and backward scatters their
+  // gradients: of neither anything is claimed.
+  const bool latent = question_.model.latent.has_value();
   if (layout.sequence_parallel) {
-    shared.gather_ns = region(CollectiveKind::all_gather, gathered, stride, layout.tp);
-    shared.regions_ns =
-        2 * (shared.gather_ns + region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp));
+    const double gather = region(CollectiveKind::all_gather, gathered, stride, layout.tp),
+                 scatter = region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp);
+    shared.regions_ns = gather + scatter + (latent ? std::min(gather, scatter) : gather + scatter);
+    shared.gathered_again_ns = (latent ? 1 : 2) * gather;
   } else {
-    shared.regions_ns = 2 * region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
+    shared.regions_ns = (latent ? 1 : 2) * region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
   }
   if (question_.workload.phase != Phase::training) return shared;
   for (const Mlp mlp : kMlps) {
@@ -400,7 +417,7 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   }
   // Inputs are gathered again for the gradients of weights.
   pass.backward_ns =
-      std::max({work, chain, shared.regions_ns + 2 * shared.gather_ns}) + again + beside.mlp_again_ns;
+      std::max({work, chain, shared.regions_ns + shared.gathered_again_ns}) + again + beside.mlp_again_ns;
   return pass;
 }
 

@@ -91,9 +91,10 @@ class StepBound {
     LocalSizes sizes;
     ByMlp<LayerWork> work;
     double positions_ns = 0;
-    double gather_ns = 0, regions_ns = 0;           // between tensor-parallel regions, in one direction
-    ByMlp<Sharding> shards;                         // of one layer
-    double update_ns = 0;                           // of the whole step, behind its last backward pass
+    double regions_ns = 0;         // between tensor-parallel regions, in one direction
+    double gathered_again_ns = 0;  // backward: inputs of products, for the gradients of weights
+    ByMlp<Sharding> shards;        // of one layer
+    double update_ns = 0;          // of the whole step, behind its last backward pass
     std::vector<std::vector<std::int64_t>> stages;  // how many layers of each kind each stage has
   };
 

@@ -60,6 +60,11 @@ ordered_json model_json(const PlanQuestion& question) {
           {"tied_embeddings", m.tied_embeddings},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
+          {"latent", m.latent ? ordered_json{{"q_rank", m.latent->q_rank},
+                                             {"kv_rank", m.latent->kv_rank},
+                                             {"rope_dim", m.latent->rope_dim},
+                                             {"v_head_dim", m.latent->v_head_dim}}
+                              : ordered_json()},
           {"window", m.kinds.size() == 1 ? or_null(m.kinds.front().window) : ordered_json()},
           {"layer_kinds", kinds},
           {"experts", experts},

@@ -57,8 +57,13 @@ std::string model_text(const PlanQuestion& question) {
                         model.experts->count, model.experts->top_k,
                         model.experts->shared > 0 ? ", beside a shared one" : "");
   }
-  text += fmt::format(", {} layers of {}, {} heads ({} kv) of {}", model.layers, human_count(model.hidden),
-                      model.q_heads, model.kv_heads, model.head_dim);
+  text += fmt::format(", {} layers of {}, {} heads", model.layers, human_count(model.hidden), model.q_heads);
+  if (model.latent) {
+    text += fmt::format(" of {} (values of {}) from latent rows of {}", model.head_dim, model.v_head_dim(),
+                        model.latent->kv_row());
+  } else {
+    text += fmt::format(" ({} kv) of {}", model.kv_heads, model.head_dim);
+  }
   text += kinds_text(model);
   return text + (question.model_source.empty() ? "" : str("; ", question.model_source));
 }
