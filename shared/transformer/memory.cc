@@ -119,7 +119,7 @@ class MemoryModel {
     const std::int64_t ends = (embedding_here ? sizes_.embedding : 0) + (head_here ? sizes_.head : 0) +
                               (last ? sizes_.final_norm : 0);
     const std::int64_t experts = layers.with[Mlp::experts] * sizes_.expert_layer;
-    std::int64_t dense = ends, of_layer = 0;
+    std::int64_t dense = ends, of_layer = 0, in_slots = 0;
     for (const Mlp mlp : kMlps) dense += layers.with[mlp] * sizes_.layer[mlp];
     if (!training_) {
       memory.parameters =
@@ -128,16 +128,24 @@ class MemoryModel {
       return;
     }
     const std::int64_t ranks = layout_.sharding_size();
-    // Layers with experts and those without have slots of their own.
-    for (const Mlp mlp : kMlps) of_layer += layers.with[mlp] > 0 ? sizes_.layer[mlp] : 0;
-    add_shards(memory, dense, of_layer, ranks);
+    // Layers with experts and those without have slots of their own: two, or one for a layer that is alone.
+    const auto slots = [&](Mlp mlp) { return std::min<std::int64_t>(2, layers.with[mlp]); };
+    for (const Mlp mlp : kMlps) {
+      of_layer += layers.with[mlp] > 0 ? sizes_.layer[mlp] : 0;
+      in_slots += slots(mlp) * sizes_.layer[mlp];
+    }
+    add_shards(memory, dense, of_layer, in_slots, ranks);
     // Where as many ranks share the experts as share the parameters, each expert is whole.
-    if (experts > 0)
-      add_shards(memory, experts, sizes_.expert_layer, std::max<std::int64_t>(1, ranks / layout_.ep));
+    if (experts > 0) {
+      add_shards(memory, experts, sizes_.expert_layer, slots(Mlp::experts) * sizes_.expert_layer,
+                 std::max<std::int64_t>(1, ranks / layout_.ep));
+    }
   }
 
-  // Of `numel` parameters that `ranks` ranks share, `of_layer` of them in each layer (or one of each kind).
-  void add_shards(Memory& memory, std::int64_t numel, std::int64_t of_layer, std::int64_t ranks) const {
+  // Of `numel` parameters that `ranks` ranks share, `of_layer` of them in each layer (or one of each kind),
+  // and `in_slots` in the slots to which layers are gathered.
+  void add_shards(Memory& memory, std::int64_t numel, std::int64_t of_layer, std::int64_t in_slots,
+                  std::int64_t ranks) const {
     const std::int64_t shard = ceil_div(numel, ranks), gradient = size_bytes(workload_.gradient_dtype);
     const Optimizer& optimizer = workload_.optimizer;
     const std::int64_t f32 = optimizer.offload ? 0 : kF32 * shard;
@@ -160,10 +168,12 @@ class MemoryModel {
     if (layout_.keeps_whole_parameters()) {
       memory.gathered += numel * width_;
     } else {
-      memory.unsharded += of_layer * 2 * width_;
+      memory.unsharded += in_slots * width_;
     }
     if (layout_.keeps_whole_gradients()) {
       memory.gathered += numel * gradient;
+    } else if (workload_.gradient_dtype == workload_.dtype) {  // in slots that take turns, too
+      memory.unsharded += in_slots * gradient;
     } else {
       memory.unsharded += of_layer * (width_ + gradient);
     }

@@ -46,7 +46,6 @@ class ModelDraw {
       step_.mutable_kinds(0)->set_dense(true);
   }
 
-  // Steps that serve it are refused, and drawn again.
   void choose_latent() {
     step_.set_kv_heads(step_.q_heads()), step_.clear_qkv_bias(), step_.clear_qk_norm();
     step_.set_latent_kv_rank(numbers_.of({8, 24}));
@@ -101,6 +100,7 @@ class ModelDraw {
                                                             {"training.again", proto::PlanLayouts::training},
                                                             {"prefill", proto::PlanLayouts::prefill},
                                                             {"decode", proto::PlanLayouts::decode}}));
+    if (step_.latent_kv_rank() > 0) step_.set_phase(proto::PlanLayouts::training);  // serving it is refused
     step_.set_seq_len(swarm_.choose<std::int64_t>(
         numbers_,
         {{"even", 96 * numbers_.in(1, 2)}, {"odd", numbers_.in(1, 100)}, {"few", numbers_.in(1, 8)}}));

@@ -29,6 +29,11 @@ Transformer model_of(const std::string& kind) {
     model.experts = Experts{8, 2, 768, 512};
     set_layers(model, {{{}, {}, true}, {{}, {}, true}, {}, {}});
   }
+  if (kind == "one dense") {
+    model.experts = Experts{8, 2, 768, 512};
+    set_layers(model, {{{}, {}, true}, {}, {}, {}});
+  }
+  if (kind == "latent") model.kv_heads = 16, model.latent = Latent{256, 128, 32, 48};
   if (kind == "tied") model.tied_embeddings = true;
   if (kind == "wide attention") model.intermediate = 640;
   return model;
@@ -136,9 +141,10 @@ TEST(MemoryTerms, LogitsOfServingAreOneRowOfEachSequence) {
   }
 }
 
-// Two gathered layers, the gradients of one, and these again where they travel in another dtype.
+// Two gathered layers (of a kind that one layer alone is of, one), the gradients of one, and these again
+// where they travel in another dtype.
 TEST(MemoryTerms, UnshardedIsWhatPlansGatherOfLayers) {
-  for (const char* kind : {"plain", "tied", "experts", "shared", "mixed"}) {
+  for (const char* kind : {"plain", "tied", "experts", "shared", "mixed", "one dense", "latent"}) {
     for (const char* layout : {"dp_shard=4", "tp=4,dp_shard=2", "cp=4,strategy=ring", "dp_shard=4,ep=2",
                                "tp=2,dp_shard=8,ep=4", "dp_replicate=2,dp_shard=2"}) {
       for (const DType gradients : {DType::f32, DType::bf16}) {
@@ -270,7 +276,7 @@ TEST(MemoryTerms, WorkingByHand) {
 // What is computed again lies beside that: as much as is not kept. Activations of a layer are held to plans'
 // by other tests.
 TEST(MemoryTerms, WhatIsComputedAgainIsAtWork) {
-  for (const char* kind : {"plain", "experts", "shared", "wide attention"}) {
+  for (const char* kind : {"plain", "experts", "shared", "latent", "wide attention"}) {
     for (const char* layout : {"tp=1", "tp=2", "cp=4,strategy=pass_q", "cp=4,strategy=ulysses"}) {
       const auto of = [&](Recompute recompute) {
         StepRequest request = request_of(kind, layout);
