@@ -16,7 +16,7 @@ void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
 
 View LayerBackward::own_norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
                                   const Window& weights) {
-  const View norm = activations_.rows(what, place, x.shape[0], x.shape[1]);
+  View norm = activations_.rows(what, place, x.shape[0], x.shape[1]);
   if (!place.recomputed && !activations_.keeps(what, place)) {
     writer_.kernel({RowOperation::rms_norm, {x, weight.flat(weights)}, {norm}, {}}, "norm again");
   }

@@ -87,7 +87,8 @@ std::int64_t latent_products(const StepRequest& request) {
   for (int cp = 0; cp < layout.cp; ++cp) {
     const std::int64_t rows = layout.micro_batch * sharding.home_q(cp).num_rows();
     tokens += layout.dp() * rows;
-    made += layout.dp() * layout.tp * (layout.row_ranks() > 1 ? ceil_div(rows, layout.tp) : rows);
+    made +=
+        std::int64_t{layout.dp()} * layout.tp * (layout.row_ranks() > 1 ? ceil_div(rows, layout.tp) : rows);
   }
   const std::int64_t q_in = latent.q_rank > 0 ? latent.q_rank : model.hidden,
                      not_rotated = model.head_dim - latent.rope_dim;
