@@ -182,12 +182,27 @@ RC_GTEST_PROP(FlowPropertyTest, RatesAreThoseOfProgressiveFillingAndBytesAreKept
               kSumsClose * made.wishes[end.wish].bytes);
   }
 
-  // Nobody asks for rates: what happens at one time is settled at once. The same ends.
-  FlowCase again = original;
-  const std::vector<Ending> unasked = run(again, [](FlowNetwork&, const std::vector<std::size_t>&) {});
-  std::vector<double> at(made.wishes.size(), 0);
+  // Nobody asks for rates: what happens at one time is settled at once. The same ends. But where a flow that
+  // changes another one's cap begins as a flow ends, roundings say which comes first, and so whose cap it is:
+  // then without such changes.
+  FlowCase compared = original;
+  const bool tied = std::any_of(endings.begin(), endings.end(), [&](const Ending& end) {
+    return std::any_of(original.wishes.begin(), original.wishes.end(), [&](const Wish& wish) {
+      return wish.recap > 0 && std::abs(wish.at - end.at) <= kSumsClose * end.at;
+    });
+  });
+  for (Wish& wish : compared.wishes) wish.recap = tied ? 0 : wish.recap;
+  FlowCase asked = compared;
+  const std::vector<Ending> ends_asked =
+      run(asked, [](FlowNetwork& net, const std::vector<std::size_t>& wishes) {
+        for (std::size_t flow = 0; flow < wishes.size(); ++flow) {
+          if (wishes[flow] < ~std::size_t{0}) static_cast<void>(net.rate(static_cast<FlowId>(flow)));
+        }
+      });
+  const std::vector<Ending> unasked = run(compared, [](FlowNetwork&, const std::vector<std::size_t>&) {});
+  std::vector<double> at(original.wishes.size(), 0);
   for (const Ending& end : unasked) at[end.wish] = end.at;
-  for (const Ending& end : endings) RC_ASSERT(std::abs(at[end.wish] - end.at) <= kSumsClose * end.at);
+  for (const Ending& end : ends_asked) RC_ASSERT(std::abs(at[end.wish] - end.at) <= kSumsClose * end.at);
 }
 
 RC_GTEST_PROP(FlowPropertyTest, DoublingEveryRateHalvesTheTime, ()) {
