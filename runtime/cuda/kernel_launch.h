@@ -5,6 +5,8 @@
 //   static constexpr int kThreads;                    threads of a block
 //   static constexpr const char* kName;               for messages
 //   CP_DEVICE void operator()(Block& block) const;    what each block does
+// and, where the compiler's own choice of registers is too small for the reads that a thread is to have under
+// way, kLeastBlocks: for how many blocks a multiprocessor is to have registers (__launch_bounds__).
 // The body runs on every thread and consists of phases. In a phase each thread runs the same function, and
 // the next phase begins when all threads have ended it. What one phase leaves for the next lies in shared
 // memory or in a PerThread; all other values outside of phases must be equal on all threads. On the host a
