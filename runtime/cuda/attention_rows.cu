@@ -230,6 +230,8 @@ struct Merge {
         if (begin == 0 && thread < count)
           weigh(place[thread].statistics, rows.factors + thread * (kParts + 1));
       });
+      // Needs no barrier behind it in the loop either: what follows reads the places, which nobody writes
+      // again.
       block.last([&](int thread) { merge(rows, own[thread]); });
       begin += kThreads * kPacks;
     } while (begin < packs);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "shared/context_parallel/sharding.h"
+#include "shared/transformer/weights.h"
 
 namespace cp {
 namespace {
@@ -52,32 +53,19 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
   sizes.q_width = sizes.q_heads * model.head_dim, sizes.out_width = sizes.q_heads * model.v_head_dim();
   sizes.kv_width = sizes.kv_heads * model.head_dim, sizes.v_width = sizes.kv_heads * model.v_head_dim();
   sizes.vocab = ceil_div(model.vocab, tp);
-  const std::int64_t biases = model.qkv_bias ? sizes.q_width + 2 * sizes.kv_width : 0;
-  std::int64_t projections = hidden * (sizes.q_width + sizes.kv_width + sizes.v_width + sizes.out_width),
-               norms = 2 * hidden + (model.qk_norm ? 2 * model.head_dim : 0);
-  if (model.latent) {
-    const Latent& latent = *model.latent;
-    sizes.up_width = sizes.kv_heads * model.up_head_dim();
-    projections = hidden * (latent.q_rank + latent.kv_row() + sizes.out_width) +
-                  (latent.q_rank > 0 ? latent.q_rank : hidden) * sizes.q_width +
-                  latent.kv_rank * sizes.up_width;
-    norms += latent.q_rank + latent.kv_rank;
-  }
+  if (model.latent) sizes.up_width = sizes.kv_heads * model.up_head_dim();
   if (model.has(Mlp::dense)) sizes.columns[Mlp::dense] = model.intermediate / tp;
-  std::int64_t router = 0;
   if (model.has(Mlp::experts)) {
     sizes.columns[Mlp::experts] = model.experts->shared / tp;
     sizes.expert_columns = model.experts->intermediate / tp;
     sizes.experts = model.experts->count / layout.ep;
-    sizes.expert_layer = sizes.experts * 3 * hidden * sizes.expert_columns;
-    router = hidden * model.experts->count;
     const double share = static_cast<double>(sizes.tokens * model.experts->top_k) / layout.ep;
     sizes.expert_tokens = layout.ep * static_cast<std::int64_t>(std::ceil(share * workload.expert_imbalance));
   }
   for (const Mlp mlp : kMlps) {
-    if (model.has(mlp)) sizes.layer[mlp] = projections + biases + norms + 3 * hidden * sizes.columns[mlp];
+    if (model.has(mlp)) sizes.layer[mlp] = LayerWeights(model, sizes, mlp).numel;
   }
-  sizes.layer[Mlp::experts] += router;
+  sizes.expert_layer = ExpertWeights(model, sizes).numel;
   sizes.embedding = sizes.vocab * hidden;
   sizes.head = model.tied_embeddings ? 0 : sizes.vocab * hidden;
   sizes.final_norm = hidden;

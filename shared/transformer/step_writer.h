@@ -57,7 +57,8 @@ struct StepContext {
   const Strategy& strategy() const { return attention.front().strategy; }  // without cp: none
   // Those of the weights that all tp ranks hold alike whose gradients are sums over these ranks; they stand
   // at the end of LayerWeights::replicated. With sequence parallelism these are all: each rank's norms see a
-  // part of the rows. Without it every rank's norms see all rows and have the whole gradient; the norms of q
+  // part of the rows. Without it every rank's norms, and what makes latent rows, see all rows and have the
+  // whole gradient, once that of the latent rows is added up; the norms of q
   // and k, and the router, still see a rank's own columns only.
   Weight summed_over_tp(Mlp mlp) const {
     const LayerWeights& weights = layer[mlp];
