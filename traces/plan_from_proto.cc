@@ -92,6 +92,35 @@ MaskSlice read_slice(const proto::MaskSlice& message, const FieldPath& path) {
           .window = size("window", message.window())};
 }
 
+IndexSet read_rows(const google::protobuf::RepeatedPtrField<proto::IndexRun>& list, const FieldPath& parent,
+                   std::string_view name) {
+  IndexSet rows;
+  for (int i = 0; i < list.size(); ++i) {
+    const FieldPath path(parent, name, i);
+    const proto::IndexRun& run = list.Get(i);
+    for (const auto& [field, value] : {std::pair("begin", run.begin()), std::pair("run", run.run()),
+                                       std::pair("stride", run.stride()), std::pair("count", run.count())}) {
+      FieldPath(path, field).require_range(value, 0, kMaxElements);
+    }
+    rows.push_back({run.begin(), run.run(), run.stride(), run.count()});
+  }
+  return rows;
+}
+
+AttentionDropout read_dropout(const proto::AttentionDropout& message, const FieldPath& path) {
+  const auto number = [&](std::string_view name, std::int64_t value) {
+    FieldPath(path, name).require_range(value, 0, kMaxElements);
+    return value;
+  };
+  return {.probability = message.probability(),
+          .layer = number("layer", message.layer()),
+          .first_batch = number("first_batch", message.first_batch()),
+          .first_head = number("first_head", message.first_head()),
+          .heads = number("heads", message.heads()),
+          .queries = read_rows(message.queries(), path, "queries"),
+          .keys = read_rows(message.keys(), path, "keys")};
+}
+
 // Makes the operation of that name, with defaults; nothing when there is none.
 template <class Kind>
 std::optional<Kind> make_operation(std::string_view name) {
@@ -278,6 +307,11 @@ class PlanReader {
     read_messages<proto::MaskSlice>(op, name, path, [&](const proto::MaskSlice& slice, const FieldPath& at) {
       values.push_back(read_slice(slice, at));
     });
+  }
+
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  AttentionDropout& value) const {
+    value = read_dropout(sub_message<proto::AttentionDropout>(op, name), FieldPath(path, name));
   }
 
   template <class T, class Read>

@@ -75,6 +75,26 @@ void write(const MaskSlice& slice, proto::MaskSlice& message) {
   message.set_window(slice.window);
 }
 
+void write(const IndexSet& set, google::protobuf::RepeatedPtrField<proto::IndexRun>& list) {
+  for (const Run& run : set) {
+    proto::IndexRun& written = *list.Add();
+    written.set_begin(run.begin);
+    written.set_run(run.run);
+    written.set_stride(run.stride);
+    written.set_count(run.count);
+  }
+}
+
+void write(const AttentionDropout& dropout, proto::AttentionDropout& message) {
+  message.set_probability(dropout.probability);
+  message.set_layer(dropout.layer);
+  message.set_first_batch(dropout.first_batch);
+  message.set_first_head(dropout.first_head);
+  message.set_heads(dropout.heads);
+  write(dropout.queries, *message.mutable_queries());
+  write(dropout.keys, *message.mutable_keys());
+}
+
 // Called by visit_fields() for each field of an operation.
 class OperationWriter {
  public:
@@ -111,6 +131,9 @@ class OperationWriter {
   }
   void operator()(std::string_view name, const View& value) {
     if (!is_absent(value)) write(value, sub_message<proto::View>(name));
+  }
+  void operator()(std::string_view name, const AttentionDropout& value) {
+    if (value != AttentionDropout{}) write(value, sub_message<proto::AttentionDropout>(name));
   }
   void operator()(std::string_view name, const std::vector<View>& values) {
     write_all<proto::View>(name, values);

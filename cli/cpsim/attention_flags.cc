@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/common/flags.h"
@@ -16,11 +17,12 @@ using Job = proto::Attention;
 using Flags = ScenarioFlags<Job>;
 using Text = const std::string&;
 
-// A flag for a whole number.
+// A flag for a whole number. It may have other libraries' names behind its own: "--chunk,--attention-chunk".
 template <class Set>
 void add_number(FlagSet app, Flags& flags, const char* flag, const char* help, std::int64_t least, Set set) {
   add_field(app, flags, flag, "N", help,
-            [flag, least, set](Job& job, Text text) { set(job, parse_whole(flag, text, least)); });
+            [name = std::string_view(flag).substr(0, std::string_view(flag).find(',')), least, set](
+                Job& job, Text text) { set(job, parse_whole(name, text, least)); });
 }
 
 void add_shape_flags(FlagSet app, Flags& flags) {
@@ -54,6 +56,9 @@ void add_mask_flags(FlagSet app, Flags& flags, bool& padding) {
              [](Job& job) { job.set_causal(true); });
   add_number(app, flags, "--window", "Each query sees only keys that are less than N tokens away", 1,
              [](Job& job, std::int64_t n) { job.set_window(n); });
+  add_number(app, flags, "--chunk,--attention-chunk",
+             "Each query sees only keys of its own chunk: positions are cut at the multiples of N", 1,
+             [](Job& job, std::int64_t n) { job.set_chunk(n); });
   add_field(app, flags, "--documents", "ENDS",
             "Documents are packed into the sequence. ENDS are their cu_seqlens: 0/10/50, or for each "
             "sequence of the "
@@ -66,11 +71,25 @@ void add_mask_flags(FlagSet app, Flags& flags, bool& padding) {
             [](Job& job, Text text) { job.set_query_offset(parse_int(text, "--query-offset")); });
 }
 
+void add_score_flags(FlagSet app, Flags& flags) {
+  add_field(app, flags, "--softcap,--logits-soft-cap", "CAP",
+            "Scores are bounded by CAP: s becomes CAP * tanh(s / CAP) [0, which bounds nothing]",
+            [](Job& job, Text text) { job.set_softcap(parse_real("--softcap", text)); });
+  add_switch(app, flags, "--sinks,--sink-logits",
+             "Each query head has a learnt number that takes a share of the softmax (gpt-oss)",
+             [](Job& job) { job.set_sinks(true); });
+  add_field(
+      app, flags, "--dropout,--dropout-p", "P",
+      "Weights become 0 with probability P; which ones does not depend on the strategy or the ranks [0]",
+      [](Job& job, Text text) { job.set_dropout(parse_real("--dropout", text)); });
+}
+
 }  // namespace
 
 void add_problem_flags(FlagSet app, Flags& flags, bool& padding) {
   add_shape_flags(app, flags);
   add_mask_flags(app, flags, padding);
+  add_score_flags(app, flags);
   add_kernel_option_flags(app, flags);
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/cuda/attention_tiles.h"
 #include "runtime/cuda/gpu_bytes.h"
 #include "runtime/cuda/prepared_kernels.h"
+#include "runtime/cuda/score_rules.h"
 
 namespace cp::runtime {
 namespace {
@@ -16,8 +17,11 @@ enum class Gradient { dq, dk, dv };
 
 // With p = exp(scale q k - lse) and ds = p (dout v - delta) scale:
 //   dq = sum over keys ds k,   dk = sum over queries ds q,   dv = sum over queries p dout.
-template <Gradient kGradient, class Element, int kColumns>
+// With the rules of ScoreRules, ds = p (m dout v - delta) slope scale, and dv = sum over queries m p dout,
+// where m is what dropout multiplies the weight by.
+template <Gradient kGradient, class Element, int kColumns, class RulesOfScores>
 struct Backward {
+  static constexpr bool kChangesScores = !std::is_same_v<RulesOfScores, NoScoreRules>;
   static constexpr int kThreads = kBlockThreads;
   static constexpr bool kRowsAreQueries = kGradient == Gradient::dq,
                         kNeedsProducts = kGradient != Gradient::dv;
@@ -32,6 +36,7 @@ struct Backward {
   bool accumulate;
   RowGrid grid;  // its heads are those of the rows: query heads for dq, key heads for dk and dv
   BandTable table;
+  RulesOfScores rules;
 
   struct Tile {
     PerThread<BlockSums<kColumns>> sums;
@@ -93,7 +98,7 @@ struct Backward {
     };
     dot(0, of.queries, of.keys, tile.scores);
     if constexpr (kNeedsProducts) dot(1, of.douts, of.values, tile.products);
-    weigh(block, tile, band, row, column, count);
+    weigh(block, tile, place, of, band, row, column, count);
     const std::int64_t first = place.chunk * kColumns;
     const Rows& added = kGradient == Gradient::dq   ? of.keys
                         : kGradient == Gradient::dk ? of.queries
@@ -108,11 +113,12 @@ struct Backward {
   }
 
   // Turns scores into weights.
-  CP_DEVICE void weigh(Block& block, Tile& tile, const Band& band, std::int64_t row, std::int64_t column,
-                       int count) const {
+  CP_DEVICE void weigh(Block& block, Tile& tile, const BlockPlace& place, const Pair& of, const Band& band,
+                       std::int64_t row, std::int64_t column, int count) const {
     const float *query_lse = block.shared<float>() + kStatisticsAt, *query_delta = query_lse + kBlockRows;
     const bool all = sees_tile(band, row, column, count);
     block.for_each_thread([&](int thread) {
+      [[maybe_unused]] auto kept = kept_weights(place, of);
       CP_UNROLL
       for (int i = 0; i < kRowsOfLane; ++i) {
         CP_UNROLL
@@ -120,15 +126,36 @@ struct Backward {
           const int r = sum_row(thread, i), c = sum_column(thread, j), query = kRowsAreQueries ? r : c;
           float weight = 0;
           if (query_lse[query] != -INFINITY && (all || (c < count && band.sees(row + r, column + c)))) {
-            weight = expf(tile.scores[thread].value(i, j) * scale - query_lse[query]);
-            if constexpr (kNeedsProducts) {
-              weight *= (tile.products[thread].value(i, j) - query_delta[query]) * scale;
+            if constexpr (kChangesScores) {
+              weight =
+                  changed_weight(kept, row + r, column + c, tile.scores[thread].value(i, j) * scale,
+                                 query_lse[query], tile.products[thread].value(i, j), query_delta[query]);
+            } else {
+              weight = expf(tile.scores[thread].value(i, j) * scale - query_lse[query]);
+              if constexpr (kNeedsProducts) {
+                weight *= (tile.products[thread].value(i, j) - query_delta[query]) * scale;
+              }
             }
           }
           tile.scores[thread].value(i, j) = weight;
         }
       }
     });
+  }
+
+  CP_DEVICE auto kept_weights(const BlockPlace& place, const Pair& of) const {
+    if constexpr (kChangesScores) {
+      return KeptWeights(rules, place.batch, of.head);
+    } else {
+      return rules;
+    }
+  }
+  CP_DEVICE float changed_weight(KeptWeights& kept, std::int64_t row, std::int64_t column, float score,
+                                 float row_lse, float product, float row_delta) const {
+    const float capped = rules.capped(score), weight = expf(capped - row_lse),
+                factor = kRowsAreQueries ? kept.factor(row, column) : kept.factor(column, row);
+    if constexpr (!kNeedsProducts) return weight * factor;
+    return weight * (product * factor - row_delta) * rules.slope(capped) * scale;
   }
 
   CP_DEVICE void finish(Block& block, Tile& tile, const BlockPlace& place) const {
@@ -148,14 +175,15 @@ struct Backward {
   }
 };
 
-template <Gradient kGradient>
+template <Gradient kGradient, class RulesOfScores>
 void launch_backward(const AttentionBackward& kernel, const Operands& operands, const Statistic& delta,
-                     const BandTable& table, const View& out, cudaStream_t stream) {
+                     const BandTable& table, const RulesOfScores& rules, const View& out,
+                     cudaStream_t stream) {
   if (is_absent(out)) return;
   const Heads q = operands.heads(kernel.q), dout = operands.heads(kernel.dout);
   with_element(q.dtype, dout.dtype, [&](auto element) {
     with_columns(out.shape[3], [&](auto columns) {
-      using Body = Backward<kGradient, decltype(element), columns>;
+      using Body = Backward<kGradient, decltype(element), columns, RulesOfScores>;
       const Body body{q,
                       operands.heads(kernel.k),
                       operands.heads(kernel.v),
@@ -167,7 +195,8 @@ void launch_backward(const AttentionBackward& kernel, const Operands& operands, 
                       static_cast<float>(kernel.softmax_scale),
                       kGradient == Gradient::dq ? kernel.accumulate_dq : kernel.accumulate_dkv,
                       grid_over<columns>(out),
-                      table};
+                      table,
+                      rules};
       launch(stream, {body.grid.blocks(), kSharedBytes}, body);
     });
   });
@@ -198,22 +227,30 @@ class OwnDelta {
 PreparedKernel prepare(const AttentionBackward& kernel, const CudaMemory& memory) {
   const auto by_query = std::make_shared<MaskBands>(kernel.slices, false, kernel.q.shape[1], kBlockRows),
              by_key = std::make_shared<MaskBands>(kernel.slices, true, kernel.k.shape[1], kBlockRows);
-  const auto launch_all = [&kernel, by_query, by_key](const Operands& operands, const Statistic& delta,
-                                                      cudaStream_t stream) {
-    launch_backward<Gradient::dq>(kernel, operands, delta, by_query->table(), kernel.dq, stream);
-    launch_backward<Gradient::dk>(kernel, operands, delta, by_key->table(), kernel.dk, stream);
-    launch_backward<Gradient::dv>(kernel, operands, delta, by_key->table(), kernel.dv, stream);
+  const auto scores = std::make_shared<ScoreTable>(kernel);
+  const auto launch_with = [&kernel, by_query, by_key](const auto& rules, const Operands& operands,
+                                                       const Statistic& delta, cudaStream_t stream) {
+    launch_backward<Gradient::dq>(kernel, operands, delta, by_query->table(), rules, kernel.dq, stream);
+    launch_backward<Gradient::dk>(kernel, operands, delta, by_key->table(), rules, kernel.dk, stream);
+    launch_backward<Gradient::dv>(kernel, operands, delta, by_key->table(), rules, kernel.dv, stream);
+  };
+  const auto launch_all = [&kernel, &memory, scores, launch_with](
+                              const Operands& operands, const Statistic& delta, std::int64_t iteration,
+                              cudaStream_t stream) {
+    if (!scores->changes_scores()) return launch_with(NoScoreRules(), operands, delta, stream);
+    const std::byte* seed = is_absent(kernel.seed) ? nullptr : memory.at(kernel.seed, iteration);
+    launch_with(scores->rules(seed), operands, delta, stream);
   };
   if (kernel.delta.buffer >= 0) {
     return [&kernel, &memory, launch_all](std::int64_t iteration, cudaStream_t stream) {
       const Operands operands(memory, iteration);
-      launch_all(operands, operands.statistic(kernel.delta), stream);
+      launch_all(operands, operands.statistic(kernel.delta), iteration, stream);
     };
   }
   const auto delta = std::make_shared<OwnDelta>(kernel, memory);
   return [&memory, delta, launch_all](std::int64_t iteration, cudaStream_t stream) {
     delta->launch(iteration, stream);
-    launch_all(Operands(memory, iteration), delta->statistic(), stream);
+    launch_all(Operands(memory, iteration), delta->statistic(), iteration, stream);
   };
 }
 

@@ -2,15 +2,19 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <type_traits>
 
 #include "runtime/cuda/attention_tiles.h"
 #include "runtime/cuda/prepared_kernels.h"
+#include "runtime/cuda/score_rules.h"
 
 namespace cp::runtime {
 namespace {
 
-template <class Element, int kColumns>
+// RulesOfScores: ScoreRules, or NoScoreRules for most steps, whose kernels have no branch for them.
+template <class Element, int kColumns, class RulesOfScores>
 struct Forward {
+  static constexpr bool kChangesScores = !std::is_same_v<RulesOfScores, NoScoreRules>;
   static constexpr int kThreads = kBlockThreads;
   static constexpr const char* kName = "attention_forward";
 
@@ -20,6 +24,7 @@ struct Forward {
   float scale;
   RowGrid grid;
   BandTable table;
+  RulesOfScores rules;
 
   // What a thread knows of its rows over the columns so far: the greatest scores of all lanes, and the sums
   // of the weights of its own columns. (The sums of weights times values are in Tile::sums.)
@@ -65,6 +70,7 @@ struct Forward {
     block.for_each_thread([&](int thread) { clear(tile.scores[thread]); });
     vectors.dot(block, 0, queries, row, keys, column, count, tile.scores);
     weigh(block, tile, band, row, column, count);
+    if constexpr (kChangesScores) drop(block, tile, place, column, count);
     float* const staged = block.shared<float>() + kColumnsAt;
     add_values<Element, kColumns>(block, count, width_of<kColumns>(v.dim, first), tile.scores, tile.sums,
                                   [&](int thread, int begin) {
@@ -88,8 +94,9 @@ struct Forward {
           for (int j = 0; j < kColumnsOfLane<kBlockColumns>; ++j) {
             const int c = sum_column(thread, j);
             float& score = tile.scores[thread].value(i, j);
-            score = all || (c < count && band.sees(row + sum_row(thread, i), column + c)) ? score * scale
-                                                                                          : -INFINITY;
+            score = all || (c < count && band.sees(row + sum_row(thread, i), column + c))
+                        ? capped(score * scale)
+                        : -INFINITY;
             most = fmaxf(most, score);
           }
           now[thread].greatest[i] = most;
@@ -119,6 +126,29 @@ struct Forward {
           }
         }
       });
+    });
+  }
+
+  CP_DEVICE float capped(float score) const {
+    if constexpr (kChangesScores) return rules.capped(score);
+    return score;
+  }
+
+  // Dropped weights become 0, after they were summed up: lse is that of all weights.
+  CP_DEVICE void drop(Block& block, Tile& tile, const BlockPlace& place, std::int64_t column,
+                      int count) const {
+    if (rules.factor == 0) return;
+    block.for_each_thread([&](int thread) {
+      KeptWeights kept(rules, place.batch, place.head);
+      CP_UNROLL
+      for (int i = 0; i < kRowsOfLane; ++i) {
+        const std::int64_t row = place.tile * kBlockRows + sum_row(thread, i);
+        CP_UNROLL
+        for (int j = 0; j < kColumnsOfLane<kBlockColumns>; ++j) {
+          const int c = sum_column(thread, j);
+          if (row < q.rows && c < count) tile.scores[thread].value(i, j) *= kept.factor(row, column + c);
+        }
+      }
     });
   }
 
@@ -152,20 +182,22 @@ struct Forward {
   }
 };
 
+template <class RulesOfScores>
 void launch_forward(const AttentionForward& kernel, const Operands& operands, const BandTable& table,
-                    cudaStream_t stream) {
+                    const RulesOfScores& rules, cudaStream_t stream) {
   const Heads q = operands.heads(kernel.q);
   with_element(q.dtype, q.dtype, [&](auto element) {
     with_columns(kernel.out.shape[3], [&](auto columns) {
-      Forward<decltype(element), columns> body{q,
-                                               operands.heads(kernel.k),
-                                               operands.heads(kernel.v),
-                                               operands.heads(kernel.out),
-                                               operands.statistic(kernel.lse),
-                                               group_size(kernel.q, kernel.k),
-                                               static_cast<float>(kernel.softmax_scale),
-                                               grid_over<columns>(kernel.out),
-                                               table};
+      Forward<decltype(element), columns, RulesOfScores> body{q,
+                                                              operands.heads(kernel.k),
+                                                              operands.heads(kernel.v),
+                                                              operands.heads(kernel.out),
+                                                              operands.statistic(kernel.lse),
+                                                              group_size(kernel.q, kernel.k),
+                                                              static_cast<float>(kernel.softmax_scale),
+                                                              grid_over<columns>(kernel.out),
+                                                              table,
+                                                              rules};
       // lse must be written even if out has no columns.
       body.grid.chunks = std::max<std::int64_t>(body.grid.chunks, 1);
       launch(stream, {body.grid.blocks(), kSharedBytes}, body);
@@ -177,8 +209,13 @@ void launch_forward(const AttentionForward& kernel, const Operands& operands, co
 
 PreparedKernel prepare(const AttentionForward& kernel, const CudaMemory& memory) {
   const auto bands = std::make_shared<MaskBands>(kernel.slices, false, kernel.q.shape[1], kBlockRows);
-  return [&kernel, &memory, bands](std::int64_t iteration, cudaStream_t stream) {
-    launch_forward(kernel, Operands(memory, iteration), bands->table(), stream);
+  const auto scores = std::make_shared<ScoreTable>(kernel);
+  return [&kernel, &memory, bands, scores](std::int64_t iteration, cudaStream_t stream) {
+    const Operands operands(memory, iteration);
+    if (!scores->changes_scores())
+      return launch_forward(kernel, operands, bands->table(), NoScoreRules(), stream);
+    const std::byte* seed = is_absent(kernel.seed) ? nullptr : memory.at(kernel.seed, iteration);
+    launch_forward(kernel, operands, bands->table(), scores->rules(seed), stream);
   };
 }
 

@@ -27,6 +27,7 @@ PreparedKernel prepare(const Accumulate& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const Scale& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const AttentionMerge& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const AttentionDelta& kernel, const CudaMemory& memory);
+PreparedKernel prepare(const AttentionSinkGradient& kernel, const CudaMemory& memory);
 // Computes delta = rowsum(dout * out) into dense [batch, heads, seq] memory of the device.
 PreparedKernel prepare_delta(const View& out, const View& dout, float* delta, const CudaMemory& memory);
 // Sums run in ascending k in one accumulator, so the bits are those of the host.

@@ -19,6 +19,10 @@ constexpr std::int64_t numel(const Shape& shape) {
   return product;
 }
 
+// The quotient rounded down, also of a negative numerator. The denominator is positive.
+constexpr std::int64_t floor_div(std::int64_t numerator, std::int64_t denominator) {
+  return numerator / denominator - (numerator % denominator < 0 ? 1 : 0);
+}
 constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
   return (numerator + denominator - 1) / denominator;
 }

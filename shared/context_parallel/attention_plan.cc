@@ -284,6 +284,7 @@ class PassWriter {
         t.lse = travels_whole(t.lse);
         facts(writer_.strategy().core).backward(writer_, t);
       }
+      if (p.sinks) writer_.sink_gradient(t.out, t.dout, t.lse);
       std::exchange(before, [] {})();
       const bool is_last = i + 1 == n;
       // The last piece has nothing to hide behind.
@@ -434,7 +435,8 @@ Gradients parse_gradients(std::string_view text) {
 std::string_view name(LsePlace place) { return place == LsePlace::home ? "home" : "computed"; }
 
 bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, const Target& target) {
-  if (!target.fused_attention) return false;
+  // No library caps scores or drops weights as we do, whatever the number of ranks.
+  if (!target.fused_attention || problem.softcap != 0 || problem.drops()) return false;
   FusedShape one;  // call as any other
   one.backward = pass == AttentionPass::backward;
   one.dtype = problem.dtype, one.head_dim = problem.head_dim, one.v_head_dim = problem.v_head_dim;

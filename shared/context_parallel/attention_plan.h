@@ -17,6 +17,11 @@
 // With Strategy::pieces, saved_q, saved_out, saved_k and saved_v hold the pieces of the heads one after the
 // other, each of them dense as above.
 //
+// With sinks, both passes also have the input sinks [q_heads], f32, and the backward pass the output dsinks
+// [q_heads], f32: what the rows and heads that the rank computes on add to the sinks' gradient. Its sum over
+// the cp ranks is the gradient; it is made with those of the other parameters that all ranks hold. With
+// dropout, both have the input seed, one i64, which must be the same on all ranks and in both passes.
+//
 // With LsePlace::computed nobody wants lse at home, so it stays where it was computed: `lse` is compute_q in
 // both passes, and there is no saved_lse.
 #pragma once
@@ -66,11 +71,12 @@ struct AttentionRequest {
   AttentionOptions options = {};
 };
 
-// True if the target has fused attention that supports the problem's dtype and head sizes in this pass. Its
-// plans then use fused calls for every mask that the library supports, and exact kernels for the rest. That
-// changes three things: steps are cut into calls (attention_calls.h), partial results are rounded to the
-// problem's dtype before they are added up, and in the backward pass of pass_q the queries take `out` along
-// instead of delta.
+// True if the target has fused attention that supports the problem's dtype and head sizes in this pass, and
+// the problem has neither a softcap nor dropout, which no library computes as the exact kernels do. Its plans
+// then use fused calls for every mask that the library supports, and exact kernels for the rest. That changes
+// three things: steps are cut into calls (attention_calls.h), partial results are rounded to the problem's
+// dtype before they are added up, and in the backward pass of pass_q the queries take `out` along instead of
+// delta.
 bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, const Target& target);
 
 // The plan of one of the ranks. It is a pure function of its arguments. Throws InvalidInput if the request is

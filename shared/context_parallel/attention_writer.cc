@@ -44,9 +44,11 @@ AttentionContext::AttentionContext(const AttentionRequest& asked)
 }
 
 Masks AttentionContext::masks(const IndexSet& q_rows, const IndexSet& k_rows) const {
-  Masks masks;
-  for (const MaskGroup& group : mask_groups_)
-    masks.push_back({{group.first, group.problem.batch}, mask_slices(group.problem, q_rows, k_rows)});
+  Masks masks{q_rows, k_rows, {}};
+  for (const MaskGroup& group : mask_groups_) {
+    masks.of_entries.push_back(
+        {{group.first, group.problem.batch}, mask_slices(group.problem, q_rows, k_rows)});
+  }
   return masks;
 }
 
@@ -79,10 +81,23 @@ AttentionWriter::AttentionWriter(const AttentionContext& context, AttentionPass 
     head = end;
   }
   all_head_groups_ = head_groups_;
+  first_head_ = q.head_begin;
+  // The caller's buffers of all plans of the request, whether this rank has any work or not.
+  if (problem().drops()) seed();
+  if (problem().sinks) {
+    sinks();
+    if (pass == AttentionPass::backward) {
+      dsinks_ = builder_.output("dsinks", DType::f32, problem().q_heads);
+      // Other ranks' heads, and heads without rows, add nothing.
+      if (q.num_rows() == 0 || q.num_heads() < problem().q_heads)
+        fill(flat_view(dsinks_, 0, problem().q_heads), 0, "no dsinks");
+    }
+  }
 }
 
 void AttentionWriter::choose_heads(const HeadPiece& piece) {
   head_groups_.clear();
+  first_head_ = sharding().compute_q(index_).head_begin + piece.q_begin;
   for (const HeadGroup& group : all_head_groups_) {
     const std::int64_t begin = std::max(group.kv.begin, piece.kv_begin),
                        end = std::min(group.kv.begin + group.kv.len, piece.kv_end);
@@ -239,11 +254,11 @@ void AttentionWriter::attend(const ForwardOperands& operands, const Masks& masks
     return;
   }
   if (is_fused_) return FusedWriter(*this).attend(operands, masks, label);
-  for (const EntryMask& mask : masks) attend_entries(operands, mask, label);
+  for (const EntryMask& mask : masks) attend_entries(operands, masks, mask, label);
 }
 
-void AttentionWriter::attend_entries(const ForwardOperands& operands, const EntryMask& mask,
-                                     const std::string& label) {
+void AttentionWriter::attend_entries(const ForwardOperands& operands, const Masks& masks,
+                                     const EntryMask& mask, const std::string& label) {
   const auto& [q, k, v, out, lse] = operands;
   const Range& batches = mask.batches;
   if (mask.slices.empty()) {
@@ -252,13 +267,55 @@ void AttentionWriter::attend_entries(const ForwardOperands& operands, const Entr
     return;
   }
   for (const HeadGroup& heads : head_groups_) {
-    builder_.add(
-        compute_,
-        AttentionForward{q.view(q.all_rows(), heads.q, batches), k.view(k.all_rows(), heads.kv, batches),
-                         v.view(v.all_rows(), heads.kv, batches), out.view(out.all_rows(), heads.q, batches),
-                         lse.view({0, lse.rows}, heads.q, batches), problem().scale(), mask.slices},
-        label);
+    builder_.add(compute_,
+                 AttentionForward{.q = q.view(q.all_rows(), heads.q, batches),
+                                  .k = k.view(k.all_rows(), heads.kv, batches),
+                                  .v = v.view(v.all_rows(), heads.kv, batches),
+                                  .out = out.view(out.all_rows(), heads.q, batches),
+                                  .lse = lse.view({0, lse.rows}, heads.q, batches),
+                                  .softmax_scale = problem().scale(),
+                                  .slices = mask.slices,
+                                  .softcap = problem().softcap,
+                                  .dropout = dropout_of(masks, mask, heads),
+                                  .seed = problem().drops() ? seed() : View{}},
+                 label);
   }
+}
+
+AttentionDropout AttentionWriter::dropout_of(const Masks& masks, const EntryMask& mask,
+                                             const HeadGroup& heads) const {
+  if (!problem().drops()) return {};
+  const auto& [probability, layer] = problem().dropout;
+  return {probability,       layer,        mask.batches.begin, first_head_ + heads.q.begin,
+          problem().q_heads, masks.q_rows, masks.k_rows};
+}
+
+View AttentionWriter::seed() {
+  if (seed_ < 0) seed_ = builder_.input("seed", DType::i64, 1);
+  return flat_view(seed_, 0, 1);
+}
+
+BufferId AttentionWriter::sinks() {
+  if (sinks_ < 0) sinks_ = builder_.input("sinks", DType::f32, problem().q_heads);
+  return sinks_;
+}
+
+AttentionWriter::SinkPart AttentionWriter::sink_part(std::int64_t batch, std::int64_t rows, Range heads,
+                                                     std::int64_t dim) {
+  if (no_values_ < 0) {
+    no_values_ = builder_.temporary("values of sinks", problem().dtype, dim);
+    fill(flat_view(no_values_, 0, dim), 0, "values of sinks", Of::merge);
+  }
+  return {{no_values_, 0, {batch, rows, heads.len, dim}, {0, 0, 0, 1}, {}},
+          {sinks(), first_head_ + heads.begin, {batch, heads.len, rows}, {0, 1, 0}, {}}};
+}
+
+void AttentionWriter::sink_gradient(const Tensor& out, const Tensor& dout, const RowStatistic& lse) {
+  if (out.rows == 0 || out.heads == 0) return;
+  builder_.add(compute_,
+               AttentionSinkGradient{flat_view(sinks(), first_head_, out.heads), lse.view(), out.view(),
+                                     dout.view(), flat_view(dsinks_, first_head_, out.heads)},
+               "dsinks");
 }
 
 void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& masks,
@@ -274,7 +331,7 @@ void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& 
   if (out.rows == 0) return;
   for (const EntryMask& mask : masks) {
     if (mask.slices.empty()) continue;
-    attend_entries(part, mask, label);
+    attend_entries(part, masks, mask, label);
     merge(part.out, part.lse, out, operands.lse, mask.batches, str("merge ", label));
   }
   part_pool_.give_back(out_place), part_pool_.give_back(lse_place);
@@ -300,7 +357,8 @@ void AttentionWriter::attend_backward(const BackwardOperands& operands, const Ma
     return;
   }
   if (is_fused_) return FusedWriter(*this).attend_backward(operands, masks, label);
-  for (const auto& [batches, slices] : masks) {
+  for (const EntryMask& mask : masks) {
+    const auto& [batches, slices] = mask;
     if (slices.empty()) {
       for (const Tensor& tensor : written)
         fill(tensor.view(tensor.all_rows(), tensor.all_heads(), batches), 0, label);
@@ -325,7 +383,10 @@ void AttentionWriter::attend_backward(const BackwardOperands& operands, const Ma
                                      .softmax_scale = problem().scale(),
                                      .slices = slices,
                                      .accumulate_dq = o.dq.accumulate,
-                                     .accumulate_dkv = o.dk.accumulate || o.dv.accumulate},
+                                     .accumulate_dkv = o.dk.accumulate || o.dv.accumulate,
+                                     .softcap = problem().softcap,
+                                     .dropout = dropout_of(masks, mask, heads),
+                                     .seed = problem().drops() ? seed() : View{}},
                    label);
     }
   }
@@ -375,7 +436,8 @@ PartialOutputs::PartialOutputs(AttentionWriter& writer, const Tensor& out, const
     : writer_(writer), out_(out), sum_(out), lse_(lse) {
   if (writer.is_fused()) {
     parts_ = std::make_unique<PartialSum>(writer, "out", out, &lse, PartialSum::Of::queries, parts);
-  } else if (parts > 1) {
+    if (writer.problem().sinks) parts_->join_sinks();
+  } else if (parts > 1 || writer.problem().sinks) {
     sum_ = writer.accumulator("out sum", writer.merge_dtype(), out);
   }
 }
@@ -398,11 +460,14 @@ void PartialOutputs::add(const Tensor& out, const RowStatistic& lse, const std::
 
 void PartialOutputs::finish() {
   if (parts_) return parts_->finish("out");
-  if (empty_) {
-    writer_.attend({{}, {}, {}, out_, lse_}, {}, "no keys");
-  } else {
-    writer_.finish(sum_, out_, "out");
+  const bool sinks = writer_.problem().sinks;
+  if (empty_ && !sinks) return writer_.attend({{}, {}, {}, out_, lse_}, {}, "no keys");
+  if (empty_) writer_.attend({{}, {}, {}, sum_, lse_}, {}, "no keys");
+  if (sinks && out_.rows > 0) {
+    const auto [values, lse] = writer_.sink_part(out_.batch, out_.rows, out_.all_heads(), out_.dim);
+    writer_.builder().add(writer_.merging(), AttentionMerge{values, lse, sum_.view(), lse_.view()}, "sinks");
   }
+  writer_.finish(sum_, out_, "out");
 }
 
 // ---- partial gradients ----

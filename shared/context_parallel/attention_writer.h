@@ -25,8 +25,14 @@ struct EntryMask {
   Range batches;
   std::vector<MaskSlice> slices;
 };
-// The masks of all batch entries, in order.
-using Masks = std::vector<EntryMask>;
+// The masks of all batch entries, in order, and the global rows that they are between.
+struct Masks {
+  IndexSet q_rows, k_rows;
+  std::vector<EntryMask> of_entries;
+
+  auto begin() const { return of_entries.begin(); }
+  auto end() const { return of_entries.end(); }
+};
 inline bool has_pairs(const Masks& masks) {
   return std::any_of(masks.begin(), masks.end(), [](const EntryMask& mask) { return !mask.slices.empty(); });
 }
@@ -183,6 +189,14 @@ class AttentionWriter {
   RowDelta delta_of(const Tensor& out, const Tensor& dout);
   void begin(RowDelta& delta);
   void make(RowDelta& delta);
+  // The sinks of some heads of the piece as a partial result of these sizes: its values are zeros, and its
+  // lse is the same number for all rows of a head. Views of stride 0 say so.
+  struct SinkPart {
+    View values, lse;
+  };
+  SinkPart sink_part(std::int64_t batch, std::int64_t rows, Range heads, std::int64_t dim);
+  // What the rows and heads of these tensors, those of the piece, add to the sinks' gradient.
+  void sink_gradient(const Tensor& out, const Tensor& dout, const RowStatistic& lse);
   // Merges a partial result into (out, lse), for all batch entries or for some.
   void merge(const Tensor& in, const RowStatistic& in_lse, const Tensor& out, const RowStatistic& lse,
              std::string label) {
@@ -194,7 +208,12 @@ class AttentionWriter {
   Plan build(std::string_view pass) &&;
 
  private:
-  void attend_entries(const ForwardOperands& operands, const EntryMask& mask, const std::string& label);
+  void attend_entries(const ForwardOperands& operands, const Masks& masks, const EntryMask& mask,
+                      const std::string& label);
+  // What an exact step of these rows and heads needs to know for dropout; nothing without it.
+  AttentionDropout dropout_of(const Masks& masks, const EntryMask& mask, const HeadGroup& heads) const;
+  View seed();
+  BufferId sinks();
   StreamId stream_of(Of of) const { return of == Of::attention ? compute_ : merging_; }
 
   const AttentionContext& context_;
@@ -206,10 +225,13 @@ class AttentionWriter {
   BufferId workspace_ = -1;
   std::array<BufferId, 3> discarded_ = {-1, -1, -1};
   std::vector<HeadGroup> head_groups_, all_head_groups_;
+  std::int64_t first_head_;  // the number of the first query head of the piece among all
+  BufferId seed_ = -1, sinks_ = -1, dsinks_ = -1, no_values_ = -1;
 };
 
-// The output of a rank's queries, put together from partial results of disjoint sets of keys. Exact targets
-// merge them in the order in which they are added.
+// The output of a rank's queries, put together from partial results of disjoint sets of keys, and at last
+// from the sinks of its heads, if there are any. Exact targets merge them in the order in which they are
+// added.
 class PartialOutputs {
  public:
   // `parts` says how many will be added.

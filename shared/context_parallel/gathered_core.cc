@@ -88,9 +88,11 @@ Gathered gather_kv(AttentionWriter& writer, const Tensor& k, const Tensor& v) {
 
 void write_gathered(AttentionWriter& writer, const ForwardTensors& t) {
   if (writer.sharding().ring_size() > 1) return write_gathered(writer, t, gather_kv(writer, t.k, t.v));
-  writer.attend({t.q, t.k, t.v, t.out, t.lse},
-                writer.masks(writer.context().q_rows(writer.ring_index()), writer.context().kv_rows(0)),
-                "attention");
+  PartialOutputs outputs(writer, t.out, t.lse, 1);
+  outputs.add({t.q, t.k, t.v},
+              writer.masks(writer.context().q_rows(writer.ring_index()), writer.context().kv_rows(0)),
+              "attention");
+  outputs.finish();
 }
 
 void write_gathered(AttentionWriter& writer, const ForwardTensors& t, const Gathered& all) {

@@ -1,5 +1,5 @@
 // What attention kernels of other systems take and no kernel here does: masks of arbitrary form, biases,
-// functions of scores, dropout, other outputs. Each is a word of its own, so that a program or a scenario
+// functions of scores, other outputs. Each is a word of its own, so that a program or a scenario
 // that needs one is told so by that name, with the reason and the nearest thing that works, instead of being
 // computed without it. The names are those of PyTorch's scaled_dot_product_attention and flex_attention, of
 // flash-attention and of Ascend's fused attention.
@@ -12,18 +12,14 @@
 namespace cp {
 
 enum class KernelOption : std::uint8_t {
-  dropout,
   bias,
   attn_mask,
   block_mask,
   score_mod,
   alibi_slopes,
   pse,
-  softcap,
   sink_tokens,
-  sink_logits,
   prefix,
-  attention_chunk,
   window_right,
   sparse_mode,
   return_weights,

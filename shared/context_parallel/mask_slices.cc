@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "shared/base/at_work.h"
 #include "shared/base/error.h"
+#include "shared/context_parallel/mask_documents.h"
 #include "shared/placement/runs.h"
 
 namespace cp {
@@ -21,27 +21,6 @@ Band band_of(const AttentionProblem& problem) {
   if (problem.window) band = {*problem.window, *problem.window - 1};
   if (problem.causal) band.upper = 0;
   return band;
-}
-
-// A document: its keys, and the queries that stand in it.
-struct Document {
-  KeyInterval keys, queries;
-};
-
-// Calls f(document) for each document in which a query of [begin, end) stands; stops when f returns true.
-template <class F>
-bool for_each_document(const AttentionProblem& problem, std::int64_t begin, std::int64_t end, const F& f) {
-  if (problem.cu_seqlens.empty()) return f(Document{{0, problem.kv_len}, {0, problem.q_len}});
-  const std::vector<std::int64_t>& ends = problem.cu_seqlens;
-  const std::int64_t offset = problem.offset();
-  auto next = std::upper_bound(ends.begin(), ends.end(), begin + offset);
-  if (next == ends.begin()) ++next;  // the queries begin before the first document
-  for (; next < ends.end() && *(next - 1) < end + offset; ++next) {
-    at_work();
-    const Document document{{*(next - 1), *next}, {*(next - 1) - offset, *next - offset}};
-    if (document.keys.begin < document.keys.end && f(document)) return true;
-  }
-  return false;
 }
 
 // A periodic part of an index set, and the local position at which it begins.
@@ -79,8 +58,6 @@ bool for_each_block(const Stretch& stretch, const F& f) {
   return false;
 }
 
-std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-
 // Calls emit(slice), which stops everything by returning true, for the allowed pairs.
 template <class Emit>
 class SliceFinder {
@@ -95,14 +72,15 @@ class SliceFinder {
       first = std::min(first, run.begin);
       last = std::max(last, end_of(run));
     }
-    return first < last && for_each_document(problem_, first, last, [&](const Document& document) {
+    return first < last &&
+           detail::for_each_mask_document(problem_, first, last, [&](const detail::MaskDocument& document) {
              return for_each_stretch(q_rows_, document.queries.begin, document.queries.end,
                                      [&](const Stretch& q) { return queries_of(document, q); });
            });
   }
 
  private:
-  bool queries_of(const Document& document, const Stretch& q) const {
+  bool queries_of(const detail::MaskDocument& document, const Stretch& q) const {
     if (is_lattice(q) && all_keys_lie_like(q, document)) {
       return for_each_stretch(k_rows_, document.keys.begin, document.keys.end,
                               [&](const Stretch& k) { return lattices(q, k); });
@@ -114,7 +92,7 @@ class SliceFinder {
   }
 
   static bool is_lattice(const Stretch& q) { return q.run.run == 1 && q.run.count > 1; }
-  bool all_keys_lie_like(const Stretch& q, const Document& document) const {
+  bool all_keys_lie_like(const Stretch& q, const detail::MaskDocument& document) const {
     return !for_each_stretch(k_rows_, document.keys.begin, document.keys.end, [&](const Stretch& k) {
       return k.run.run != 1 || (k.run.count > 1 && k.run.stride != q.run.stride);
     });
@@ -224,7 +202,8 @@ namespace {
 // The keys that the queries may see, as intervals that may overlap.
 void add_needed(const AttentionProblem& problem, const IndexSet& q_rows, std::vector<KeyInterval>& needed) {
   const Band band = band_of(problem);
-  const auto add = [&](const Document& document, std::int64_t first_query, std::int64_t last_query) {
+  const auto add = [&](const detail::MaskDocument& document, std::int64_t first_query,
+                       std::int64_t last_query) {
     const std::int64_t first = first_query + problem.offset(), last = last_query + problem.offset();
     const KeyInterval keys{std::max(document.keys.begin, first - band.lower + 1),
                            std::min(document.keys.end, last + band.upper + 1)};
@@ -232,16 +211,19 @@ void add_needed(const AttentionProblem& problem, const IndexSet& q_rows, std::ve
     return false;
   };
   for (const Run& run : q_rows) {
-    for_each_document(problem, run.begin, end_of(run), [&](const Document& document) {
-      return for_each_stretch({run}, document.queries.begin, document.queries.end, [&](const Stretch& q) {
-        // Neighbouring queries see neighbouring keys unless they stand further apart than the band is wide.
-        if (q.run.stride - q.run.run < band.lower + band.upper) {
-          return add(document, q.run.begin, end_of(q.run) - 1);
-        }
-        return for_each_block(
-            q, [&](const Stretch& block) { return add(document, block.run.begin, end_of(block.run) - 1); });
-      });
-    });
+    detail::for_each_mask_document(
+        problem, run.begin, end_of(run), [&](const detail::MaskDocument& document) {
+          return for_each_stretch({run}, document.queries.begin, document.queries.end, [&](const Stretch& q) {
+            // Neighbouring queries see neighbouring keys unless they stand further apart than the band is
+            // wide.
+            if (q.run.stride - q.run.run < band.lower + band.upper) {
+              return add(document, q.run.begin, end_of(q.run) - 1);
+            }
+            return for_each_block(q, [&](const Stretch& block) {
+              return add(document, block.run.begin, end_of(block.run) - 1);
+            });
+          });
+        });
   }
 }
 

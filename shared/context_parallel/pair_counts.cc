@@ -3,21 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <optional>
 #include <vector>
 
 #include "shared/base/error.h"
+#include "shared/context_parallel/mask_documents.h"
 
 namespace cp {
 namespace {
 
 // Allowed pairs by query, or by key, under a causal mask: a function of the position that is linear between
-// few bends. Of the rows and partners of one document, if there are any. (Without, queries may stand behind
-// all keys and see them; behind the last document they see nothing.)
+// few bends. Of the rows and partners of one document.
 struct Pairs {
   const AttentionProblem& problem;
   bool by_key;
-  std::optional<KeyInterval> document = {};  // among the keys
+  const detail::MaskDocument& document;
 
   // Without one: longer than any distance.
   std::int64_t window() const {
@@ -25,12 +24,10 @@ struct Pairs {
   }
   // Where the partners of a row lie: keys of the document, or queries.
   std::int64_t low() const {
-    if (!document) return 0;
-    return by_key ? std::max<std::int64_t>(0, document->begin - problem.offset()) : document->begin;
+    return by_key ? std::max<std::int64_t>(0, document.queries.begin) : document.keys.begin;
   }
   std::int64_t high() const {
-    if (!document) return by_key ? problem.q_len : problem.kv_len;
-    return by_key ? std::min(problem.q_len, document->end - problem.offset()) : document->end;
+    return by_key ? std::min(problem.q_len, document.queries.end) : document.keys.end;
   }
 
   std::int64_t at(std::int64_t row) const {
@@ -53,11 +50,8 @@ struct Pairs {
     const auto rows_before = [&](std::int64_t row) {
       return std::clamp<std::int64_t>(ceil_div(std::max<std::int64_t>(row - first, 0), stride), 0, count);
     };
-    std::int64_t from = 0, to = count;
-    if (document) {
-      const std::int64_t before = by_key ? 0 : problem.offset();
-      from = rows_before(document->begin - before), to = rows_before(document->end - before);
-    }
+    const KeyInterval& own = by_key ? document.keys : document.queries;
+    const std::int64_t from = rows_before(own.begin), to = rows_before(own.end);
     std::vector<std::int64_t> cuts = {from, to};
     for (const std::int64_t bend : bends()) {
       cuts.push_back(std::clamp(rows_before(bend), from, to));
@@ -88,11 +82,11 @@ struct Pairs {
 std::int64_t pairs_of(const AttentionProblem& problem, const IndexSet& rows, bool by_key) {
   CP_INVARIANT(problem.causal && problem.shares_mask(),
                "pairs are counted under one causal mask, which is not that of ", to_string(problem));
-  const std::vector<std::int64_t>& ends = problem.cu_seqlens;
-  if (ends.empty()) return Pairs{problem, by_key}.sum(rows);
   std::int64_t total = 0;
-  for (std::size_t d = 0; d + 1 < ends.size(); ++d)
-    total += Pairs{problem, by_key, KeyInterval{ends[d], ends[d + 1]}}.sum(rows);
+  detail::for_each_mask_document(problem, 0, problem.q_len, [&](const detail::MaskDocument& document) {
+    total += Pairs{problem, by_key, document}.sum(rows);
+    return false;
+  });
   return total;
 }
 

@@ -252,10 +252,17 @@ void PartialSum::finish(const std::string& label) {
   }
 }
 
+PartialSum::Part PartialSum::sinks(Range rows, const Slab& slab) const {
+  const auto [values, lse] = writer_.sink_part(slab.batches.len, rows.len, slab.heads, result_.dim);
+  return {rows, values, lse};
+}
+
 void PartialSum::finish(Group& group, Range rows, const std::string& label) {
   const Part result = of_result(rows, group.slab);
   const bool summed = group.summed.all(rows);
-  if (is_sum() && summed) return;
+  std::vector<Part> last;  // what joins when all keys have
+  if (has_sinks_) last.push_back(sinks(rows, group.slab));
+  if (is_sum() && summed) return merge(result, last, label);
   std::vector<Part> narrow = parts_in(group, rows), wide;
   if (summed) wide.push_back(of_sum(rows, group.slab));
   // What lies in the result comes first.
@@ -269,10 +276,10 @@ void PartialSum::finish(Group& group, Range rows, const std::string& label) {
   if (narrow.empty() && wide.empty()) {
     writer_.fill(result.values, 0, label, AttentionWriter::Of::merge);
     if (!is_absent(result.lse)) writer_.fill(result.lse, kLseOfNothing, label, AttentionWriter::Of::merge);
-    return;
+    return merge(result, last, label);
   }
   // One step rounds to the result: what it cannot take is added in f32 before.
-  if (narrow.size() + wide.size() > kMostMerged + 1 || narrow.empty()) {
+  if (narrow.size() + wide.size() + last.size() > kMostMerged + 1 || narrow.empty()) {
     std::vector<Part> rest(narrow.begin() + (narrow.empty() ? 0 : 1), narrow.end());
     if (!narrow.empty()) narrow.resize(1);
     if (wide.empty()) {
@@ -286,11 +293,13 @@ void PartialSum::finish(Group& group, Range rows, const std::string& label) {
   }
   std::vector<Part> others = std::move(wide);
   if (narrow.empty()) {
+    merge(others.front(), last, label);
     convert(others.front(), result, label);
     return;
   }
   convert(narrow.front(), result, label);
   others.insert(others.begin(), narrow.begin() + 1, narrow.end());
+  others.insert(others.end(), last.begin(), last.end());
   merge(result, others, label);
 }
 

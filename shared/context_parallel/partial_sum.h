@@ -45,6 +45,8 @@ class PartialSum {
   void add(const Tensor& values, const RowStatistic* lse, const std::string& label);
   // Adds what waits to the sum now, so that the temporaries it is in may be used again.
   void settle(const std::string& label);
+  // The result is out, and its heads' sinks are one more part of each row, which finish() merges.
+  void join_sinks() { has_sinks_ = true; }
   // Writes the result; rows without a part become zeros (lse: -inf).
   void finish(const std::string& label);
 
@@ -77,6 +79,7 @@ class PartialSum {
   std::int64_t first_element(Range rows, const Slab& slab, std::int64_t per_row) const;
   void convert(const Part& from, const Part& to, const std::string& label);
   void merge(const Part& into, const std::vector<Part>& parts, const std::string& label);
+  Part sinks(Range rows, const Slab& slab) const;
   void settle(Group& group, const std::string& label);
   void finish(Group& group, Range rows, const std::string& label);
   bool is_wide(const Part& part) const;
@@ -87,6 +90,7 @@ class PartialSum {
   const RowStatistic lse_;  // of buffer -1: none
   const std::size_t most_waiting_;
   const bool only_one_;  // each row has one part
+  bool has_sinks_ = false;
   Tensor sum_;
   RowStatistic sum_lse_;
   std::vector<Group> groups_;

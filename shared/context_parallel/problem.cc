@@ -77,6 +77,33 @@ TensorFormat parse_tensor_format(std::string_view text) {
   throw InvalidInput(str("unknown tensor format '", text, "'; use bshd, bnsd or sbhd"));
 }
 
+namespace {
+
+// What the dropout's generator counts in 32 bits (shared/kernels/philox.h).
+void validate_dropout(const AttentionProblem& problem) {
+  const Dropout& dropout = problem.dropout;
+  if (!(dropout.probability >= 0 && dropout.probability < 1)) {
+    throw InvalidInput(str("dropout=", dropout.probability,
+                           " is not a probability below 1; use, for example, 0.1, or 0 for none"));
+  }
+  if (!problem.drops()) return;
+  const auto require_counted = [](std::string_view what, double count) {
+    if (count > 0x1p32) {
+      throw InvalidInput(
+          str("dropout with ", what, " ", count,
+              ": its generator counts them in 32 bits; use 4294967296 at most, or no dropout"));
+    }
+  };
+  require_counted("a number of queries of", static_cast<double>(problem.q_len));
+  require_counted("a number of keys of", static_cast<double>(problem.kv_len));
+  require_counted("heads of all batch entries of",
+                  static_cast<double>(problem.batch) * static_cast<double>(problem.q_heads));
+  if (dropout.layer < 0) throw InvalidInput(str("dropout of layer ", dropout.layer, "; use 0 or more"));
+  require_counted("a layer of", static_cast<double>(dropout.layer) + 1);
+}
+
+}  // namespace
+
 double AttentionProblem::scale() const {
   return softmax_scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
 }
@@ -107,8 +134,9 @@ void validate_problem(const AttentionProblem& problem) {
   require_at_least(problem.head_dim, 1, "head_dim");
   require_at_least(problem.v_head_dim, 1, "v_head_dim");
   if (problem.window) require_at_least(*problem.window, 1, "window");
+  if (problem.chunk) require_at_least(*problem.chunk, 1, "chunk");
   for (const std::int64_t length : {problem.q_len, problem.kv_len, problem.window.value_or(0),
-                                    std::abs(problem.query_offset.value_or(0))}) {
+                                    problem.chunk.value_or(0), std::abs(problem.query_offset.value_or(0))}) {
     if (length > kLongest)
       throw InvalidInput(str("the length ", length, " is too large; use at most ", kLongest));
   }
@@ -126,6 +154,11 @@ void validate_problem(const AttentionProblem& problem) {
     throw InvalidInput(str("softmax_scale=", problem.scale(), " is not finite; leave it out for 1/sqrt(",
                            problem.head_dim, ")"));
   }
+  if (!(problem.softcap >= 0 && std::isfinite(problem.softcap))) {
+    throw InvalidInput(str("softcap=", problem.softcap,
+                           " bounds no score; use a positive number, for example 50, or 0 for none"));
+  }
+  validate_dropout(problem);
   validate_documents(problem);
 }
 
@@ -137,6 +170,11 @@ KeyInterval allowed_keys(const AttentionProblem& problem, std::int64_t query) {
     const auto end = std::upper_bound(ends.begin(), ends.end(), position);
     if (end == ends.begin() || end == ends.end()) return {};
     keys = {*(end - 1), *end};
+  }
+  if (problem.chunk) {
+    const std::int64_t begin = floor_div(position, *problem.chunk) * *problem.chunk;
+    keys.begin = std::max(keys.begin, begin);
+    keys.end = std::min(keys.end, begin + *problem.chunk);
   }
   if (problem.causal) keys.end = std::min(keys.end, position + 1);
   if (problem.window) {
@@ -156,6 +194,7 @@ std::string to_string(const AttentionProblem& problem) {
   text += str(" ", name(problem.dtype));
   if (problem.causal) text += ", causal";
   if (problem.window) text += str(", window ", *problem.window);
+  if (problem.chunk) text += str(", chunks of ", *problem.chunk);
   if (!problem.cu_seqlens.empty()) text += str(", ", problem.cu_seqlens.size() - 1, " documents");
   if (!problem.cu_seqlens_of_entry.empty()) {
     std::vector<std::size_t> counts;
@@ -163,6 +202,9 @@ std::string to_string(const AttentionProblem& problem) {
     text += str(", ", join(counts, "/"), " documents by batch entry");
   }
   if (problem.query_offset) text += str(", queries from position ", *problem.query_offset);
+  if (problem.softcap != 0) text += str(", scores capped at ", problem.softcap);
+  if (problem.sinks) text += ", sinks";
+  if (problem.drops()) text += str(", dropout ", problem.dropout.probability);
   return text;
 }
 
@@ -177,6 +219,13 @@ Hasher& hash(Hasher& hasher, const AttentionProblem& problem) {
   hasher.add(static_cast<std::int64_t>(problem.cu_seqlens.size()));
   for (const std::int64_t end : problem.cu_seqlens) hasher.add(end);
   for (const std::vector<std::int64_t>& ends : problem.cu_seqlens_of_entry) hasher.add_all(ends);
+  // Later than the others, so that problems without them keep their digests.
+  if (problem.chunk) hasher.add(std::string_view("chunk")).add(*problem.chunk);
+  if (problem.softcap != 0) hasher.add(std::string_view("softcap")).add(problem.softcap);
+  if (problem.sinks) hasher.add(std::string_view("sinks"));
+  if (problem.drops()) {
+    hasher.add(std::string_view("dropout")).add(problem.dropout.probability).add(problem.dropout.layer);
+  }
   return hasher;
 }
 

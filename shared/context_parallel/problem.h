@@ -31,6 +31,17 @@ std::string_view name(TensorFormat format);  // "bshd"
 int seq_dim(TensorFormat format);
 TensorFormat parse_tensor_format(std::string_view text);  // throws InvalidInput that lists them
 
+// Dropout of attention's weights, in training. A weight becomes 0 with this probability, and is divided by
+// 1 - probability else; lse is that of all weights. Which ones become 0 is a function of a seed, the layer,
+// the batch entry, the query head, the query and the key, all by their numbers in the global tensors
+// (shared/kernels/philox.h). So it is the same for every strategy and every number of ranks. The seed is a
+// value that each run is given (the buffer `seed`), so that one plan serves all steps of a training.
+struct Dropout {
+  double probability = 0;  // 0: no weight does
+  std::int64_t layer = 0;
+  bool operator==(const Dropout&) const = default;
+};
+
 struct AttentionProblem {
   std::int64_t batch = 1;
   std::int64_t q_len = 0, kv_len = 0;
@@ -39,11 +50,21 @@ struct AttentionProblem {
   DType dtype = DType::f32;
   TensorFormat format = TensorFormat::bshd;
   std::optional<double> softmax_scale;  // unset: 1/sqrt(head_dim)
+  // A cap of the scores: with the scale in it, a score s becomes softcap * tanh(s / softcap). 0: none.
+  double softcap = 0;
+  // Whether each query head has a sink: a learnt number, the score of one more key that every query sees and
+  // whose value is 0 (gpt-oss). The rows' lse has it, too. A row without a key has out 0, and its head's sink
+  // as lse.
+  bool sinks = false;
+  Dropout dropout;
 
   // The mask. Query i stands at position i + query_offset among the keys (unset: kv_len - q_len, which aligns
   // the ends: bottom-right). With p that position, key j is allowed when all of these hold:
   bool causal = false;                 // j <= p
   std::optional<std::int64_t> window;  // p - window < j, and without causal j < p + window
+  // Positions are cut at the multiples of `chunk`, and p and j lie in one piece (Llama 4). Documents do not
+  // move these cuts.
+  std::optional<std::int64_t> chunk;
   // Packed documents: p and j lie in one [cu_seqlens[d], cu_seqlens[d+1]). The list begins with 0 and does
   // not descend. What lies at or behind its last entry is padding, which sees nothing and is seen by no
   // query. For example, {0, 10, 50} in a length of 64 is two documents of 10 and 40 tokens and 14 tokens of
@@ -60,6 +81,7 @@ struct AttentionProblem {
   bool operator==(const AttentionProblem&) const = default;
 
   double scale() const;
+  bool drops() const { return dropout.probability != 0; }
   std::int64_t offset() const { return query_offset.value_or(kv_len - q_len); }
   std::int64_t heads_per_kv() const { return q_heads / kv_heads; }
   bool has_documents() const { return !cu_seqlens.empty() || !cu_seqlens_of_entry.empty(); }
@@ -82,10 +104,11 @@ std::string documents_text(const AttentionProblem& problem);
 void parse_documents(std::string_view text, AttentionProblem& problem);
 
 // Throws InvalidInput for sizes below 1 (lengths: below 0), for kv_heads that do not divide q_heads, for a
-// window below 1, for a scale that is not finite, and for cu_seqlens that do not begin with 0, that descend,
-// or that end beyond kv_len. If batch entries have documents of their own, there must be a list for each
-// entry, and cu_seqlens must be empty. Whether some kernel can compute the problem is another question, which
-// refuse() of strategy.h answers.
+// window or a chunk below 1, for a scale that is not finite, for a softcap below 0, for a dropout that is no
+// probability below 1 or that has more rows than its generator counts, and for cu_seqlens that do not begin
+// with 0, that descend, or that end beyond kv_len. If batch entries have documents of their own, there must
+// be a list for each entry, and cu_seqlens must be empty. Whether some kernel can compute the problem is
+// another question, which refuse() of strategy.h answers.
 void validate_problem(const AttentionProblem& problem);
 
 // The keys [begin, end) that one query may see. Every mask here is one such range for each query, and all

@@ -1,6 +1,8 @@
 // Gradients of attention: with p = exp(scale q k - lse), ds = p (dout v - delta) scale,
 //   dq = sum over keys ds k,   dk = sum over queries ds q,   dv = sum over queries p dout.
-// Dao et al., "FlashAttention" (2022), appendix B.2.
+// With a softcap c, p = exp(c t - lse) where t = tanh(scale q k / c), and ds has a factor 1 - t^2 more. With
+// dropout that multiplies weights by m (0 or 1 / (1 - probability)), ds = p (m dout v - delta) scale, and dv
+// = sum m p dout. Dao et al., "FlashAttention" (2022), appendix B.2.
 #include <algorithm>
 #include <deque>
 #include <limits>
@@ -9,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/kernels/attention_dropout.h"
 #include "shared/kernels/attention_mask.h"
 #include "shared/kernels/attention_rows.h"
 #include "shared/kernels/kernels.h"
@@ -111,10 +114,13 @@ struct KeySums {
 class BackwardPart {
  public:
   BackwardPart(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration,
-               std::int64_t part, const TileKernels& tiles, std::span<PanelMask> masks)
+               std::int64_t part, const TileKernels& tiles, std::span<PanelMask> masks,
+               std::optional<DropoutRows>& dropout)
       : kernel_(kernel),
         tiles_(tiles),
+        dropout_(dropout),
         scale_(static_cast<float>(kernel.softmax_scale)),
+        softcap_(static_cast<float>(kernel.softcap)),
         batch_(part / kernel.k.shape[2]),
         kv_head_(part % kernel.k.shape[2]),
         heads_(kernel.q.shape[2] / kernel.k.shape[2]),
@@ -133,6 +139,8 @@ class BackwardPart {
         dq_rows_(width_ * padded_dim_),
         scores_(width_ * std::min(kBackwardTileKeys, padded_keys_)),
         products_(width_ * std::min(kBackwardTileKeys, padded_keys_)),
+        kept_(dropout ? width_ * kBackwardTileKeys : 0),
+        slopes_(kernel.softcap != 0 ? width_ * kBackwardTileKeys : 0),
         dk_sums_(padded_keys_, kBackwardTileKeys, round_up(q_.dim(), tiles.lanes)),
         dv_sums_(padded_keys_, kBackwardTileKeys, round_up(dout_.dim(), tiles.lanes)) {
     if (!is_absent(kernel.dq)) dq_.emplace(kernel.dq, memory, iteration, batch_, kv_head_ * heads_, heads_);
@@ -257,9 +265,20 @@ class BackwardPart {
       rows.pairs ? tiles_.multiply_pairs(product) : tiles_.multiply_panels(product);
     };
     multiply(k_, panel.queries, scores), multiply(v_, panel.douts, products);
-    tiles_.gradients(
-        {scores, run.all ? nullptr : panel.mask.of(run.begin), keys, run.first_vector, run.vectors}, products,
-        scale_, panel.lse.data(), panel.delta.data());
+    const auto block = [&](float* tile) {
+      return TileBlock{tile, run.all ? nullptr : panel.mask.of(run.begin), keys, run.first_vector,
+                       run.vectors};
+    };
+    if (dropout_) {
+      dropout_->select(batch_, kv_head_ * heads_, heads_, panel.begin, q_.size());
+      tiles_.dropout(block(kept_.data()), dropout_->tile(run.begin));
+      tiles_.multiply_by(block(products), kept_.data());
+    }
+    if (softcap_ != 0) tiles_.cap_scores(block(scores), scale_, softcap_, slopes_.data());
+    tiles_.gradients(block(scores), products, softcap_ == 0 ? scale_ : 1, panel.lse.data(),
+                     panel.delta.data());
+    if (softcap_ != 0) tiles_.multiply_by(block(products), slopes_.data());
+    if (dropout_) tiles_.multiply_by(block(scores), kept_.data());
     if (dk_) add_to_keys(run, products, panel.queries, dk_sums_);
     if (dv_) add_to_keys(run, scores, panel.douts, dv_sums_);
     if (dq_) add_to_queries(panel.mask, run, products);
@@ -298,8 +317,9 @@ class BackwardPart {
 
   const AttentionBackward& kernel_;
   const TileKernels& tiles_;
+  std::optional<DropoutRows>& dropout_;
   const std::int64_t width_ = tiles_.width();  // rows of a panel, columns of a tile
-  const float scale_;
+  const float scale_, softcap_;
   const std::int64_t batch_, kv_head_, heads_;
   const HeadRows q_, dout_, lse_;
   const RowDeltas delta_;
@@ -313,6 +333,7 @@ class BackwardPart {
   std::int64_t tile_begin_ = 0;             // the first key of the current tile
   // Of one panel; dq_tile_ is of one tile, dq_rows_ as the rows are in memory.
   Floats dq_tile_, dq_rows_, scores_, products_;
+  Floats kept_, slopes_;  // of the run: what dropout multiplies by, and the derivatives of capped scores
   KeySums dk_sums_, dv_sums_;
   std::vector<KeySums*> wanted_sums_;
 };
@@ -327,8 +348,9 @@ void run(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t
       {kernel.q.shape[1], kernel.k.shape[1], kernel.q.shape[2] / kernel.k.shape[2], kBackwardTileKeys},
       tiles);
   std::vector<PanelMask> masks(static_cast<std::size_t>(std::min(kGroupPanels, mask.panels())), mask);
+  std::optional<DropoutRows> dropout = dropout_rows(kernel, memory, iteration, tiles.width());
   for (std::int64_t part = parts.begin; part < parts.end; ++part) {
-    BackwardPart(kernel, memory, iteration, part, tiles, masks).run();
+    BackwardPart(kernel, memory, iteration, part, tiles, masks, dropout).run();
   }
 }
 

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
+#include "shared/kernels/attention_dropout.h"
 #include "shared/kernels/attention_mask.h"
 #include "shared/kernels/attention_rows.h"
 #include "shared/kernels/kernels.h"
@@ -25,10 +27,13 @@ constexpr float kHeadroom = 8;
 class ForwardPart {
  public:
   ForwardPart(const AttentionForward& kernel, const HostMemory& memory, std::int64_t iteration,
-              std::int64_t part, const TileKernels& tiles, PanelMask& mask)
+              std::int64_t part, const TileKernels& tiles, PanelMask& mask,
+              std::optional<DropoutRows>& dropout)
       : tiles_(tiles),
         mask_(mask),
+        dropout_(dropout),
         scale_(static_cast<float>(kernel.softmax_scale)),
+        softcap_(static_cast<float>(kernel.softcap)),
         batch_(part / kernel.k.shape[2]),
         kv_head_(part % kernel.k.shape[2]),
         heads_(kernel.q.shape[2] / kernel.k.shape[2]),
@@ -47,6 +52,7 @@ class ForwardPart {
         sums_low_(width_ * padded_v_dim_),
         tile_sums_(width_ * padded_v_dim_),
         scores_(width_ * std::min(kForwardTileKeys, round_up(kernel.k.shape[1], tiles.panel_rows))),
+        kept_(dropout ? width_ * kForwardTileKeys : 0),
         greatest_(width_),
         base_(width_),
         weights_(width_),
@@ -62,6 +68,7 @@ class ForwardPart {
       for (Floats* weights : {&weights_, &weights_low_}) std::fill_n(weights->data(), width_, 0.0f);
       for (Floats* sums : {&sums_, &sums_low_}) std::fill_n(sums->data(), width_ * padded_v_dim_, 0.0f);
       if (!mask_.tiles().empty()) load_queries(begin, count);
+      if (dropout_) dropout_->select(batch_, kv_head_ * heads_, heads_, begin, q_.size());
       for (const std::int64_t tile : mask_.tiles()) attend(tile);
       finish(begin, count);
     }
@@ -96,13 +103,18 @@ class ForwardPart {
                                 .vectors = run.vectors,
                                 .chain = kDimChain};
       pairs_ ? tiles_.multiply_pairs(product) : tiles_.multiply_panels(product);
-      tiles_.scale_scores(block(run, scores), scale_, greatest_.data());
+      if (softcap_ != 0) tiles_.cap_scores(block(run, scores), scale_, softcap_, nullptr);
+      tiles_.scale_scores(block(run, scores), softcap_ == 0 ? scale_ : 1, greatest_.data());
     }
     rebase();
     std::fill_n(tile_sums_.data(), width_ * padded_v_dim_, 0.0f);
     for (const MaskRun& run : runs) {
       float* scores = scores_.data() + (run.begin - first_key) * width_;
       tiles_.exponentials(block(run, scores), base_.data(), weights_.data(), weights_low_.data());
+      if (dropout_) {
+        tiles_.dropout(block(run, kept_.data()), dropout_->tile(run.begin));
+        tiles_.multiply_by(block(run, scores), kept_.data());
+      }
       add_values(run, scores);
     }
     tiles_.add_to(sums_.data(), sums_low_.data(), tile_sums_.data(), width_ * padded_v_dim_);
@@ -177,8 +189,9 @@ class ForwardPart {
 
   const TileKernels& tiles_;
   PanelMask& mask_;
+  std::optional<DropoutRows>& dropout_;
   const std::int64_t width_ = tiles_.width();  // rows of a panel, columns of a tile
-  const float scale_;
+  const float scale_, softcap_;
   const std::int64_t batch_, kv_head_, heads_;
   const HeadRows q_, out_, lse_;
   const bool pairs_;  // q and k are multiplied in bf16
@@ -186,6 +199,7 @@ class ForwardPart {
   const std::int64_t padded_v_dim_;
   // Of the current panel: rows as they are in memory; queries, sums and scores with a column for each row.
   Floats rows_, queries_, sums_, sums_low_, tile_sums_, scores_;
+  Floats kept_;  // a tile of what dropout multiplies weights by
   // By row: the greatest score, the one that weights are relative to, the sum of weights, and what rescales
   // both sums.
   Floats greatest_, base_, weights_, weights_low_, factors_, factors_low_;
@@ -199,8 +213,9 @@ void run(const AttentionForward& kernel, const HostMemory& memory, std::int64_t 
   PanelMask mask(
       kernel.slices,
       {kernel.q.shape[1], kernel.k.shape[1], kernel.q.shape[2] / kernel.k.shape[2], kForwardTileKeys}, tiles);
+  std::optional<DropoutRows> dropout = dropout_rows(kernel, memory, iteration, tiles.width());
   for (std::int64_t part = parts.begin; part < parts.end; ++part) {
-    ForwardPart(kernel, memory, iteration, part, tiles, mask).run();
+    ForwardPart(kernel, memory, iteration, part, tiles, mask, dropout).run();
   }
 }
 

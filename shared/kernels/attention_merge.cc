@@ -133,4 +133,32 @@ void run(const AttentionDelta& kernel, const HostMemory& memory, std::int64_t it
   }
 }
 
+// In double: a sum over all rows of a long sequence.
+void run(const AttentionSinkGradient& kernel, const HostMemory& memory, std::int64_t iteration) {
+  const std::int64_t heads = kernel.out.shape[2], dim = kernel.out.shape[3];
+  Floats out_values(kRowsAtOnce * dim), dout_values(kRowsAtOnce * dim);
+  std::array<float, kRowsAtOnce> lse_values;
+  const float* const sinks = reinterpret_cast<const float*>(memory.at(kernel.sinks, iteration));
+  float* const dsinks = reinterpret_cast<float*>(memory.at(kernel.dsinks, iteration));
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const auto sink = static_cast<double>(sinks[head * kernel.sinks.strides[0]]);
+    double sum = 0;
+    for (std::int64_t batch = 0; batch < kernel.out.shape[0]; ++batch) {
+      const HeadRows out(kernel.out, memory, iteration, batch, head, 1),
+          dout(kernel.dout, memory, iteration, batch, head, 1),
+          lse(as_rows(kernel.lse), memory, iteration, batch, head, 1);
+      for_each_rows(out.size(), [&](std::int64_t begin, std::int64_t count) {
+        out.load(begin, count, out_values.data(), dim), dout.load(begin, count, dout_values.data(), dim);
+        lse.load(begin, count, lse_values.data(), 1);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const double weight = std::exp(sink - static_cast<double>(lse_values[static_cast<std::size_t>(i)]));
+          sum -= weight *
+                 static_cast<double>(row_dot(out_values.data() + i * dim, dout_values.data() + i * dim, dim));
+        }
+      });
+    }
+    dsinks[head * kernel.dsinks.strides[0]] = static_cast<float>(sum);
+  }
+}
+
 }  // namespace cp

@@ -18,6 +18,7 @@ void run(const MatMul& kernel, const HostMemory& memory, std::int64_t iteration)
 void run(const AttentionForward& kernel, const HostMemory& memory, std::int64_t iteration);
 void run(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t iteration);
 void run(const AttentionDelta& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const AttentionSinkGradient& kernel, const HostMemory& memory, std::int64_t iteration);
 void run(const AttentionMerge& kernel, const HostMemory& memory, std::int64_t iteration);
 
 }  // namespace cp

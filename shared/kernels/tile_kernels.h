@@ -43,6 +43,17 @@ struct TileBlock {
   std::int64_t rows = 0, first_vector = 0, vectors = 0;
 };
 
+// Which weights of a tile dropout keeps, and what those are multiplied by (shared/kernels/philox.h).
+struct TileDropout {
+  const std::uint32_t* keys = nullptr;  // the number of each row's key among all
+  // Of each column: its query's, and batch * heads + head.
+  const std::uint32_t *queries = nullptr, *heads = nullptr;
+  std::uint32_t layer = 0;
+  std::uint64_t seed = 0;
+  std::uint32_t threshold = 0;
+  float factor = 1;
+};
+
 struct TileKernels {
   std::string_view name;
   std::int64_t lanes = 0;                                 // floats in a vector
@@ -68,6 +79,14 @@ struct TileKernels {
   // scores = p = exp(scores * scale - lse), products = p * (products - delta) * scale; both 0 if masked.
   void (*gradients)(TileBlock scores, float* products, float scale, const float* lse,
                     const float* delta) = nullptr;
+  // Scores behind the scale are capped: with t = tanh(tile * scale / cap), tile = cap * t. The derivative, (1
+  // - t^2) * scale, goes to `slopes`, a tile like the first, unless it is null. tanh is within 8 roundings of
+  // its size.
+  void (*cap_scores)(TileBlock, float scale, float cap, float* slopes) = nullptr;
+  // tile = the factor where the weight is kept, and 0 where it is dropped.
+  void (*dropout)(TileBlock, const TileDropout&) = nullptr;
+  // tile *= factors, a tile like it.
+  void (*multiply_by)(TileBlock, const float* factors) = nullptr;
   // tile[row][column] *= factors[column] + factors_low[column]; only factors[column] if factors_low is null.
   void (*scale_columns)(TileBlock, const float* factors, const float* factors_low) = nullptr;
   // sums + low += terms, exactly but for the additions to low. `count` floats, a multiple of lanes.

@@ -29,6 +29,8 @@ constexpr std::int64_t kSumRows = 16;
 
 typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
 typedef std::int32_t Integers __attribute__((vector_size(kLanes * sizeof(float))));
+typedef std::uint32_t Unsigned __attribute__((vector_size(kLanes * sizeof(float))));
+typedef std::uint64_t Wide __attribute__((vector_size(kLanes * sizeof(double))));
 typedef float Unaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
 typedef std::int32_t AliasingInteger __attribute__((may_alias));
 
@@ -227,6 +229,84 @@ void gradients(TileBlock scores, float* products, float scale, const float* lse,
   }
 }
 
+// ---- what changes scores and weights ----
+
+// Below 0.625 in size x + x z p(z) with z = x^2, where p has the least relative error (2^-27.7); else
+// 1 - 2 / (exp(2 |x|) + 1), whose error is small beside 1.
+CP_INLINE Vector hyperbolic_tangent_of(Vector x) {
+  constexpr std::uint32_t kSign = 0x80000000u;
+  const Unsigned sign = (Unsigned)x & kSign;
+  const Vector size = (Vector)((Unsigned)x & ~kSign), z = x * x;
+  Vector p = -0x1.75e1c6p-8f * z + 0x1.52269ap-6f;
+  p = p * z - 0x1.b83c5ap-5f;
+  p = p * z + 0x1.110726p-3f;
+  p = p * z - 0x1.555532p-2f;
+  const Vector small = x + x * z * p;
+  const Vector large = 1.0f - 2.0f / (exponential_of(size + size) + 1.0f);
+  return size < 0.625f ? small : (Vector)((Unsigned)large | sign);
+}
+
+void cap_scores(TileBlock block, float scale, float cap, float* slopes) {
+  const float factor = scale / cap;
+  for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
+    for (std::int64_t row = 0; row < block.rows; ++row) {
+      float* const score = block.tile + row * kWidth + v * kLanes;
+      const Vector t = hyperbolic_tangent_of(load(score) * factor);
+      store(score, t * cap);
+      if (slopes != nullptr) store(slopes + row * kWidth + v * kLanes, (1.0f - t * t) * scale);
+    }
+  }
+}
+
+// The words of philox() of shared/kernels/philox.h for the counters of one vector's queries.
+struct Words {
+  Unsigned of[4];
+};
+CP_INLINE Unsigned high_word(Unsigned a, std::uint32_t b) {
+  return __builtin_convertvector((__builtin_convertvector(a, Wide) * std::uint64_t{b}) >> 32, Unsigned);
+}
+CP_INLINE Words philox_words(Words counter, std::uint64_t key) {
+  constexpr std::uint32_t kFirst = 0xd2511f53, kSecond = 0xcd9e8d57;
+  std::uint32_t first_key = (std::uint32_t)key, second_key = (std::uint32_t)(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const Unsigned first = counter.of[0], second = counter.of[2];
+    counter = {{high_word(second, kSecond) ^ counter.of[1] ^ first_key, second * kSecond,
+                high_word(first, kFirst) ^ counter.of[3] ^ second_key, first * kFirst}};
+    first_key += 0x9e3779b9u, second_key += 0xbb67ae85u;
+  }
+  return counter;
+}
+
+void dropout(TileBlock block, const TileDropout& of) {
+  for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
+    Unsigned queries, heads;
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kLanes; ++lane)
+      queries[lane] = of.queries[v * kLanes + lane], heads[lane] = of.heads[v * kLanes + lane];
+    Words words{};
+    std::uint32_t four = 0;  // the keys that the words are for are four * 4 to four * 4 + 3
+    bool any = false;
+    for (std::int64_t row = 0; row < block.rows; ++row) {
+      const std::uint32_t key = of.keys[row];
+      if (!any || key / 4 != four) {
+        any = true, four = key / 4;
+        words = philox_words({{four - Unsigned{}, queries, heads, of.layer - Unsigned{}}}, of.seed);
+      }
+      const Unsigned word = words.of[key % 4];
+      store(block.tile + row * kWidth + v * kLanes, word < of.threshold ? Vector{} : fill(of.factor));
+    }
+  }
+}
+
+void multiply_by(TileBlock block, const float* factors) {
+  for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
+    for (std::int64_t row = 0; row < block.rows; ++row) {
+      float* const value = block.tile + row * kWidth + v * kLanes;
+      store(value, load(value) * load(factors + row * kWidth + v * kLanes));
+    }
+  }
+}
+
 void scale_columns(TileBlock block, const float* factors, const float* factors_low) {
   for (std::int64_t v = block.first_vector; v < block.first_vector + block.vectors; ++v) {
     float* column = block.tile + v * kLanes;
@@ -274,6 +354,9 @@ constexpr TileKernels table(std::string_view name) {
   kernels.scale_scores = scale_scores;
   kernels.exponentials = exponentials;
   kernels.gradients = gradients;
+  kernels.cap_scores = cap_scores;
+  kernels.dropout = dropout;
+  kernels.multiply_by = multiply_by;
   kernels.scale_columns = scale_columns;
   kernels.add_to = add_to;
   kernels.round_sums = round_sums;

@@ -24,10 +24,6 @@ std::int64_t modulo(std::int64_t value, std::int64_t modulus) {
   return rest < 0 ? rest + modulus : rest;
 }
 
-std::int64_t floor_div(std::int64_t value, std::int64_t divisor) {
-  return (value - modulo(value, divisor)) / divisor;
-}
-
 // The inverse of `value` modulo `modulus`, which have no common factor (extended Euclid).
 std::int64_t inverse(std::int64_t value, std::int64_t modulus) {
   std::int64_t rest = modulus, next_rest = modulo(value, modulus), factor = 0, next_factor = 1;

@@ -48,6 +48,8 @@ inline constexpr std::string_view kOperationName<AttentionBackward> = "attention
 template <>
 inline constexpr std::string_view kOperationName<AttentionDelta> = "attention_delta";
 template <>
+inline constexpr std::string_view kOperationName<AttentionSinkGradient> = "attention_sink_gradient";
+template <>
 inline constexpr std::string_view kOperationName<AttentionMerge> = "attention_merge";
 template <>
 inline constexpr std::string_view kOperationName<RowKernel> = "row_kernel";
@@ -75,8 +77,8 @@ inline constexpr std::array<std::pair<RowOperation, std::string_view>, 17> kRowO
 template <class Op>
 constexpr bool may_be_left_out(std::string_view field) {
   if constexpr (std::is_same_v<Op, AttentionForward> || std::is_same_v<Op, AttentionBackward>) {
-    return field == "engine" || field == "workspace" ||
-           (std::is_same_v<Op, AttentionBackward> && field == "out");
+    return field == "engine" || field == "workspace" || field == "softcap" || field == "dropout" ||
+           field == "seed" || (std::is_same_v<Op, AttentionBackward> && field == "out");
   } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
     return field == "more" || field == "more_lse";
   } else {
@@ -120,14 +122,19 @@ void visit_fields(Op& op, Visit&& visit) {
     visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("out", op.out), visit("lse", op.lse);
     visit("softmax_scale", op.softmax_scale), visit("slices", op.slices);
     visit("engine", op.engine), visit("workspace", op.workspace);
+    visit("softcap", op.softcap), visit("dropout", op.dropout), visit("seed", op.seed);
   } else if constexpr (std::is_same_v<T, AttentionBackward>) {
     visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("dout", op.dout), visit("lse", op.lse);
     visit("delta", op.delta), visit("dq", op.dq), visit("dk", op.dk), visit("dv", op.dv);
     visit("softmax_scale", op.softmax_scale), visit("slices", op.slices);
     visit("accumulate_dq", op.accumulate_dq), visit("accumulate_dkv", op.accumulate_dkv);
     visit("out", op.out), visit("engine", op.engine), visit("workspace", op.workspace);
+    visit("softcap", op.softcap), visit("dropout", op.dropout), visit("seed", op.seed);
   } else if constexpr (std::is_same_v<T, AttentionDelta>) {
     visit("out", op.out), visit("dout", op.dout), visit("delta", op.delta);
+  } else if constexpr (std::is_same_v<T, AttentionSinkGradient>) {
+    visit("sinks", op.sinks), visit("lse", op.lse), visit("out", op.out), visit("dout", op.dout);
+    visit("dsinks", op.dsinks);
   } else if constexpr (std::is_same_v<T, FusedAttention>) {
     visit("dtypes", op.dtypes), visit("head_dim_multiple", op.head_dim_multiple);
     visit("max_head_dim_forward", op.max_head_dim_forward);
@@ -175,6 +182,7 @@ void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
   } else if constexpr (std::is_same_v<T, AttentionForward>) {
     reads(op.q, op.k, op.v), writes(op.out, op.lse);
     if (!is_absent(op.workspace)) writes(op.workspace);
+    if (!is_absent(op.seed)) reads(op.seed);
   } else if constexpr (std::is_same_v<T, AttentionBackward>) {
     reads(op.q, op.k, op.v, op.dout, op.lse);
     for (const View* view : {&op.delta, &op.out}) {
@@ -186,8 +194,11 @@ void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
     gradient(op.dq, op.accumulate_dq);
     gradient(op.dk, op.accumulate_dkv), gradient(op.dv, op.accumulate_dkv);
     if (!is_absent(op.workspace)) writes(op.workspace);
+    if (!is_absent(op.seed)) reads(op.seed);
   } else if constexpr (std::is_same_v<T, AttentionDelta>) {
     reads(op.out, op.dout), writes(op.delta);
+  } else if constexpr (std::is_same_v<T, AttentionSinkGradient>) {
+    reads(op.sinks, op.lse, op.out, op.dout), writes(op.dsinks);
   } else if constexpr (std::is_same_v<T, AttentionMerge>) {
     const bool has_lse = !is_absent(op.lse);
     reads(op.in);

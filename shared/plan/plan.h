@@ -21,6 +21,7 @@
 #include "shared/base/digest.h"
 #include "shared/base/dtype.h"
 #include "shared/base/types.h"
+#include "shared/placement/index_set.h"
 #include "shared/plan/target.h"
 
 namespace cp {
@@ -218,6 +219,17 @@ bool allows(const MaskSlice& slice, std::int64_t q, std::int64_t k);  // local c
 // A device without such a library runs both with the same kernels.
 enum class AttentionEngine : std::uint8_t { exact, fused };
 
+// Dropout of weights (context_parallel/problem.h, Dropout), and where the step's rows and heads are among
+// all.
+struct AttentionDropout {
+  double probability = 0;  // 0: none, and all else has its default
+  std::int64_t layer = 0;
+  // The numbers of the views' first batch entry and first query head, and how many query heads there are.
+  std::int64_t first_batch = 0, first_head = 0, heads = 0;
+  IndexSet queries, keys;  // the numbers of the rows of q, and of k
+  bool operator==(const AttentionDropout&) const = default;
+};
+
 // Scaled dot-product attention of some queries against some keys. Views are [batch, seq, heads, head_dim]
 // whatever the layout in memory (BSHD and BNSD differ in strides); lse is [batch, heads, seq], f32, natural
 // logarithm. kv_heads divides q_heads. Rows that no slice gives a key have out = 0 and lse = -inf.
@@ -227,6 +239,10 @@ struct AttentionForward {
   std::vector<MaskSlice> slices;  // disjoint
   AttentionEngine engine = AttentionEngine::exact;
   View workspace = {};  // only a fused step has one
+  // A scaled score s becomes softcap * tanh(s / softcap); 0: it stays. Only an exact step has these three.
+  double softcap = 0;
+  AttentionDropout dropout = {};
+  View seed = {};  // of dropout: one element, i64
   bool operator==(const AttentionForward&) const = default;
 };
 // Gradients of the pairs in `slices`. They are computed from the FINAL lse of the whole row and from
@@ -244,11 +260,21 @@ struct AttentionBackward {
   View out = {};  // a fused step has `out` and no `delta`, an exact one `delta` and no `out`
   AttentionEngine engine = AttentionEngine::exact;
   View workspace = {};  // only a fused step has one
+  double softcap = 0;   // these three as in the forward step
+  AttentionDropout dropout = {};
+  View seed = {};
   bool operator==(const AttentionBackward&) const = default;
 };
 struct AttentionDelta {  // delta = rowsum(dout * out)
   View out, dout, delta;
   bool operator==(const AttentionDelta&) const = default;
+};
+// The gradient of sinks (context_parallel/problem.h), from the final out and lse, which have them:
+//   dsinks[h] = - sum over the rows of exp(sinks[h] - lse) rowsum(dout * out)
+// out and dout are [batch, seq, heads, head_dim], lse [batch, heads, seq], sinks and dsinks [heads], f32.
+struct AttentionSinkGradient {
+  View sinks, lse, out, dout, dsinks;
+  bool operator==(const AttentionSinkGradient&) const = default;
 };
 // Brings partial results together. With lse it is the log-sum-exp merge of (out, lse), (in, in_lse) and the
 // results in `more`, written to (out, lse). Without any lse it is out += in + more, as for partial gradients.
@@ -296,7 +322,7 @@ struct RowKernel {  // at least one view is written or updated
 };
 
 using Kernel = std::variant<Copy, Cast, Fill, Accumulate, Scale, MatMul, AttentionForward, AttentionBackward,
-                            AttentionDelta, AttentionMerge, RowKernel>;
+                            AttentionDelta, AttentionSinkGradient, AttentionMerge, RowKernel>;
 
 // ---- steps ----
 

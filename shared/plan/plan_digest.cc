@@ -31,6 +31,15 @@ void hash(Hasher& hasher, const MaskSlice& slice) {
   hasher.add(slice.q_begin).add(slice.q_len).add(slice.k_begin).add(slice.k_len);
   hasher.add(static_cast<int>(slice.kind)).add(slice.diagonal).add(slice.window);
 }
+void hash(Hasher& hasher, const IndexSet& set) {
+  hasher.add(set.size());
+  for (const Run& run : set) hasher.add(run.begin).add(run.run).add(run.stride).add(run.count);
+}
+void hash(Hasher& hasher, const AttentionDropout& dropout) {
+  hasher.add(dropout.probability).add(dropout.layer).add(dropout.first_batch).add(dropout.first_head);
+  hasher.add(dropout.heads);
+  hash(hasher, dropout.queries), hash(hasher, dropout.keys);
+}
 void hash(Hasher& hasher, const Buffer& buffer) {
   hasher.add(static_cast<int>(buffer.kind)).add(name(buffer.dtype)).add(buffer.numel);
   hasher.add(buffer.offset_bytes).add(buffer.first_use).add(buffer.last_use);

@@ -2,6 +2,7 @@
 #include "shared/plan/step_rules.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <optional>
 #include <set>
@@ -183,7 +184,7 @@ class StepRules : ViewRules {
     floating(op.out), is_f32(op.lse, "lse");
     shaped(op.out, {q[0], q[1], q[2], v[3]}, "out");
     shaped(op.lse, {q[0], q[2], q[1]}, "lse");
-    check_slices(op.slices, q[1], v[1]);
+    check_slices(op.slices, q[1], v[1]), check_scores(op);
     if (op.engine == AttentionEngine::fused) {
       check_fused(op, {&op.q, &op.k, &op.v, &op.out}, {});
     } else {
@@ -210,7 +211,7 @@ class StepRules : ViewRules {
     gradient(op.dq, q, "dq"), gradient(op.dk, op.k.shape, "dk"), gradient(op.dv, v, "dv");
     require(!is_absent(op.dq) || !is_absent(op.dk) || !is_absent(op.dv),
             "has neither dq nor dk nor dv; leave it out");
-    check_slices(op.slices, q[1], v[1]);
+    check_slices(op.slices, q[1], v[1]), check_scores(op);
     if (!fused) return;
     require(!op.accumulate_dq && !op.accumulate_dkv,
             "is fused and accumulates; let it write a temporary, and accumulate that");
@@ -221,6 +222,13 @@ class StepRules : ViewRules {
     floating(op.out), floating(op.dout);
     check_rows(op.out, op.delta, "delta");
     shaped(op.dout, op.out.shape, "dout");
+  }
+  void check_kernel(const AttentionSinkGradient& op) const {
+    floating(op.out), floating(op.dout);
+    check_rows(op.out, op.lse, "lse");
+    shaped(op.dout, op.out.shape, "dout");
+    is_f32(op.sinks, "sinks"), shaped(op.sinks, {op.out.shape[2]}, "sinks");
+    is_f32(op.dsinks, "dsinks"), shaped(op.dsinks, {op.out.shape[2]}, "dsinks");
   }
   void check_kernel(const AttentionMerge& op) const {
     const bool has_lse = !is_absent(op.lse);
@@ -302,6 +310,54 @@ class StepRules : ViewRules {
     }
   }
 
+  // What changes scores and weights beside the scale and the mask.
+  template <class Op>
+  void check_scores(const Op& op) const {
+    const AttentionDropout& dropout = op.dropout;
+    require(op.softcap >= 0 && std::isfinite(op.softcap), "softcap ", op.softcap,
+            " bounds no score; use a positive number, or 0 for none");
+    require(op.engine == AttentionEngine::exact || (op.softcap == 0 && dropout == AttentionDropout{}),
+            "is fused and has a softcap or dropout, which no library computes alike; use the exact engine");
+    if (dropout.probability == 0) {
+      require(dropout == AttentionDropout{} && is_absent(op.seed),
+              "has a seed or numbers of rows for dropout, and no probability; leave them out");
+      return;
+    }
+    require(dropout.probability > 0 && dropout.probability < 1, "dropout ", dropout.probability,
+            " is not a probability below 1");
+    require(!is_absent(op.seed), "has dropout and no seed; give it a view of one i64");
+    require(op.seed.numel() == 1 && dtype_of(op.seed) == DType::i64, "seed ", text(op.seed), " of ",
+            name(dtype_of(op.seed)), " is not one i64");
+    check_numbers(dropout.queries, op.q.shape[1], "queries");
+    check_numbers(dropout.keys, op.k.shape[1], "keys");
+    require(dropout.layer >= 0 && dropout.layer <= kMostCounted && dropout.first_batch >= 0 &&
+                dropout.first_head >= 0 && dropout.heads <= kMostCounted &&
+                dropout.first_head <= dropout.heads - op.q.shape[2],
+            "dropout of layer ", dropout.layer, ", batch entries from ", dropout.first_batch,
+            " and heads from ", dropout.first_head, " of ", dropout.heads, ": the step has ", op.q.shape[2],
+            " heads");
+    require(dropout.first_batch <= kMostCounted - op.q.shape[0] &&
+                (dropout.first_batch + op.q.shape[0]) <=
+                    (kMostCounted + 1) / std::max<std::int64_t>(1, dropout.heads),
+            "dropout counts ", dropout.first_batch + op.q.shape[0], " batch entries of ", dropout.heads,
+            " heads in 32 bits; use fewer");
+  }
+  // The numbers of rows in the global tensors.
+  void check_numbers(const IndexSet& rows, std::int64_t count, std::string_view role) const {
+    std::int64_t numbers = 0;
+    for (const Run& run : rows) {
+      require(run.begin >= 0 && run.run >= 1 && run.count >= 1 && run.stride >= run.run &&
+                  run.begin <= kMostCounted && run.stride <= kMostCounted && run.count <= kMostCounted &&
+                  run.run <= kMostCounted &&
+                  run.count - 1 <= (kMostCounted + 1 - run.begin - run.run) / run.stride,
+              "dropout's ", role, " {", run.begin, ", ", run.run, ", ", run.stride, ", ", run.count,
+              "} are no rows below 2^32");
+      numbers += run.size();
+    }
+    require(numbers == count, "dropout has ", numbers, " numbers of ", role, ", and the step has ", count,
+            " rows");
+  }
+
   // Kernels have no in-place forms but those of the operands that they update.
   void check_kernel_aliases() const {
     std::vector<Access> seen;
@@ -313,6 +369,9 @@ class StepRules : ViewRules {
       seen.push_back(access);
     });
   }
+
+  // Dropout's generator counts rows, heads and layers in 32 bits (shared/kernels/philox.h).
+  static constexpr std::int64_t kMostCounted = 0xffffffff;
 
   std::int32_t index_ = 0;  // of the rank in the collective's group
   std::int64_t group_size_ = 0;

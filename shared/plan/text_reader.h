@@ -160,6 +160,17 @@ class TextReader {
     slice.kind = one_of(kMaskKinds);
     expect("/"), field(slice.diagonal), expect("/"), field(slice.window);
   }
+  void field(AttentionDropout& dropout) {
+    field(dropout.probability);
+    for (std::int64_t* number : {&dropout.layer, &dropout.first_batch, &dropout.first_head, &dropout.heads})
+      expect("/"), field(*number);
+    expect("/"), field(dropout.queries), expect("/"), field(dropout.keys);
+  }
+  void field(Run& run) {
+    field(run.begin), expect("+"), field(run.run);
+    run.stride = run.run, run.count = 1;
+    if (take("%")) field(run.stride), expect("*"), field(run.count);
+  }
   template <class T>
   void field(std::vector<T>& values) {
     if (take_empty_list()) return;
@@ -190,8 +201,8 @@ class TextReader {
   // "-" alone, not a negative number.
   bool take_empty_list() {
     skip_blanks();
-    const bool empty =
-        next_is('-') && (rest_.size() == 1 || rest_[1] == ' ' || rest_[1] == '\t' || rest_[1] == '\r');
+    const bool empty = next_is('-') && (rest_.size() == 1 ||
+                                        std::string_view(" \t\r/").find(rest_[1]) != std::string_view::npos);
     if (empty) rest_.remove_prefix(1);
     return empty;
   }

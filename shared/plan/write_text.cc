@@ -149,6 +149,16 @@ class Writer {
     put(slice.q_begin, '+', slice.q_len, '/', slice.k_begin, '+', slice.k_len, '/');
     put(name_in(kMaskKinds, slice.kind), '/', slice.diagonal, '/', slice.window);
   }
+  void field(const AttentionDropout& dropout) {
+    field(dropout.probability);
+    put('/', dropout.layer, '/', dropout.first_batch, '/', dropout.first_head, '/', dropout.heads, '/');
+    list(dropout.queries), put('/'), list(dropout.keys);
+  }
+  // begin+run, and %stride*count if there are several blocks.
+  void field(const Run& run) {
+    put(run.begin, '+', run.run);
+    if (run.count != 1 || run.stride != run.run) put('%', run.stride, '*', run.count);
+  }
   template <class T>
   void field(const std::vector<T>& values) {
     list(values);

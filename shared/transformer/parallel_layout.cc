@@ -97,13 +97,9 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   problem.causal = true;
   // A window or a chunk that holds the whole sequence changes nothing.
   if (kind.window && *kind.window < workload.seq_len) problem.window = kind.window;
-  if (kind.chunk && *kind.chunk < workload.seq_len) {
-    for (std::int64_t begin = 0; begin < workload.seq_len; begin += *kind.chunk)
-      problem.cu_seqlens.push_back(begin);
-    problem.cu_seqlens.push_back(workload.seq_len);
-  }
+  if (kind.chunk && *kind.chunk < workload.seq_len) problem.chunk = kind.chunk;
   // The token that is written is the last one: of a window nothing else is cached.
-  if (workload.phase == Phase::decode && problem.window && problem.cu_seqlens.empty())
+  if (workload.phase == Phase::decode && problem.window && !problem.chunk)
     problem.kv_len = *problem.window, problem.window.reset();
   return problem;
 }

@@ -148,7 +148,7 @@ std::int64_t pipeline_warm_up(int rank, int ranks, int virtual_stages, std::int6
 std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
 
 // The attention problem of one micro-batch on one tp rank, in layers of one kind: its share of the heads, for
-// all rows of the sequence. Chunks are packed documents of that length. Where a token is
+// all rows of the sequence. Where a token is
 // written, the keys are those in its window. If there are fewer kv heads than tp
 // ranks, several ranks hold the same one: kv_heads = max(1, kv_heads / tp).
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,

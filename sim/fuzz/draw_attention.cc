@@ -101,6 +101,12 @@ class AttentionDraw {
     job_.set_dtype(to_proto(dtype_));
     if (swarm_.take(numbers_, "format")) job_.set_format(numbers_.of<std::string>({"bnsd", "sbhd"}));
     if (swarm_.take(numbers_, "softmax_scale")) job_.set_softmax_scale(numbers_.of({0.25, 1.0, 0.0}));
+    if (swarm_.take(numbers_, "softcap")) job_.set_softcap(numbers_.of({0.5, 2.0, 30.0}));
+    if (swarm_.take(numbers_, "sinks")) job_.set_sinks(true);
+    if (swarm_.take(numbers_, "dropout")) {
+      job_.set_dropout(numbers_.of({0.1, 0.5, 0.9}));
+      job_.set_dropout_layer(numbers_.in(0, 3));
+    }
   }
 
   // Of one to four tokens each.
@@ -142,6 +148,7 @@ class AttentionDraw {
     if (swarm_.take(numbers_, "causal")) job_.set_causal(true);
     if (swarm_.take(numbers_, "window"))
       job_.set_window(numbers_.in(1, std::max<std::int64_t>(2, kv_len_ / 2)));
+    if (swarm_.take(numbers_, "chunk")) job_.set_chunk(numbers_.in(1, std::max<std::int64_t>(2, kv_len_)));
     if (swarm_.take(numbers_, "query_offset")) job_.set_query_offset(numbers_.in(-kv_len_ / 2, kv_len_));
     if (!swarm_.take(numbers_, "documents")) return;
     std::string text = documents();
@@ -238,7 +245,8 @@ class AttentionDraw {
     q_len_ = kv_len_ = ends.back();
     job_.set_seq_len(q_len_);
     job_.set_head_dim(kDim);
-    job_.clear_kv_len(), job_.clear_causal(), job_.clear_window(), job_.clear_query_offset();
+    job_.clear_kv_len(), job_.clear_causal(), job_.clear_window(), job_.clear_chunk(),
+        job_.clear_query_offset();
   }
 
   Numbers& numbers_;

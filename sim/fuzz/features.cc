@@ -50,6 +50,10 @@ const Groups kAttention = {
     {"group", {"1", "more"}},
     {"batch", {"1", "more"}},
     {"causal", {"no", "yes"}},
+    {"chunk", {"no", "yes"}},
+    {"softcap", {"no", "yes"}},
+    {"sinks", {"no", "yes"}},
+    {"dropout", {"no", "yes"}},
     {"window", {"no", "yes"}},
     {"documents", {"none", "one list", "of each entry"}},
     {"offset", {"aligned", "given"}},
@@ -217,6 +221,10 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Attenti
   answers.add("group", job.q_heads() == kv ? "1" : "more");
   answers.add("batch", job.batch() > 1 ? "more" : "1");
   answers.add("causal", job.causal() ? "yes" : "no");
+  answers.add("chunk", job.has_chunk() ? "yes" : "no");
+  answers.add("softcap", job.softcap() != 0 ? "yes" : "no");
+  answers.add("sinks", job.sinks() ? "yes" : "no");
+  answers.add("dropout", job.dropout() != 0 ? "yes" : "no");
   answers.add("window", job.has_window() ? "yes" : "no");
   answers.add("documents", job.documents().empty()                          ? "none"
                            : job.documents().find(';') == std::string::npos ? "one list"

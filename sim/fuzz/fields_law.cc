@@ -142,6 +142,20 @@ class Changes {
     may("one slice more", [&slices] { slices.emplace_back(); });
   }
 
+  void of_field(std::string_view, AttentionDropout& dropout) {
+    may("probability", [&dropout] { dropout.probability += 0.25; });
+    add("layer", dropout.layer);
+    add("first_batch", dropout.first_batch);
+    add("first_head", dropout.first_head);
+    add("heads", dropout.heads);
+    for (IndexSet* rows : {&dropout.queries, &dropout.keys}) {
+      for (Run& run : *rows) {
+        add("begin", run.begin), add("run", run.run), add("stride", run.stride), add("count", run.count);
+      }
+      may("one run more", [rows] { rows->push_back({0, 1, 1, 1}); });
+    }
+  }
+
   Plan& plan_;
   std::string where_;
   std::vector<Change> all_;
@@ -202,14 +216,27 @@ Plan draw_attention_steps(std::uint64_t seed) {
     if (!plan.segments.empty()) made.after.push_back({0, 0});
     plan.segments.emplace_back(std::move(made));
   };
-  switch (numbers.below(4)) {
+  const auto softcap = [&] { return numbers.one_in(2) ? scale() : 0; };
+  const auto rows = [&] {
+    return IndexSet{{numbers.in(0, 9), numbers.in(1, 3), numbers.in(1, 4), numbers.in(1, 3)}};
+  };
+  const auto dropout = [&] {
+    if (numbers.one_in(2)) return AttentionDropout{};
+    return AttentionDropout{
+        scale() / 4, numbers.in(0, 3), numbers.in(0, 3), numbers.in(0, 3), numbers.in(1, 9), rows(), rows()};
+  };
+  switch (numbers.below(5)) {
     case 0:
-      step(AttentionForward{view(), view(), view(), view(), view(), scale(), slices(), engine(), maybe()});
+      step(AttentionForward{view(), view(), view(), view(), view(), scale(), slices(), engine(), maybe(),
+                            softcap(), dropout(), maybe()});
       break;
     case 1:
       step(AttentionBackward{view(), view(), view(), view(), view(), maybe(), maybe(), maybe(), maybe(),
                              scale(), slices(), numbers.one_in(2), numbers.one_in(2), maybe(), engine(),
-                             maybe()});
+                             maybe(), softcap(), dropout(), maybe()});
+      break;
+    case 3:
+      step(AttentionSinkGradient{view(), view(), view(), view(), view()});
       break;
     case 2:
       step(AttentionDelta{view(), view(), view()});

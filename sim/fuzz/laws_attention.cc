@@ -166,6 +166,15 @@ class Laws {
     require_other("window", [](AttentionRequest& other) {
       other.problem.window = other.problem.window.value_or(1) + 1;
     });
+    require_other("chunk",
+                  [](AttentionRequest& other) { other.problem.chunk = other.problem.chunk.value_or(1) + 1; });
+    require_other("softcap", [](AttentionRequest& other) { other.problem.softcap += 1; });
+    require_other("answer to sinks",
+                  [](AttentionRequest& other) { other.problem.sinks = !other.problem.sinks; });
+    require_other("dropout", [](AttentionRequest& other) {
+      const Dropout before = other.problem.dropout;
+      other.problem.dropout = Dropout{before.probability == 0.25 ? 0.5 : 0.25, before.layer};
+    });
     require_other("softmax_scale",
                   [](AttentionRequest& other) { other.problem.softmax_scale = other.problem.scale() + 1; });
     require_other("query_offset",
@@ -315,7 +324,7 @@ class Laws {
   AttentionRun run(const AttentionTestData& data, const AttentionRequest& request) {
     return trial_.property("law run", [&] { return run_attention(data, request, ran_.options); });
   }
-  AttentionValues values() const { return {data_.q(), data_.k(), data_.v(), data_.dout()}; }
+  AttentionValues values() const { return data_.inputs(); }
 
   double tolerance_of(const AttentionRun& run, std::string_view name) const {
     for (const TensorError& error : run.errors) {
@@ -343,7 +352,7 @@ class Laws {
     if (problem_.dtype == DType::f16) return;
     AttentionValues twice = values();
     for (double& value : twice.v) value *= 2;
-    const AttentionTestData data(problem_, std::move(twice));
+    const AttentionTestData data(problem_, std::move(twice), data_.seed());
     const AttentionRun other = run(data, request_);
     const double factors[] = {2, 1, 2, 2, 1};  // of out, lse, dq, dk, dv
     for (std::size_t i = 0; i < std::size(kResults); ++i) {
@@ -354,7 +363,7 @@ class Laws {
   }
 
   void swapped() {
-    if (problem_.batch == 1) return;
+    if (problem_.batch == 1 || problem_.drops()) return;  // dropout asks for the entry's number
     AttentionRequest request = request_;
     std::reverse(request.problem.cu_seqlens_of_entry.begin(), request.problem.cu_seqlens_of_entry.end());
     AttentionValues reversed = values();
@@ -368,6 +377,7 @@ class Laws {
   // Another document before all others: rows behind it see what they saw.
   void shifted() {
     if (problem_.q_len != problem_.kv_len || problem_.query_offset) return;
+    if (problem_.drops() || problem_.chunk) return;  // both ask for the rows' numbers
     Numbers numbers(data_.seed());
     const std::int64_t more = numbers.in(1, 5);
     AttentionRequest request = request_;
@@ -387,7 +397,7 @@ class Laws {
     };
     const AttentionTestData data(
         problem, AttentionValues{longer(data_.q(), "dq"), longer(data_.k(), "dk"), longer(data_.v(), "dv"),
-                                 longer(data_.dout(), "out")});
+                                 longer(data_.dout(), "out"), data_.sinks()});
     compare("shifted", run(data, request), [&](const NamedValues& result, const Values& found) {
       return without_rows_before(found, dims_of(problem, result.name), more);
     });

@@ -81,6 +81,7 @@ bool is_allowed(const AttentionProblem& problem, std::int64_t query, std::int64_
     return std::upper_bound(problem.cu_seqlens.begin(), problem.cu_seqlens.end(), at);
   };
   return key <= position && (!problem.window || key > position - *problem.window) &&
+         (!problem.chunk || key / *problem.chunk == position / *problem.chunk) &&
          document(key) == document(position);
 }
 

@@ -38,6 +38,10 @@ AttentionProblem make_problem(const proto::Attention& job) {
   if (job.has_softmax_scale()) problem.softmax_scale = job.softmax_scale();
   problem.causal = job.causal();
   if (job.has_window()) problem.window = job.window();
+  if (job.has_chunk()) problem.chunk = job.chunk();
+  problem.softcap = job.softcap();
+  problem.sinks = job.sinks();
+  problem.dropout = {job.dropout(), job.dropout_layer()};
   if (job.has_query_offset()) problem.query_offset = job.query_offset();
   problem.options = kernel_options_of(job);
   if (!job.documents().empty()) {

@@ -119,11 +119,36 @@ TEST(RunCommand, SaysWhatANameStandsFor) {
   EXPECT_EQ(names.size(), report["strategies"].size());
 }
 
+// What changes masks, scores and weights, by every strategy, alone and together.
+TEST(RunCommand, ChunksCapsSinksAndDropoutAreExactByAllStrategies) {
+  const std::vector<std::string> shape = {
+      "run", "--mesh",     "cp=4", "--strategies", "all", "--seq-len", "61",        "--q-heads",
+      "4",   "--kv-heads", "2",    "--head-dim",   "8",   "--causal",  "--backward"};
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--chunk", "16"},
+           {"--softcap", "2"},
+           {"--sinks"},
+           {"--dropout", "0.1"},
+           {"--attention-chunk", "9", "--window", "7", "--softcap", "30", "--sink-logits", "--dropout-p",
+            "0.5", "--documents", "0/20/61", "--dtype", "bf16"}}) {
+    const Finished finished = cpsim(with(shape, flags));
+    EXPECT_EQ(finished.exit_code, 0) << join(flags, " ") << ": " << finished.err << finished.out;
+    EXPECT_THAT(finished.out, HasSubstr("exact: 4 ranks"));
+    EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
+    EXPECT_EQ(finished.out.find("error dsinks") != std::string::npos,
+              flags.front() == "--sinks" || flags.size() > 2);
+  }
+  const Finished wrong = cpsim(with(shape, {"--dropout", "1"}));
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("dropout=1 is not a probability below 1; use, for example, 0.1"));
+  EXPECT_THAT(cpsim(with(shape, {"--softcap", "-3"})).err, HasSubstr("softcap=-3 bounds no score"));
+  EXPECT_THAT(cpsim(with(shape, {"--chunk", "0"})).err, HasSubstr("--chunk 0"));
+}
+
 // By flags and by fields of a scenario alike, with the reason and what works instead.
 TEST(RunCommand, OptionsThatNoKernelHasAreRefusedByName) {
-  const std::set<KernelOption> numbers = {KernelOption::dropout,         KernelOption::softcap,
-                                          KernelOption::sink_tokens,     KernelOption::prefix,
-                                          KernelOption::attention_chunk, KernelOption::sparse_mode},
+  const std::set<KernelOption> numbers = {KernelOption::sink_tokens, KernelOption::prefix,
+                                          KernelOption::sparse_mode},
                                switches = {KernelOption::return_weights, KernelOption::skip_lse};
   const std::string path = temporary("options.txtpb");
   for (const KernelOptionInfo& option : kernel_options()) {

@@ -5,6 +5,10 @@
 // c~] E[c~^2] with x~ = x - E x: at most 7 X C^3 where |x| <= X and |c| <= C, whatever t. So the difference
 // is off by at most 7/6 step^2 X C^3 a query, and by the errors of both forwards over 2 step. Along v the
 // loss is linear.
+//
+// A sink is one more x of 0, and dropout makes X larger. Under a cap c the scores are c tanh(. / c), whose
+// second and third derivatives are at most 0.77 / c C^2 and 2 / c^2 C^3: the cumulants 3 of x, the first and
+// the second, and of x and the third, add (24 * 0.77 / c + 2 / c^2) X C^3 to the 7.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +34,8 @@ inline sim::AttentionValues small_inputs(const AttentionProblem& problem, std::u
   return {small_fractions(queries * problem.head_dim, 4 * seed),
           small_fractions(keys * problem.head_dim, 4 * seed + 1),
           small_fractions(keys * problem.v_head_dim, 4 * seed + 2),
-          small_fractions(queries * problem.v_head_dim, 4 * seed + 3)};
+          small_fractions(queries * problem.v_head_dim, 4 * seed + 3),
+          small_fractions(problem.sinks ? problem.q_heads : 0, 4 * seed + 4)};
 }
 
 enum class Input : std::uint8_t { q, k, v };
@@ -116,14 +121,16 @@ Difference central_difference(const AttentionProblem& problem, const sim::Attent
   const std::vector<std::int64_t> rows = rows_that_see(problem, direction);
   const double signs = norm(direction.signs.data(), direction.signs.size()),
                scale = std::abs(problem.scale());
+  const double kept = 1 / (1 - problem.dropout.probability), cap = problem.softcap,
+               bend = cap == 0 ? 0 : 24 * 0.77 / cap + 2 / (cap * cap);
   double truncation = 0;  // over step^2
   for (const std::int64_t row : rows) {
     const std::size_t i = static_cast<std::size_t>(row);
-    const double x = norm(values.dout.data() + i * dim, dim) * largest_norm(values.v, dim);
+    const double x = kept * norm(values.dout.data() + i * dim, dim) * largest_norm(values.v, dim);
     const double other = direction.input == Input::q ? largest_norm(values.k, head_dim)
                                                      : norm(values.q.data() + i * head_dim, head_dim);
     const double c = scale * signs * other;
-    if (direction.input != Input::v) truncation += 7.0 / 6 * x * c * c * c;
+    if (direction.input != Input::v) truncation += (7 + bend) / 6 * x * c * c * c;
   }
   const auto noise_of = [&](const Bounded& out) {
     double noise = 0;

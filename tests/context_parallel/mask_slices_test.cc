@@ -1,6 +1,7 @@
 // Masks between index sets, against the definition pair by pair.
 #include "shared/context_parallel/mask_slices.h"
 
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -30,6 +31,12 @@ bool allowed(const AttentionProblem& problem, std::int64_t query, std::int64_t k
   if (problem.causal && key > position) return false;
   if (problem.window && key <= position - *problem.window) return false;
   if (problem.window && key >= position + *problem.window) return false;
+  if (problem.chunk) {
+    const auto piece = [&](std::int64_t at) {
+      return std::floor(static_cast<double>(at) / static_cast<double>(*problem.chunk));
+    };
+    if (piece(position) != piece(key)) return false;
+  }
   if (problem.cu_seqlens.empty()) return true;
   for (std::size_t d = 1; d < problem.cu_seqlens.size(); ++d) {
     const auto inside = [&](std::int64_t at) {

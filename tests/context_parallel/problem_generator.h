@@ -58,6 +58,11 @@ inline rc::Gen<AttentionProblem> any_problem() {
     if (*rc::gen::inRange(0, 3) == 0) problem.window = *rc::gen::inRange(1, 12);
     if (*rc::gen::inRange(0, 3) == 0) problem.query_offset = *rc::gen::inRange(-10, 30);
     if (*rc::gen::arbitrary<bool>()) problem.cu_seqlens = any_documents(problem.kv_len);
+    if (*rc::gen::inRange(0, 4) == 0) problem.chunk = *rc::gen::inRange(1, 20);
+    if (*rc::gen::inRange(0, 4) == 0) problem.softcap = *rc::gen::element(0.5, 2.0, 30.0);
+    if (*rc::gen::inRange(0, 4) == 0) problem.sinks = true;
+    if (*rc::gen::inRange(0, 4) == 0)
+      problem.dropout = {*rc::gen::element(0.1, 0.5), *rc::gen::inRange(0, 3)};
     return problem;
   });
 }

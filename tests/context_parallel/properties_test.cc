@@ -181,7 +181,7 @@ RC_GTEST_PROP(AttentionProperties, PermutedDocumentsHavePermutedResults, ()) {
   AttentionProblem problem = *any_problem();
   RC_PRE(!problem.cu_seqlens.empty());
   problem.q_len = problem.kv_len;
-  problem.query_offset.reset();
+  problem.query_offset.reset(), problem.chunk.reset(), problem.dropout = {};  // which ask where rows stand
   const std::size_t documents = problem.cu_seqlens.size() - 1;
   std::vector<std::size_t> sequence(documents);
   std::iota(sequence.begin(), sequence.end(), 0u);
@@ -205,7 +205,7 @@ RC_GTEST_PROP(AttentionProperties, PermutedDocumentsHavePermutedResults, ()) {
              v_dim = static_cast<std::size_t>(problem.v_head_dim);
   const sim::AttentionTestData permuted_data(
       permuted, {in_order(data.q(), order, head_dim), in_order(data.k(), order, head_dim),
-                 in_order(data.v(), order, v_dim), in_order(data.dout(), order, v_dim)});
+                 in_order(data.v(), order, v_dim), in_order(data.dout(), order, v_dim), data.sinks()});
   const Computed before = compute(data, any_ranks(problem)),
                  after = compute(permuted_data, any_ranks(permuted));
   for (const Of of : kAll) {
@@ -218,7 +218,8 @@ RC_GTEST_PROP(AttentionProperties, PermutedDocumentsHavePermutedResults, ()) {
 
 // sum p v and sum p ds do not change when all scores of a query do, and ds sums to 0.
 RC_GTEST_PROP(AttentionProperties, AVectorAddedToAllKeysMovesLseAlone, ()) {
-  const AttentionProblem problem = *any_problem();
+  AttentionProblem problem = *any_problem();
+  problem.softcap = 0, problem.sinks = false;  // a cap bends scores, and sinks stay where they are
   const sim::AttentionValues values = small_inputs(problem, any_seed());
   sim::AttentionValues shifted = values;
   const auto dim = static_cast<std::size_t>(problem.head_dim);
@@ -244,7 +245,7 @@ RC_GTEST_PROP(AttentionProperties, DoubledValuesDoubleResultsBitForBit, ()) {
   const AttentionProblem problem = *any_problem();
   RC_PRE(problem.dtype != DType::f16);
   const sim::AttentionTestData data(problem, any_seed());
-  sim::AttentionValues doubled{data.q(), data.k(), data.v(), data.dout()};
+  sim::AttentionValues doubled = data.inputs();
   for (double& value : doubled.v) value *= 2;
   for (double& value : doubled.dout) value *= 4;
   const On on = any_ranks(problem);
@@ -253,7 +254,8 @@ RC_GTEST_PROP(AttentionProperties, DoubledValuesDoubleResultsBitForBit, ()) {
   for (double& value : expected.dq) value *= 8;
   for (double& value : expected.dk) value *= 8;
   for (double& value : expected.dv) value *= 4;
-  RC_ASSERT(inequality(compute(sim::AttentionTestData(problem, doubled), on).results, expected) == "");
+  RC_ASSERT(
+      inequality(compute(sim::AttentionTestData(problem, doubled, data.seed()), on).results, expected) == "");
 }
 
 // What a query does not see it does not feel: neither values that nobody sees, nor those that others see.
@@ -261,7 +263,7 @@ RC_GTEST_PROP(AttentionProperties, KeysThatAQueryDoesNotSeeChangeNoBitOfIt, ()) 
   const AttentionProblem problem = *any_problem();
   RC_PRE(problem.kv_len > 0);
   const sim::AttentionTestData data(problem, any_seed());
-  sim::AttentionValues changed{data.q(), data.k(), data.v(), data.dout()};
+  sim::AttentionValues changed = data.inputs();
   const std::int64_t key = pick("key", rc::gen::inRange<std::int64_t>(0, problem.kv_len));
   const auto change = [&](Values& tensor, std::int64_t dim) {
     for (std::size_t i = 0; i < tensor.size(); ++i) {
@@ -271,7 +273,7 @@ RC_GTEST_PROP(AttentionProperties, KeysThatAQueryDoesNotSeeChangeNoBitOfIt, ()) 
   change(changed.k, problem.head_dim), change(changed.v, problem.v_head_dim);
   const On on = any_ranks(problem);
   sim::AttentionResults before = compute(data, on).results,
-                        after = compute(sim::AttentionTestData(problem, changed), on).results;
+                        after = compute(sim::AttentionTestData(problem, changed, data.seed()), on).results;
   // Others may differ: queries that see the key, and keys that these see.
   std::vector<bool> sees(static_cast<std::size_t>(problem.q_len)),
       met(static_cast<std::size_t>(problem.kv_len));
@@ -296,6 +298,7 @@ RC_GTEST_PROP(AttentionProperties, KeysThatAQueryDoesNotSeeChangeNoBitOfIt, ()) 
 RC_GTEST_PROP(AttentionProperties, BatchesAreIndependent, ()) {
   AttentionProblem problem = *any_problem();
   problem.batch = 3;
+  problem.dropout = {};  // which asks for the entry's number
   const sim::AttentionTestData data(problem, any_seed());
   const On on = any_ranks(problem);
   const sim::AttentionResults all = compute(data, on).results;
@@ -307,8 +310,8 @@ RC_GTEST_PROP(AttentionProperties, BatchesAreIndependent, ()) {
                  begin = static_cast<std::ptrdiff_t>(b);
       return Values(tensor.begin() + begin * third, tensor.begin() + (begin + 1) * third);
     };
-    const sim::AttentionTestData alone(
-        single, {of_batch(data.q()), of_batch(data.k()), of_batch(data.v()), of_batch(data.dout())});
+    const sim::AttentionTestData alone(single, {of_batch(data.q()), of_batch(data.k()), of_batch(data.v()),
+                                                of_batch(data.dout()), data.sinks()});
     RC_ASSERT(inequality(compute(alone, on).results, {of_batch(all.out), of_batch(all.lse), of_batch(all.dq),
                                                       of_batch(all.dk), of_batch(all.dv)}) == "");
   }
@@ -317,7 +320,8 @@ RC_GTEST_PROP(AttentionProperties, BatchesAreIndependent, ()) {
 // A batch entry with documents of its own is what it would be alone. Rows are split alike for all entries,
 // and so otherwise alone.
 RC_GTEST_PROP(AttentionProperties, EntriesWithDocumentsOfTheirOwnAreIndependent, ()) {
-  const AttentionProblem problem = *any_problem_of_entries();
+  AttentionProblem problem = *any_problem_of_entries();
+  problem.dropout = {};  // which asks for the entry's number
   const sim::AttentionTestData data(problem, any_seed());
   const Computed all = compute(data, any_ranks(problem));
   AttentionProblem single = problem;
@@ -331,8 +335,8 @@ RC_GTEST_PROP(AttentionProperties, EntriesWithDocumentsOfTheirOwnAreIndependent,
       const auto begin = tensor.begin() + static_cast<std::ptrdiff_t>(b * size);
       return Values(begin, begin + static_cast<std::ptrdiff_t>(size));
     };
-    const sim::AttentionTestData alone(
-        single, {of_batch(data.q()), of_batch(data.k()), of_batch(data.v()), of_batch(data.dout())});
+    const sim::AttentionTestData alone(single, {of_batch(data.q()), of_batch(data.k()), of_batch(data.v()),
+                                                of_batch(data.dout()), data.sinks()});
     const Computed one = compute(alone, any_ranks(single));
     for (const Of of : kAll) {
       const Bounded together = bounded(all, of);
@@ -348,6 +352,7 @@ RC_GTEST_PROP(AttentionProperties, AWindowOfOneGivesEachQueryItsOwnValue, ()) {
   problem.q_len = problem.kv_len;
   problem.query_offset.reset();
   problem.cu_seqlens.clear();
+  problem.sinks = false, problem.dropout = {};
   const sim::AttentionTestData data(problem, any_seed());
   const Values out = compute(data, any_ranks(problem), false).results.out;
   const std::size_t row = static_cast<std::size_t>(problem.kv_len * problem.v_head_dim);

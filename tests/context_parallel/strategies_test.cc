@@ -162,7 +162,7 @@ RC_GTEST_PROP(AttentionStrategies, ARefusedOnesAlternativeRunsAndIsExact, ()) {
   Strategy strategy = *any_strategy(problem, cp);
   strategy.ulysses_degree = pick("strategy.ulysses_degree", rc::gen::inRange(-1, 12));
   strategy.inner_ring = pick("strategy.inner_ring", rc::gen::inRange(0, 5));
-  if (pick("whether dropout", rc::gen::inRange(0, 4)) == 0) problem.options[KernelOption::dropout] = "0.1";
+  if (pick("whether a prefix", rc::gen::inRange(0, 4)) == 0) problem.options[KernelOption::prefix] = "3";
   if (pick("whether problem.dtype", rc::gen::inRange(0, 4)) == 0) problem.dtype = DType::i32;
   const auto refusal = refuse(problem, cp, strategy);
   RC_PRE(refusal.has_value());

@@ -155,11 +155,11 @@ TEST(Legality, OptionsThatNoKernelHasAreRefusedByName) {
 
 TEST(Legality, SeveralReasonsAreNamedTogether) {
   AttentionProblem problem = small_problem();
-  problem.options[KernelOption::dropout] = "0.5", problem.options[KernelOption::softcap] = "30";
+  problem.options[KernelOption::bias] = "0.5", problem.options[KernelOption::prefix] = "30";
   Strategy strategy;
   strategy.ulysses_degree = 5;
-  expect_refused(problem, 8, strategy, "dropout=0.5");
-  expect_refused(problem, 8, strategy, "softcap=30");
+  expect_refused(problem, 8, strategy, "bias=0.5");
+  expect_refused(problem, 8, strategy, "prefix=30");
   expect_refused(problem, 8, strategy, "ulysses_degree=5");
 }
 

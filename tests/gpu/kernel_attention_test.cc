@@ -11,6 +11,7 @@
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/prepared_kernels.h"
 #include "shared/base/text.h"
+#include "shared/kernels/philox.h"
 #include "tests/gpu/kernel_run.h"
 #include "tests/gpu/kernel_views.h"
 #include "tests/support/attention_definition.h"
@@ -40,10 +41,31 @@ struct Problem {
   AttentionShape shape;
   std::vector<MaskSlice> slices;
   double scale = 0.5;
+  double softcap = 0;
+  AttentionDropout dropout = {};
 };
+
+constexpr std::uint64_t kSeed = 0x12345600789;  // of dropout; exact in f64
+
+// What dropout multiplies kept weights by; 1 without it.
+double kept_factor(const Problem& problem) {
+  return static_cast<double>(dropout_factor(dropout_threshold(problem.dropout.probability)));
+}
+double kept(const AttentionDropout& dropout, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+  const auto word = [](std::int64_t number) { return static_cast<std::uint32_t>(number); };
+  const std::int64_t key = to_global(dropout.keys, j);
+  const std::uint32_t threshold = dropout_threshold(dropout.probability);
+  const PhiloxWords words = philox(
+      {{word(key / 4), word(to_global(dropout.queries, i)),
+        word((dropout.first_batch + b) * dropout.heads + dropout.first_head + h), word(dropout.layer)}},
+      kSeed);
+  return words.words[key % 4] < threshold ? 0 : static_cast<double>(dropout_factor(threshold));
+}
 
 AttentionInputs inputs_of(const Problem& problem) {
   const AttentionShape& shape = problem.shape;
+  const auto kept_weights = [dropout = problem.dropout](std::int64_t b, std::int64_t h, std::int64_t i,
+                                                        std::int64_t j) { return kept(dropout, b, h, i, j); };
   return {shape,
           problem.scale,
           [slices = problem.slices](std::int64_t q, std::int64_t k) {
@@ -52,7 +74,18 @@ AttentionInputs inputs_of(const Problem& problem) {
           },
           testing::small_fractions(shape.q_numel(), 1),
           testing::small_fractions(shape.k_numel(), 2),
-          testing::small_fractions(shape.v_numel(), 3)};
+          testing::small_fractions(shape.v_numel(), 3),
+          problem.softcap,
+          {},
+          problem.dropout.probability == 0 ? decltype(AttentionInputs::kept)() : kept_weights};
+}
+
+// The rows of a striped shard, or of two stretches.
+IndexSet any_rows(std::int64_t count) {
+  if (count == 0) return {};
+  const std::int64_t first = pick<std::int64_t>(0, 9), half = count / 2;
+  if (half == 0 || coin()) return {{first, 1, pick<std::int64_t>(1, 5), count}};
+  return {{first + 1000, half, half, 1}, {first, count - half, count - half, 1}};
 }
 
 // Disjoint: cells of a grid over queries and keys, some left out; documents are its diagonal.
@@ -94,7 +127,15 @@ Problem any_problem() {
   shape.kv_heads = is_long ? 1 : pick<std::int64_t>(1, 2);
   shape.q_heads = shape.kv_heads * pick<std::int64_t>(1, is_long ? 2 : 3);
   if (!is_long) shape.batch = pick<std::int64_t>(1, 2);
-  return {shape, any_slices(shape.q_len, shape.kv_len), any_of<double>({0.5, 0.125, 2})};
+  Problem problem{shape, any_slices(shape.q_len, shape.kv_len), any_of<double>({0.5, 0.125, 2})};
+  if (pick(0, 3) == 0) problem.softcap = any_of<double>({0.5, 4, 30});
+  if (pick(0, 3) == 0) {
+    problem.dropout = {
+        any_of<double>({0.1, 0.5}), pick<std::int64_t>(0, 9), pick<std::int64_t>(0, 3), 2, 0, {}, {}};
+    problem.dropout.heads = shape.q_heads + 5;
+    problem.dropout.queries = any_rows(shape.q_len), problem.dropout.keys = any_rows(shape.kv_len);
+  }
+  return problem;
 }
 
 // The buffers of one attention. Views are [batch, seq, heads, dim] in either order in memory, with or without
@@ -118,6 +159,13 @@ class Attention {
     }
     view.offset = offset;
     return place(view, values, dtype);
+  }
+  // Gives an attention step what changes its scores.
+  template <class Op>
+  void set_scores(const Problem& problem, Op& kernel) {
+    kernel.softcap = problem.softcap, kernel.dropout = problem.dropout;
+    if (problem.dropout.probability != 0)
+      kernel.seed = flat_view(run.add(DType::i64, Values{static_cast<double>(kSeed)}), 0, 1);
   }
   View rows(const Values& values) {
     return place(dense_view(0, 0, {shape.batch, shape.q_heads, shape.q_len}), values, DType::f32);
@@ -154,11 +202,13 @@ class Attention {
 //
 // Inputs are below 1 and exact in every dtype, so a score is below S = scale * head_dim, and a sum of d
 // products is within d * d roundings. Weights are relative to the greatest score: the exponent is off by the
-// errors of two scores and of their difference.
+// errors of two scores and of their difference. A cap moves a score by eight roundings of its size (two of a
+// GPU's tanh, and those of its factors), and does not enlarge its error. Dropout enlarges weights.
 
 double score_error(const Problem& problem) {
   const auto d = static_cast<double>(problem.shape.head_dim);
-  return (d + 2) * kRounding * problem.scale * d;  // the dot product and its scaling
+  // The dot product, its scale, cap.
+  return (d + 2 + (problem.softcap == 0 ? 0 : 8)) * kRounding * problem.scale * d;
 }
 // Relative, of exp(score - m) with m known exactly or a score: the difference, the exponential of a GPU.
 double weight_error(const Problem& problem) {
@@ -194,6 +244,7 @@ TEST(GpuAttentionForward, IsTheDefinition) {
                                        Values(expected.out.size(), kUnused), out_dtype),
                lse = attention.rows(Values(expected.lse.size(), kUnused));
     AttentionForward kernel{attention.q, attention.k, attention.v, out, lse, problem.scale, problem.slices};
+    attention.set_scores(problem, kernel);
     attention.run.run_on_gpu(kernel);
     // A sum of weights times values below 1, over the sum of weights: as many terms as keys, and a rescaling
     // for each tile of 64 keys and slice.
@@ -201,7 +252,8 @@ TEST(GpuAttentionForward, IsTheDefinition) {
                  rescalings = terms / 64 + static_cast<double>(problem.slices.size()) + 1;
     const double error =
         weight_error(problem) * (1 + rescalings) + terms * kRounding + rescalings * 4 * kRounding;
-    assert_near(attention.run.gpu_values(out), expected.out, 2 * error, out_dtype, "out");
+    assert_near(attention.run.gpu_values(out), expected.out, 2 * kept_factor(problem) * error, out_dtype,
+                "out");
     assert_near(attention.run.gpu_values(lse), expected.lse, error + score_error(problem), DType::f32, "lse");
   }));
 }
@@ -279,6 +331,7 @@ TEST(GpuAttentionBackward, IsTheDefinition) {
     AttentionBackward kernel{attention.q,    attention.k,   attention.v,   dout,          lse,
                              delta,          wanted(1, dq), wanted(2, dk), wanted(4, dv), problem.scale,
                              problem.slices, accumulate_dq, accumulate_dkv};
+    attention.set_scores(problem, kernel);
     attention.run.run_on_gpu(kernel);
 
     const auto expect_left = [&](int bit, const View& view) {
@@ -301,7 +354,11 @@ TEST(GpuAttentionBackward, IsTheDefinition) {
       if (std::isfinite(value)) greatest_lse = std::max(greatest_lse, std::abs(value));
     }
     const double p_error = weight_error(problem) + 2 * greatest_lse * kRounding;
-    const double ds = 2 * v_dim * problem.scale, ds_error = ds * (p_error + (2 * v_dim + 8) * kRounding);
+    // The derivative of a capped score: within 32 roundings, and its own is at most 0.77 / cap.
+    const double slope_error =
+        problem.softcap == 0 ? 0 : 32 * kRounding + 0.77 / problem.softcap * score_error(problem);
+    const double factor = kept_factor(problem), ds = 2 * factor * v_dim * problem.scale,
+                 ds_error = ds * (p_error + slope_error + (2 * v_dim + 8) * kRounding);
     // The weights of one query add up to 1; those of one key do not.
     if (!expect_left(1, dq))
       assert_near(attention.run.gpu_values(dq), plus(expected.dq, accumulate_dq),
@@ -312,7 +369,7 @@ TEST(GpuAttentionBackward, IsTheDefinition) {
                   rows * (ds_error + (rows + 2) * ds * kRounding), gradient_dtype, "dk");
     if (!expect_left(4, dv))
       assert_near(attention.run.gpu_values(dv), plus(expected.dv, accumulate_dkv),
-                  rows * (p_error + (rows + 2) * kRounding), gradient_dtype, "dv");
+                  factor * rows * (p_error + (rows + 2) * kRounding), gradient_dtype, "dv");
   }));
 }
 

@@ -69,6 +69,50 @@ TEST(GpuAttentionDelta, IsTheHostsWithinTheRoundingOfSums) {
   }));
 }
 
+TEST(GpuAttentionSinkGradient, IsTheHostsWithinTheRoundingOfSums) {
+  CP_SKIP_WITHOUT_GPU();
+  EXPECT_TRUE(rc::check([] {
+    const RowShape shape = any_rows();
+    const View out = any_view(0, shape.view(), false), dout = any_view(1, shape.view(), false),
+               lse = any_view(2, shape.statistic(), false), sinks = any_view(3, {shape.heads}, false),
+               dsinks = any_view(4, {shape.heads}, true);
+    KernelRun run;
+    run.add(any_floating(), values_for(out, 1)), run.add(any_floating(), values_for(dout, 2));
+    run.add(DType::f32, values_for(lse, 3)), run.add(DType::f32, values_for(sinks, 4));
+    run.add(DType::f32, std::vector<double>(static_cast<std::size_t>(extent_of(dsinks)), 96));
+    run.run(AttentionSinkGradient{sinks, lse, out, dout, dsinks});
+    const auto host = run.host_values(4), gpu = run.gpu_values(4);
+    // Each row's term is below e^2 dim; its sum of dim products, its exponential and their product round, on
+    // both sides, and at last the sum.
+    const auto dim = static_cast<double>(shape.dim), rows = static_cast<double>(shape.batch * shape.seq);
+    for (std::size_t i = 0; i < host.size(); ++i)
+      RC_ASSERT(std::abs(gpu[i] - host[i]) <= 2 * (dim + 8) * std::exp(2) * dim * rows * kRounding);
+  }));
+}
+
+// A sink is a part of zeros with one number for all rows of a head, by views of stride 0.
+TEST(GpuAttentionMerge, TakesPartsThatAreTheSameForAllRows) {
+  CP_SKIP_WITHOUT_GPU();
+  EXPECT_TRUE(rc::check([] {
+    const RowShape shape = any_rows();
+    const View in{0, 0, shape.view(), {0, 0, 0, 1}, {}}, in_lse{1, 0, shape.statistic(), {0, 1, 0}, {}},
+        out = any_view(2, shape.view(), true), lse = any_view(3, shape.statistic(), true);
+    const DType out_dtype = any_floating();
+    KernelRun run;
+    run.add(any_floating(), values_for(flat_view(0, 0, shape.dim), 1));
+    run.add(DType::f32, values_for(flat_view(1, 0, shape.heads), 2));
+    run.add(out_dtype, values_for(out, 3)), run.add(DType::f32, values_for(lse, 4));
+    run.run(AttentionMerge{in, in_lse, out, lse});
+    const auto host = run.host_values(2), gpu = run.gpu_values(2);  // bounds as below
+    for (std::size_t i = 0; i < host.size(); ++i)
+      RC_ASSERT(std::abs(gpu[i] - host[i]) <= 2 * (2 * 14 * kRounding) + 2 * half_ulp(out_dtype, host[i]));
+    const auto host_lse = run.host_values(3), gpu_lse = run.gpu_values(3);
+    for (std::size_t i = 0; i < host_lse.size(); ++i)
+      RC_ASSERT(std::abs(gpu_lse[i] - host_lse[i]) <=
+                2 * (8 * kRounding + half_ulp(DType::f32, host_lse[i])));
+  }));
+}
+
 TEST(GpuAttentionMerge, IsTheHostsWithinTheRoundingOfWeights) {
   CP_SKIP_WITHOUT_GPU();
   EXPECT_TRUE(rc::check([] {

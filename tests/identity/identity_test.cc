@@ -91,6 +91,8 @@ TEST(IdentityScenarios, HoldEveryKindOfAttention) {
       kinds["documents of each entry"] += job.documents().find(';') != std::string::npos;
       kinds["format " + job.format()] += 1;
       kinds["merges beside"] += job.merges() == "beside";
+      kinds["chunks"] += job.has_chunk(), kinds["softcap"] += job.softcap() != 0;
+      kinds["sinks"] += job.sinks(), kinds["dropout"] += job.dropout() != 0;
     }
   }
   EXPECT_EQ(strategies, std::set<std::string>(strategy_names().begin(), strategy_names().end()));

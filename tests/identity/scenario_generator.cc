@@ -143,6 +143,10 @@ void draw_options(Random& random, proto::Attention& job) {
   }
   // Last, so that what a seed drew before it stays.
   if (random.one_in(3)) job.set_merges("beside");
+  if (random.one_in(4)) job.set_chunk(random.in(1, std::max<std::int64_t>(1, job.seq_len())));
+  if (random.one_in(3)) job.set_softcap(2);
+  if (random.one_in(4)) job.set_sinks(true);
+  if (random.one_in(4)) job.set_dropout(0.25);
 }
 
 proto::Scenario draw_attention(std::uint64_t seed, int ranks) {

@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "shared/kernels/philox.h"
+
 namespace cp {
 namespace {
 
@@ -314,6 +316,67 @@ TEST_P(TileKernelsTest, GradientsOfABlockEqualTheDefinition) {
       }
     }
   }
+}
+
+// ---- what changes scores and weights ----
+
+TEST_P(TileKernelsTest, CapsScoresByATanh) {
+  const std::int64_t rows = 8;
+  const float scale = 0.75f, cap = 4;
+  std::vector<float> tile(static_cast<std::size_t>(rows * tiles().width())), slopes(tile.size(), kUntouched);
+  // Both polynomials, their seam at 0.625 and what is far beyond.
+  for (std::size_t i = 0; i < tile.size(); ++i)
+    tile[i] = static_cast<float>(std::ldexp(static_cast<double>(i % 97) - 48, static_cast<int>(i % 7) - 6));
+  tile[0] = 0.625f * cap / scale, tile[1] = -tile[0], tile[2] = 1e30f, tile[3] = -1e30f;
+  const std::vector<float> before = tile;
+  const TileBlock block{tile.data(), nullptr, rows, 1, tiles().vectors - 1};
+  tiles().cap_scores(block, scale, cap, slopes.data());
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < tiles().width(); ++column) {
+      const std::size_t i = at(row, column);
+      if (column < tiles().lanes) {
+        EXPECT_EQ(tile[i], before[i]);
+        EXPECT_EQ(slopes[i], kUntouched);
+        continue;
+      }
+      // The quotient and the product before tanh round, and move it by less than themselves.
+      const double t = std::tanh(static_cast<double>(before[i]) * 0.75 / 4);
+      EXPECT_NEAR(static_cast<double>(tile[i]), 4 * t, 8 * 0x1p-24 * std::abs(4 * t));
+      EXPECT_NEAR(static_cast<double>(slopes[i]), (1 - t * t) * 0.75, 32 * 0x1p-24 * 0.75);
+    }
+  }
+  std::vector<float> again = before;
+  tiles().cap_scores({again.data(), nullptr, rows, 1, tiles().vectors - 1}, scale, cap, nullptr);
+  EXPECT_EQ(again, tile);
+}
+
+// Of rows that are no fours of keys, and counters of more than 16 bits.
+TEST_P(TileKernelsTest, DropsByThePhiloxOfEachWeight) {
+  const std::int64_t rows = 8, width = tiles().width();
+  const std::vector<std::uint32_t> keys = {6, 7, 8, 9, 100'000, 100'003, 2, 0xffffffff};
+  std::vector<std::uint32_t> queries(static_cast<std::size_t>(width)), heads(queries.size());
+  for (std::size_t i = 0; i < queries.size(); ++i)
+    queries[i] = static_cast<std::uint32_t>(i * 0x1234567),
+    heads[i] = static_cast<std::uint32_t>(i % 5 + 70'000);
+  const std::uint32_t threshold = dropout_threshold(0.4);
+  const TileDropout dropout{keys.data(), queries.data(),           heads.data(), 3, 0x8badf00ddeadbeef,
+                            threshold,   dropout_factor(threshold)};
+  std::vector<float> tile(static_cast<std::size_t>(rows * width), kUntouched), values(tile.size(), 3);
+  tiles().dropout({tile.data(), nullptr, rows, 0, tiles().vectors}, dropout);
+  int dropped = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < width; ++column) {
+      const auto r = static_cast<std::size_t>(row), c = static_cast<std::size_t>(column);
+      const PhiloxWords words = philox({{keys[r] / 4, queries[c], heads[c], 3}}, 0x8badf00ddeadbeef);
+      const bool drops = words.words[keys[r] % 4] < threshold;
+      EXPECT_EQ(tile[at(row, column)], drops ? 0 : dropout.factor);
+      dropped += drops ? 1 : 0;
+    }
+  }
+  EXPECT_GT(dropped, 0);
+  EXPECT_LT(dropped, rows * width);
+  tiles().multiply_by({values.data(), nullptr, rows, 0, tiles().vectors}, tile.data());
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], 3 * tile[i]);
 }
 
 }  // namespace

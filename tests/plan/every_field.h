@@ -61,6 +61,11 @@ class Variations {
          value.kind == MaskSlice::Kind::window ? MaskSlice::Kind::causal : MaskSlice::Kind::window);
     of(value.diagonal), of(value.window);
   }
+  void of(Run& value) { of(value.begin), of(value.run), of(value.stride), of(value.count); }
+  void of(AttentionDropout& value) {
+    of(value.probability), of(value.layer), of(value.first_batch), of(value.first_head), of(value.heads);
+    of(value.queries), of(value.keys);
+  }
   void of(Edge& value) { of(value.step), of(value.iterations_back); }
   template <class T>
   void of(std::vector<T>& values) {
@@ -171,6 +176,8 @@ inline Plan plan_with_every_field() {
         if constexpr (std::is_same_v<T, std::vector<Transfer>>) field = {{1, flat_view(0, 0, 4)}};
         if constexpr (std::is_same_v<T, std::vector<MaskSlice>>)
           field = {{1, 2, 3, 4, MaskSlice::Kind::causal, 5, 6}};
+        if constexpr (std::is_same_v<T, AttentionDropout>)
+          field = {0.25, 1, 2, 3, 4, {{0, 2, 2, 1}}, {{1, 2, 3, 4}, {20, 1, 1, 1}}};
       });
     });
     plan.segments.emplace_back(step);

@@ -164,7 +164,7 @@ TEST(Target, TheHostHasEveryOperationButRowKernelsAndShapesHaveAll) {
   };
   std::set<std::string> kernels = names(std::type_identity<Kernel>());
   EXPECT_EQ(kernels.erase("rms_norm"), 1U);
-  EXPECT_EQ(kernels.size(), 10U);
+  EXPECT_EQ(kernels.size(), 11U);
   EXPECT_EQ(host_target().kernels, kernels);
   EXPECT_EQ(host_target().collectives, names(std::type_identity<Collective>()));
   EXPECT_EQ(host_target().collectives.size(), 6U);

@@ -37,8 +37,9 @@ TEST(PlanText, IsReadable) {
 target "host" alignment 1)"
       " collectives all_gather,all_reduce,all_to_all,broadcast,exchange,reduce_scatter"
       " kernels "
-      "accumulate,attention_backward,attention_delta,attention_forward,attention_merge,cast,copy,fill,matmul,"
-      "scale"
+      "accumulate,attention_backward,attention_delta,attention_forward,attention_merge,attention_sink_"
+      "gradient,"
+      "cast,copy,fill,matmul,scale"
       R"( dtypes f32,f16,bf16,i32,i64
 stream 0 "compute"
 stream 1 "comm"

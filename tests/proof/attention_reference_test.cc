@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "shared/kernels/philox.h"
 #include "sim/proof/run/attention_tolerance.h"
 #include "tests/context_parallel/finite_differences.h"
 #include "tests/context_parallel/problem_generator.h"
@@ -26,6 +27,9 @@ bool sees(const AttentionProblem& problem, std::int64_t i, std::int64_t j) {
   if (problem.causal && j > p) return false;
   if (problem.window && j <= p - *problem.window) return false;
   if (problem.window && j >= p + *problem.window) return false;
+  if (problem.chunk && std::floor(static_cast<double>(p) / static_cast<double>(*problem.chunk)) !=
+                           std::floor(static_cast<double>(j) / static_cast<double>(*problem.chunk)))
+    return false;
   if (problem.cu_seqlens.empty()) return true;
   for (std::size_t d = 0; d + 1 < problem.cu_seqlens.size(); ++d) {
     const std::int64_t begin = problem.cu_seqlens[d], end = problem.cu_seqlens[d + 1];
@@ -52,23 +56,44 @@ std::vector<double> exchanged(const std::vector<double>& in, std::int64_t batch,
 
 struct Everything {
   std::vector<double> out, lse, dq, dk, dv;  // [batch, heads, seq, dim]
+  std::vector<double> dsinks;                // [heads]
 };
+
+// What dropout makes of a weight, by the generator that the kernels have.
+double kept(const AttentionProblem& p, std::uint64_t seed, std::int64_t b, std::int64_t h, std::int64_t i,
+            std::int64_t j) {
+  const std::uint32_t threshold = dropout_threshold(p.dropout.probability);
+  const PhiloxWords words =
+      philox({{static_cast<std::uint32_t>(j / 4), static_cast<std::uint32_t>(i),
+               static_cast<std::uint32_t>(b * p.q_heads + h), static_cast<std::uint32_t>(p.dropout.layer)}},
+             seed);
+  return words.words[j % 4] < threshold ? 0 : 0x1p32 / (0x1p32 - threshold);
+}
 
 Everything by_definition(const sim::AttentionTestData& data) {
   const AttentionProblem& p = data.problem();
-  const AttentionInputs inputs{{p.batch, p.q_len, p.kv_len, p.q_heads, p.kv_heads, p.head_dim, p.v_head_dim},
-                               p.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim))),
-                               [&](std::int64_t i, std::int64_t j) { return sees(p, i, j); },
-                               exchanged(data.q(), p.batch, p.q_heads, p.q_len, p.head_dim),
-                               exchanged(data.k(), p.batch, p.kv_heads, p.kv_len, p.head_dim),
-                               exchanged(data.v(), p.batch, p.kv_heads, p.kv_len, p.v_head_dim)};
+  AttentionInputs inputs{{p.batch, p.q_len, p.kv_len, p.q_heads, p.kv_heads, p.head_dim, p.v_head_dim},
+                         p.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim))),
+                         [&](std::int64_t i, std::int64_t j) { return sees(p, i, j); },
+                         exchanged(data.q(), p.batch, p.q_heads, p.q_len, p.head_dim),
+                         exchanged(data.k(), p.batch, p.kv_heads, p.kv_len, p.head_dim),
+                         exchanged(data.v(), p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
+                         p.softcap,
+                         data.sinks()};
+  if (p.drops()) {
+    inputs.kept = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+      return kept(p, data.seed(), b, h, i, j);
+    };
+  }
   const AttentionOutputs forward = reference_forward(inputs);
   const AttentionGradients gradients =
       reference_backward(inputs, exchanged(data.dout(), p.batch, p.q_heads, p.q_len, p.v_head_dim));
-  return {exchanged(forward.out, p.batch, p.q_len, p.q_heads, p.v_head_dim), forward.lse,
+  return {exchanged(forward.out, p.batch, p.q_len, p.q_heads, p.v_head_dim),
+          forward.lse,
           exchanged(gradients.dq, p.batch, p.q_len, p.q_heads, p.head_dim),
           exchanged(gradients.dk, p.batch, p.kv_len, p.kv_heads, p.head_dim),
-          exchanged(gradients.dv, p.batch, p.kv_len, p.kv_heads, p.v_head_dim)};
+          exchanged(gradients.dv, p.batch, p.kv_len, p.kv_heads, p.v_head_dim),
+          gradients.dsinks};
 }
 
 // The same sums as those of one rank in f32, with roundings 2^-29 times as large.
@@ -104,6 +129,24 @@ std::string difference(const char* name, const std::vector<double>& actual,
   return "";
 }
 
+// What all rows of a head add, and each may be off.
+std::string dsinks_difference(const sim::AttentionTestData& data, const std::vector<double>& expected,
+                              const sim::AttentionTolerances& tolerances) {
+  const AttentionProblem& p = data.problem();
+  std::vector<double> found(expected.size()), allowed(expected.size());
+  for (std::size_t row = 0; row < data.backward().row_dsink.size(); ++row) {
+    const std::size_t head = row / static_cast<std::size_t>(p.q_len) % static_cast<std::size_t>(p.q_heads);
+    found[head] += data.backward().row_dsink[row];
+    allowed[head] += kOfDouble * (std::sqrt(tolerances.row_dsink2[row]) + tolerances.row_dsink[row] +
+                                  0x1p-24 * static_cast<double>(p.q_len * p.batch));
+  }
+  for (std::size_t head = 0; head < expected.size(); ++head) {
+    if (std::abs(found[head] - expected[head]) <= 2 * allowed[head]) continue;
+    return str("dsinks[", head, "] is ", found[head], ", by definition ", expected[head]);
+  }
+  return "";
+}
+
 std::string difference_from_definition(const sim::AttentionTestData& data) {
   const AttentionProblem& p = data.problem();
   const sim::AttentionTolerances t = tolerances_of(data);
@@ -112,7 +155,8 @@ std::string difference_from_definition(const sim::AttentionTestData& data) {
          difference("lse", data.lse(), expected.lse, t.lse, 1) +
          difference("dq", data.dq(), expected.dq, t.dq, p.head_dim) +
          difference("dk", data.dk(), expected.dk, t.dk, p.head_dim) +
-         difference("dv", data.dv(), expected.dv, t.dv, p.v_head_dim);
+         difference("dv", data.dv(), expected.dv, t.dv, p.v_head_dim) +
+         dsinks_difference(data, expected.dsinks, t);
 }
 
 // Roundings are counted in f32, whatever the generator draws.
@@ -146,7 +190,8 @@ RC_GTEST_PROP(AttentionReference, GradientsAreDifferencesOfTheOutputs, ()) {
   const sim::AttentionTestData data(problem, values);
   const sim::AttentionTolerances tolerances = tolerances_of(data);
   const auto forward = [&](const sim::AttentionValues& at) {
-    const sim::ReferenceForward result = sim::reference_forward({problem, at.q, at.k, at.v});
+    const sim::ReferenceForward result =
+        sim::reference_forward({problem, at.q, at.k, at.v, at.sinks, data.seed()});
     return bounded(result.out, tolerances.out, problem.v_head_dim);
   };
   for (const Input input : {Input::q, Input::k, Input::v}) {

@@ -16,6 +16,9 @@ std::size_t at(std::int64_t batch, std::int64_t seq, std::int64_t head, std::int
 // One row of the attention matrix: the probabilities of all keys for one query, and the row's lse.
 struct Row {
   std::vector<double> p;
+  // Of each key: the score's derivative by the one before the cap; dropout's factor.
+  std::vector<double> slopes, kept;
+  double sink = 0;  // its share
   double lse = -std::numeric_limits<double>::infinity();
 };
 
@@ -39,22 +42,34 @@ class Attention {
 
   Row row(std::int64_t b, std::int64_t h, std::int64_t i) const {
     constexpr double kHidden = -std::numeric_limits<double>::infinity();
-    Row row{std::vector<double>(static_cast<std::size_t>(shape_.kv_len), kHidden)};
-    double greatest = kHidden, sum = 0;
+    const auto keys = static_cast<std::size_t>(shape_.kv_len);
+    Row row{std::vector<double>(keys, kHidden), std::vector<double>(keys, 1), std::vector<double>(keys, 1)};
+    const double sink = in_.sinks.empty() ? kHidden : in_.sinks[static_cast<std::size_t>(h)];
+    double greatest = sink, sum = 0;
     for (std::int64_t j = 0; j < shape_.kv_len; ++j) {
       if (!in_.mask(i, j)) continue;
       double score = 0;
       for (std::int64_t d = 0; d < shape_.head_dim; ++d)
         score += in_.q[q_at(b, i, h, d)] * in_.k[k_at(b, j, h, d)];
-      row.p[static_cast<std::size_t>(j)] = in_.softmax_scale * score;
-      greatest = std::max(greatest, in_.softmax_scale * score);
+      score *= in_.softmax_scale;
+      const auto key = static_cast<std::size_t>(j);
+      if (in_.softcap != 0) {
+        const double cosine = std::cosh(score / in_.softcap);
+        row.slopes[key] = 1 / (cosine * cosine);
+        score = in_.softcap * std::tanh(score / in_.softcap);
+      }
+      if (in_.kept) row.kept[key] = in_.kept(b, h, i, j);
+      row.p[key] = score;
+      greatest = std::max(greatest, score);
     }
     for (double& p : row.p) {
       p = p == kHidden ? 0 : std::exp(p - greatest);
       sum += p;
     }
+    if (sink != kHidden) sum += row.sink = std::exp(sink - greatest);
     if (sum == 0) return row;
     for (double& p : row.p) p /= sum;
+    row.sink /= sum;
     row.lse = greatest + std::log(sum);
     return row;
   }
@@ -83,8 +98,9 @@ AttentionOutputs reference_forward(const AttentionInputs& inputs) {
     result.lse.push_back(row.lse);
     for (std::int64_t j = 0; j < shape.kv_len; ++j) {
       for (std::int64_t d = 0; d < shape.v_head_dim; ++d) {
-        result.out[attention.out_at(b, i, h, d)] +=
-            row.p[static_cast<std::size_t>(j)] * inputs.v[attention.v_at(b, j, h, d)];
+        result.out[attention.out_at(b, i, h, d)] += row.p[static_cast<std::size_t>(j)] *
+                                                    row.kept[static_cast<std::size_t>(j)] *
+                                                    inputs.v[attention.v_at(b, j, h, d)];
       }
     }
   });
@@ -95,7 +111,7 @@ AttentionGradients reference_backward(const AttentionInputs& inputs, const std::
   const AttentionShape& shape = inputs.shape;
   const Attention attention(inputs);
   AttentionGradients grads{std::vector<double>(inputs.q.size()), std::vector<double>(inputs.k.size()),
-                           std::vector<double>(inputs.v.size())};
+                           std::vector<double>(inputs.v.size()), std::vector<double>(inputs.sinks.size())};
   attention.for_each_row([&](std::int64_t b, std::int64_t h, std::int64_t i, const Row& row) {
     std::vector<double> dp(row.p.size());
     double p_dp = 0;
@@ -104,13 +120,16 @@ AttentionGradients reference_backward(const AttentionInputs& inputs, const std::
       for (std::int64_t d = 0; d < shape.v_head_dim; ++d) {
         const double upstream = dout[attention.out_at(b, i, h, d)];
         dp[key] += upstream * inputs.v[attention.v_at(b, j, h, d)];
-        grads.dv[attention.v_at(b, j, h, d)] += row.p[key] * upstream;
+        grads.dv[attention.v_at(b, j, h, d)] += row.p[key] * row.kept[key] * upstream;
       }
+      dp[key] *= row.kept[key];
       p_dp += row.p[key] * dp[key];
     }
+    if (!inputs.sinks.empty()) grads.dsinks[static_cast<std::size_t>(h)] -= row.sink * p_dp;
     for (std::int64_t j = 0; j < shape.kv_len; ++j) {
       const std::size_t key = static_cast<std::size_t>(j);
-      const double ds = row.p[key] * (dp[key] - p_dp) * inputs.softmax_scale;  // the Jacobian of softmax
+      // The Jacobian of softmax.
+      const double ds = row.p[key] * (dp[key] - p_dp) * row.slopes[key] * inputs.softmax_scale;
       for (std::int64_t d = 0; d < shape.head_dim; ++d) {
         grads.dq[attention.q_at(b, i, h, d)] += ds * inputs.k[attention.k_at(b, j, h, d)];
         grads.dk[attention.k_at(b, j, h, d)] += ds * inputs.q[attention.q_at(b, i, h, d)];

@@ -26,6 +26,10 @@ struct AttentionInputs {
   double softmax_scale = 1;
   AttentionMask mask;
   std::vector<double> q, k, v;
+  double softcap = 0;              // 0: none
+  std::vector<double> sinks = {};  // [q_heads], or none
+  // What dropout multiplies the weight of a batch, head, query and key by; or none.
+  std::function<double(std::int64_t, std::int64_t, std::int64_t, std::int64_t)> kept = {};
 };
 
 struct AttentionOutputs {
@@ -35,6 +39,7 @@ AttentionOutputs reference_forward(const AttentionInputs& inputs);
 
 struct AttentionGradients {
   std::vector<double> dq, dk, dv;
+  std::vector<double> dsinks = {};
 };
 AttentionGradients reference_backward(const AttentionInputs& inputs, const std::vector<double>& dout);
 

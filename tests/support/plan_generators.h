@@ -184,6 +184,20 @@ class PlanDraw {
     field = list<Transfer>(0, 3, [&] { return Transfer{member(op.group), view()}; });
   }
   template <class Op>
+  void draw(AttentionDropout& field, const Op&) {
+    if (*rc::gen::arbitrary<bool>()) return;
+    const auto rows = [this] {
+      return list<Run>(0, 2, [this] {
+        return Run{number<std::int64_t>(0, 9), number<std::int64_t>(1, 3), number<std::int64_t>(1, 5),
+                   number<std::int64_t>(1, 3)};
+      });
+    };
+    const auto small = [this] { return number<std::int64_t>(0, 9); };
+    field.probability = 0.125 * number<int>(1, 7);
+    field.layer = small(), field.first_batch = small(), field.first_head = small(), field.heads = small();
+    field.queries = rows(), field.keys = rows();
+  }
+  template <class Op>
   void draw(std::vector<MaskSlice>& field, const Op&) {
     field = list<MaskSlice>(0, 2, [&] {
       MaskSlice slice;

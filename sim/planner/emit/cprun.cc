@@ -24,6 +24,7 @@ void set_problem(const AttentionProblem& problem, proto::Attention& run) {
   run.set_dtype(to_proto(problem.dtype));
   run.set_causal(problem.causal);
   if (problem.window) run.set_window(*problem.window);
+  if (problem.chunk) run.set_chunk(*problem.chunk);
   if (problem.has_documents()) run.set_documents(documents_text(problem));
 }
 

@@ -42,6 +42,7 @@ std::vector<std::string> tensors(const sim::AttentionJob& job) {
   if (!job.backward) return names;
   const std::string gradients = to_string(job.options.gradients);
   for (const std::string_view gradient : split(gradients, ',')) names.emplace_back(gradient);
+  if (job.problem.sinks) names.emplace_back("dsinks");
   return names;
 }
 

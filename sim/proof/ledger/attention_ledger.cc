@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
@@ -14,7 +15,7 @@ namespace {
 
 bool is_result(Tensor tensor) {
   return tensor == Tensor::out || tensor == Tensor::lse || tensor == Tensor::dq || tensor == Tensor::dk ||
-         tensor == Tensor::dv;
+         tensor == Tensor::dv || tensor == Tensor::dsinks;
 }
 
 class Keeper {
@@ -95,6 +96,16 @@ class Keeper {
     return {space_.id(tensor, batch, head, row), all.count, all.print};
   }
 
+  // What the rank's rows add to a head's dsinks, if it computes on that head.
+  Tag dsink(std::size_t plan, std::int64_t head) const {
+    const TensorPart part = sharding_.compute_q(indices_[plan]);
+    Cells cells;
+    for (std::int64_t i = 0; i < part.num_rows() && head >= part.head_begin && head < part.head_end; ++i) {
+      for (std::int64_t b = 0; b < problem_.batch; ++b) cells += weights_.of_dsink(to_global(part.rows, i));
+    }
+    return {space_.id(Tensor::dsinks, 0, head, 0), cells.count, cells.print};
+  }
+
   void put_input(std::size_t plan, BufferId buffer, const BufferRole& role) {
     const std::span<Tag> tags = memory_->tags(plan, buffer);
     const std::int64_t granule = memory_->granule(plan, buffer);
@@ -110,12 +121,17 @@ class Keeper {
   void audit_output(std::size_t plan, BufferId buffer, const BufferRole& role, Findings& findings) {
     const std::span<const Tag> tags = memory_->tags(plan, buffer);
     const std::int64_t granule = memory_->granule(plan, buffer);
-    const std::uint64_t nothing = nothing_in(role.tensor);
     role.for_each_row(problem_.batch, [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t at) {
       Tag expected = finished(role.tensor, b, h, row);
+      if (role.tensor == Tensor::dsinks) expected = dsink(plan, h);
+      // Constants stand for what no pair contributes to: of a row without keys lse is the sink alone.
+      const bool of_rows = role.tensor == Tensor::out || role.tensor == Tensor::lse;
+      const bool no_pair = of_rows ? weights_.all(Tensor::dq, b, h, row).count == 0 : expected.cells == 0;
+      const bool is_sink = problem_.sinks && role.tensor == Tensor::lse;
+      const std::uint64_t nothing = is_sink ? space_.id(Tensor::sinks, 0, h, 0) : nothing_in(role.tensor);
       for (std::int64_t column = 0; column < role.dim; column += granule) {
         const Tag& found = tags[idx((at + column) / granule)];
-        const bool nothing_to_add = expected.cells == 0 && found.id == nothing && is_result(role.tensor);
+        const bool nothing_to_add = no_pair && found.id == nothing && is_result(role.tensor);
         if (found != expected && !nothing_to_add) {
           return findings.add([&] { return output_text(plan, buffer, expected, found); });
         }
@@ -171,6 +187,8 @@ class Keeper {
                      " where the index sets say ", wanted);
         });
       };
+      // The lse of rows without keys, which travels as that of others.
+      received.of(Tensor::lse) += std::exchange(received.of(Tensor::sinks), 0);
       for (int t = 0; t < kTensors; ++t) {
         const auto tensor = static_cast<Tensor>(t);
         std::int64_t& found = received.of(tensor);

@@ -98,7 +98,10 @@ AttentionShadow::Rows AttentionShadow::read(const View& view, Tensor tensor, std
              world_.space.text(tags[at]));
       }
     }
-    if (rows.numbers[position] < 0 && tag.id != nothing_in(tensor) && !std::exchange(complained, true)) {
+    // With sinks the lse of a row without keys is its head's sink.
+    const bool is_sink = tensor == Tensor::lse && world_.space.row_number(Tensor::sinks, tag) >= 0;
+    if (rows.numbers[position] < 0 && tag.id != nothing_in(tensor) && !is_sink &&
+        !std::exchange(complained, true)) {
       find(role, " is ", world_.space.text(tag), ", which is no row of ", name(tensor));
     }
   });
@@ -264,16 +267,57 @@ std::vector<AttentionShadow::Work> AttentionShadow::all_work(const Lanes& lanes,
   return all;
 }
 
-void AttentionShadow::require_scale(double softmax_scale) {
-  if (softmax_scale == world_.problem.scale()) return;
-  find("scales its scores by ", softmax_scale, ", where the problem's are scaled by ",
-       world_.problem.scale());
+template <class Op>
+void AttentionShadow::require_scores(const Op& op, const Rows& q, const Rows& k) {
+  const AttentionProblem& problem = world_.problem;
+  if (op.softmax_scale != problem.scale()) {
+    find("scales its scores by ", op.softmax_scale, ", where the problem's are scaled by ", problem.scale());
+  }
+  if (op.softcap != problem.softcap)
+    find("caps its scores at ", op.softcap, ", where the problem's are capped at ", problem.softcap);
+  const Dropout wanted = problem.drops() ? problem.dropout : Dropout{};
+  const AttentionDropout& dropout = op.dropout;
+  if (dropout.probability != wanted.probability || dropout.layer != wanted.layer) {
+    find("drops weights with probability ", dropout.probability, " as layer ", dropout.layer,
+         ", where the problem's are dropped with ", wanted.probability, " as layer ", wanted.layer);
+  }
+  if (dropout.probability == 0) return;
+  const std::span<const Tag> seeds = std::as_const(world_.memory).tags(plan_, op.seed.buffer);
+  if (seeds[idx(op.seed.offset)].id != world_.space.id(Tensor::seed, 0, 0, 0))
+    find("seed is ", world_.space.text(seeds[idx(op.seed.offset)]));
+  require_numbers(dropout.queries, q, problem.q_len, "q");
+  require_numbers(dropout.keys, k, problem.kv_len, "k");
+  for (std::int64_t b = 0; b < q.batches; ++b) {
+    for (std::int64_t h = 0; h < q.heads; ++h) {
+      const std::int64_t lane = (dropout.first_batch + b) * dropout.heads + dropout.first_head + h;
+      for (std::int64_t i = 0; i < q.seq_len; ++i) {
+        const std::int64_t number = q.numbers[q.at(b, h) + idx(i)];
+        if (number < 0 || (dropout.heads == problem.q_heads && number / problem.q_len == lane)) continue;
+        return find("dropout counts ", world_.space.text(q.tags[q.at(b, h) + idx(i)]), " as batch ",
+                    dropout.first_batch + b, ", head ", dropout.first_head + h, " of ", dropout.heads);
+      }
+    }
+  }
+}
+
+void AttentionShadow::require_numbers(const IndexSet& numbers, const Rows& rows, std::int64_t seq_len,
+                                      std::string_view role) {
+  for (std::size_t at = 0; at < rows.numbers.size(); ++at) {
+    const auto row = static_cast<std::int64_t>(at) % rows.seq_len;
+    if (rows.numbers[at] < 0 || to_global(numbers, row) == rows.numbers[at] % seq_len) continue;
+    return find("dropout counts row ", row, " of ", role, " as ", to_global(numbers, row), ", and it is ",
+                world_.space.text(rows.tags[at]));
+  }
+}
+
+std::int64_t AttentionShadow::sink_at(BufferId buffer, std::int64_t offset) const {
+  const std::span<const Tag> tags = std::as_const(world_.memory).tags(plan_, buffer);
+  return world_.space.row_number(Tensor::sinks, tags[idx(offset / world_.memory.granule(plan_, buffer))]);
 }
 
 void AttentionShadow::run(const AttentionForward& op) {
-  require_scale(op.softmax_scale);
   const Rows q = read(op.q, Tensor::q, "q"), k = read(op.k, Tensor::k, "k"), v = read(op.v, Tensor::v, "v");
-  require_alike(v, k, "v", "k");
+  require_alike(v, k, "v", "k"), require_scores(op, q, k);
   const Lanes lanes = lanes_of(q, k);
   const std::vector<Work> work = all_work(lanes, op.slices);
   std::vector<Cells> cells;
@@ -285,14 +329,13 @@ void AttentionShadow::run(const AttentionForward& op) {
 }
 
 void AttentionShadow::run(const AttentionBackward& op) {
-  require_scale(op.softmax_scale);
   const Rows q = read(op.q, Tensor::q, "q"), k = read(op.k, Tensor::k, "k"), v = read(op.v, Tensor::v, "v");
   // A fused one makes delta of out.
   const bool fused = op.engine == AttentionEngine::fused;
   const Tensor given = fused ? Tensor::out : Tensor::delta;
   const Rows dout = read(op.dout, Tensor::dout, "dout"), lse = read(op.lse, Tensor::lse, "lse"),
              delta = read(fused ? op.out : op.delta, given, name(given));
-  require_alike(v, k, "v", "k");
+  require_alike(v, k, "v", "k"), require_scores(op, q, k);
   require_alike(dout, q, "dout", "q");
   require_alike(lse, q, "lse", "q");
   require_alike(delta, q, name(given), "q");
@@ -332,9 +375,80 @@ void AttentionShadow::run(const AttentionDelta& op) {
   write(op.delta, Tensor::delta, out, cells, false, "delta");
 }
 
+void AttentionShadow::run(const AttentionSinkGradient& op) {
+  const Rows out = read(op.out, Tensor::out, "out"), dout = read(op.dout, Tensor::dout, "dout"),
+             lse = read(op.lse, Tensor::lse, "lse");
+  require_alike(dout, out, "dout", "out");
+  require_alike(lse, out, "lse", "out");
+  require_finished(out, Tensor::out, "out");
+  require_finished(lse, Tensor::lse, "lse");
+  const std::span<Tag> tags = world_.memory.tags(plan_, op.dsinks.buffer);
+  const std::int64_t heads = world_.problem.q_heads, q_len = world_.problem.q_len;
+  for (std::int64_t h = 0; h < out.heads; ++h) {
+    const std::int64_t sink = sink_at(op.sinks.buffer, op.sinks.offset + h * op.sinks.strides[0]);
+    Cells cells;
+    for (std::int64_t b = 0; b < out.batches; ++b) {
+      for (std::int64_t i = 0; i < out.seq_len; ++i) {
+        const std::int64_t number = out.numbers[out.at(b, h) + idx(i)];
+        if (number < 0) continue;
+        cells += world_.weights.of_dsink(number % q_len);
+        if (number / q_len % heads != sink)
+          return find("dsinks of head ", sink, " from ", world_.space.text(out.tags[out.at(b, h) + idx(i)]));
+      }
+    }
+    const std::int64_t at = op.dsinks.offset + h * op.dsinks.strides[0];
+    if (sink < 0) return find("sinks is none at head ", h, " of the step");
+    tags[idx(at / world_.memory.granule(plan_, op.dsinks.buffer))] = {
+        world_.space.id(Tensor::dsinks, 0, sink, 0), cells.count, cells.print};
+  }
+}
+
+// Of zeros and of the sinks of the rows' heads.
+void AttentionShadow::join_sinks(const AttentionMerge& op, const View& values, const View& sinks) {
+  const Rows out = read(op.out, Tensor::out, "out"), lse = read(op.lse, Tensor::lse, "lse"),
+             in = read(values, Tensor::out, "values of sinks");
+  require_alike(lse, out, "lse", "out");
+  std::vector<Cells> cells(out.tags.size());
+  bool complained = false;
+  for (std::int64_t b = 0; b < out.batches; ++b) {
+    for (std::int64_t h = 0; h < out.heads; ++h) {
+      for (std::int64_t i = 0; i < out.seq_len; ++i) {
+        const std::size_t at = out.at(b, h) + idx(i);
+        cells[at] = CellWeights::sink();
+        const std::int64_t sink = sink_at(
+            sinks.buffer, sinks.offset + b * sinks.strides[0] + h * sinks.strides[1] + i * sinks.strides[2]);
+        const std::int64_t number = out.numbers[at];
+        const bool right = number < 0 || number / world_.problem.q_len % world_.problem.q_heads == sink;
+        if ((right && in.tags[at].id == kZeros) || std::exchange(complained, true)) continue;
+        find("joins the sink of head ", sink, " with ", world_.space.text(in.tags[at]), " to ",
+             world_.space.text(out.tags[at]));
+      }
+    }
+  }
+  write(op.out, Tensor::out, out, cells, true, "out");
+  write(op.lse, Tensor::lse, out, cells, true, "lse");
+  // Of rows that no key has reached.
+  const std::span<Tag> tags = world_.memory.tags(plan_, op.lse.buffer);
+  const std::int64_t granule = world_.memory.granule(plan_, op.lse.buffer);
+  std::size_t at = 0;
+  for_each_row(row_view(op.lse), offset_at(op.lse, iteration_), granule, [&](std::size_t, std::size_t first) {
+    const auto h = static_cast<std::int64_t>(at) / out.seq_len % out.heads;
+    if (world_.space.row_number(Tensor::sinks, tags[first]) >= 0 && !std::exchange(complained, true))
+      find("joins a sink to ", world_.space.text(tags[first]), ", which is one already");
+    if (out.numbers[at++] < 0 && tags[first].id == kMinusInfinity)
+      tags[first] = {
+          world_.space.id(Tensor::sinks, 0, sink_at(sinks.buffer, sinks.offset + h * sinks.strides[1]), 0), 0,
+          0};
+  });
+}
+
 void AttentionShadow::run(const AttentionMerge& op) {
-  merge(op, op.in, op.in_lse, "in");
-  for (std::size_t i = 0; i < op.more.size(); ++i) merge(op, op.more[i], op.more_lse[i], "more");
+  const auto take = [&](const View& in, const View& in_lse, const std::string& role) {
+    const bool is_sink = in_lse.numel() > 0 && sink_at(in_lse.buffer, in_lse.offset) >= 0;
+    is_sink ? join_sinks(op, in, in_lse) : merge(op, in, in_lse, role);
+  };
+  take(op.in, op.in_lse, "in");
+  for (std::size_t i = 0; i < op.more.size(); ++i) take(op.more[i], op.more_lse[i], "more");
 }
 
 void AttentionShadow::merge(const AttentionMerge& op, const View& in_view, const View& in_lse_view,

@@ -23,6 +23,7 @@ class AttentionShadow {
   void run(const AttentionForward& op);
   void run(const AttentionBackward& op);
   void run(const AttentionDelta& op);
+  void run(const AttentionSinkGradient& op);
   void run(const AttentionMerge& op);
 
  private:
@@ -49,7 +50,14 @@ class AttentionShadow {
   void write(const View& view, Tensor tensor, const Rows& like, std::span<const Cells> cells, bool accumulate,
              std::string_view role);
   void require_alike(const Rows& a, const Rows& b, std::string_view role_a, std::string_view role_b);
-  void require_scale(double softmax_scale);
+  // The rules of scores and weights, and that dropout numbers the rows and heads of q and k as they are.
+  template <class Op>
+  void require_scores(const Op& op, const Rows& q, const Rows& k);
+  void require_numbers(const IndexSet& numbers, const Rows& rows, std::int64_t seq_len,
+                       std::string_view role);
+  // The head whose sink is at this element; -1: it is none.
+  std::int64_t sink_at(BufferId buffer, std::int64_t offset) const;
+  void join_sinks(const AttentionMerge& op, const View& values, const View& sinks);
   void require_finished(const Rows& rows, Tensor tensor, std::string_view role);
   Lanes lanes_of(const Rows& q, const Rows& k);
   Work work_of(std::span<const MaskSlice> slices, std::span<const std::int64_t> queries,

@@ -52,6 +52,14 @@ std::vector<std::int64_t> piece_begins(const AttentionProblem& problem, const Te
 std::optional<BufferRole> buffer_role(const AttentionRequest& request, const AttentionSharding& sharding,
                                       AttentionPass pass, int index, std::string_view name) {
   const AttentionProblem& problem = request.problem;
+  // One number for each head, or one alone, on every rank.
+  const auto numbers = [](Tensor tensor, std::int64_t heads) {
+    return BufferRole{tensor, {index_range(0, 1), 0, heads}, {0, 0, 1, 1}, 1, {}, false};
+  };
+  if (name == "seed" && problem.drops()) return numbers(Tensor::seed, 1);
+  if (name == "sinks" && problem.sinks) return numbers(Tensor::sinks, problem.q_heads);
+  if (name == "dsinks" && problem.sinks && pass == AttentionPass::backward)
+    return numbers(Tensor::dsinks, problem.q_heads);
   for (const Known& known : kKnown) {
     if (known.name != name || !(pass == AttentionPass::forward ? known.forward : known.backward)) continue;
     const Gradients& wanted = request.options.gradients;
@@ -89,6 +97,7 @@ std::vector<std::string_view> asked_outputs(const AttentionRequest& request, Att
   if (wanted.dq) names.emplace_back("dq");
   if (wanted.dk) names.emplace_back("dk");
   if (wanted.dv) names.emplace_back("dv");
+  if (request.problem.sinks) names.emplace_back("dsinks");
   return names;
 }
 

@@ -21,12 +21,16 @@ struct BufferRole {
   // Where the heads lie in pieces, one after the other and each dense [row, batch, head, dim]: the first head
   // of each piece, counted from that of the part, and their number at the end. Empty: `strides` say all.
   std::vector<std::int64_t> pieces;
+  bool has_batch = true;  // sinks, their gradient and the seed are the same for all batch entries
 
-  std::int64_t numel(std::int64_t batch) const { return batch * part.num_rows() * part.num_heads() * dim; }
+  std::int64_t numel(std::int64_t batch) const {
+    return (has_batch ? batch : 1) * part.num_rows() * part.num_heads() * dim;
+  }
   // Calls visit(batch, head, row, offset) for each row. Head and row are global; the offset, in elements, is
   // that of the row's first element in the buffer.
   template <class Visit>
   void for_each_row(std::int64_t batches, const Visit& visit) const {
+    if (!has_batch) batches = 1;
     std::int64_t local = 0;
     for (const Run& run : part.rows) {
       for (std::int64_t block = 0; block < run.count; ++block) {

@@ -16,6 +16,12 @@ KeyInterval visible_keys(const AttentionProblem& problem, std::int64_t batch, st
     first = std::max(first, p - *problem.window + 1);
     if (!problem.causal) last = std::min(last, p + *problem.window - 1);
   }
+  if (problem.chunk) {
+    // The multiples of the chunk at or below p, and above it.
+    const std::int64_t into = (p % *problem.chunk + *problem.chunk) % *problem.chunk;
+    first = std::max(first, p - into);
+    last = std::min(last, p - into + *problem.chunk - 1);
+  }
   if (!ends.empty()) {
     std::int64_t begin = 0, end = 0;  // of the document of p, if there is one
     for (std::size_t d = 1; d < ends.size(); ++d) {

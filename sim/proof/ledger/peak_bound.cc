@@ -39,7 +39,7 @@ class Bound {
   std::int64_t of(AttentionPass pass) const {
     const bool backward = pass == AttentionPass::backward;
     const bool is_fused = uses_fused_attention(problem_, pass, plan_.target);
-    return bindings(backward) + moves(backward) + core(backward) + merging(backward) +
+    return bindings(backward) + numbers(backward) + moves(backward) + core(backward) + merging(backward) +
            (is_fused ? fused(backward) : 0) + (merges_beside() ? waiting(backward) : 0) + alignment();
   }
 
@@ -70,6 +70,12 @@ class Bound {
     if (backward || kept_kv) total += values(kept_kv ? kv : home_kv, d + dv);
     const std::int64_t own_lse = !backward && kept_q && lse_comes_home() ? values(home_q, 1) : 0;
     return total * bytes_ + (values(q, 1) + own_lse) * kF32;
+  }
+  // The seed of dropout; sinks, and backward their gradient, forward a row of zeros that they are the lse of.
+  std::int64_t numbers(bool backward) const {
+    const std::int64_t sinks = problem_.q_heads * kF32;
+    return (problem_.drops() ? size_bytes(DType::i64) : 0) +
+           (problem_.sinks ? sinks + (backward ? sinks : problem_.v_head_dim * bytes_) : 0);
   }
   bool lse_comes_home() const { return lse_place_ == LsePlace::home; }
 

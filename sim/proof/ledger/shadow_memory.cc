@@ -129,6 +129,8 @@ class GranuleFinder {
       if_there(op.delta, statistics);
     } else if constexpr (std::is_same_v<Op, AttentionDelta>) {
       rows(op.out, op.dout), statistics(op.delta);
+    } else if constexpr (std::is_same_v<Op, AttentionSinkGradient>) {
+      rows(op.out, op.dout), statistics(op.lse, op.sinks, op.dsinks);
     } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
       rows(op.in, op.out);
       for (const View& view : op.more) rows(view);

@@ -25,8 +25,8 @@ std::vector<std::uint32_t> random_weights(std::int64_t size, std::uint64_t salt)
 }  // namespace
 
 std::string_view name(Tensor tensor) {
-  static constexpr std::array<std::string_view, kTensors> kNames = {"q",    "k",     "v",  "out", "lse",
-                                                                    "dout", "delta", "dq", "dk",  "dv"};
+  static constexpr std::array<std::string_view, kTensors> kNames = {
+      "q", "k", "v", "out", "lse", "dout", "delta", "dq", "dk", "dv", "sinks", "dsinks", "seed"};
   return kNames[static_cast<std::size_t>(tensor)];
 }
 
@@ -54,6 +54,11 @@ TagSpace::TagSpace(const AttentionProblem& problem) {
       case Tensor::lse:
       case Tensor::delta:
         s.dim = 1;
+        break;
+      case Tensor::sinks:
+      case Tensor::dsinks:
+      case Tensor::seed:
+        s.heads = tensor == Tensor::seed ? 1 : problem.q_heads, s.seq_len = 1, s.dim = 1;
         break;
     }
     next += static_cast<std::uint64_t>(problem.batch * s.heads * s.seq_len * s.dim);
@@ -96,7 +101,8 @@ CellWeights::CellWeights(const AttentionProblem& problem)
       queries_(random_weights(problem.q_len, 2)),
       heads_(random_weights(problem.q_heads, 3)),
       groups_(idx(problem.kv_heads)),
-      heads_per_kv_(static_cast<std::uint32_t>(problem.heads_per_kv())) {
+      heads_per_kv_(static_cast<std::uint32_t>(problem.heads_per_kv())),
+      sinks_(problem.sinks) {
   std::vector<std::uint32_t> before(keys_.size() + 1, 0);  // sums of the weights of the keys below
   for (std::size_t j = 0; j < keys_.size(); ++j) before[j + 1] = before[j] + keys_[j];
   for (const std::vector<KeyInterval>& of_entry : visible_keys(problem)) {
@@ -115,11 +121,17 @@ CellWeights::CellWeights(const AttentionProblem& problem)
   for (std::size_t h = 0; h < heads_.size(); ++h) groups_[h / idx(problem.heads_per_kv())] += heads_[h];
 }
 
+Cells CellWeights::sink() { return {1, random_weight(std::uint64_t{4} << 48)}; }
+
 Cells CellWeights::all(Tensor tensor, std::int64_t batch, std::int64_t head, std::int64_t row) const {
   switch (tensor) {
     case Tensor::out:
     case Tensor::lse:
-    case Tensor::delta:
+    case Tensor::delta: {
+      Cells cells = by_query_[idx(batch)][idx(row)];
+      if (sinks_) cells += sink();
+      return cells;
+    }
     case Tensor::dq:
       return by_query_[idx(batch)][idx(row)];
     case Tensor::dk:
@@ -131,6 +143,9 @@ Cells CellWeights::all(Tensor tensor, std::int64_t batch, std::int64_t head, std
     case Tensor::k:
     case Tensor::v:
     case Tensor::dout:
+    case Tensor::sinks:
+    case Tensor::dsinks:  // of which each rank has a part
+    case Tensor::seed:
       break;
   }
   return {};

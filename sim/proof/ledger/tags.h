@@ -11,8 +11,8 @@
 
 namespace cp::sim {
 
-enum class Tensor : std::uint8_t { q, k, v, out, lse, dout, delta, dq, dk, dv };
-inline constexpr int kTensors = 10;
+enum class Tensor : std::uint8_t { q, k, v, out, lse, dout, delta, dq, dk, dv, sinks, dsinks, seed };
+inline constexpr int kTensors = 13;
 std::string_view name(Tensor tensor);
 // Whether its rows are queries and its heads query heads. The others have keys and kv heads.
 constexpr bool is_query(Tensor tensor) {
@@ -96,8 +96,8 @@ struct Cells {
 inline Cells cells_of(const Tag& tag) { return {tag.cells, tag.print}; }
 
 // Random weights of cells. A row of out, lse or dq is a sum over keys, and a cell's weight in it is that of
-// the key alone. A row of dk or dv is a sum over queries and query heads, and the weight is that of the query
-// times that of the head. Which row it is, the tags tell.
+// the key alone; a sink is one more key of out and lse. A row of dk or dv is a sum over queries and query
+// heads, and the weight is that of the query times that of the head. Which row it is, the tags tell.
 class CellWeights {
  public:
   explicit CellWeights(const AttentionProblem& problem);
@@ -105,6 +105,9 @@ class CellWeights {
   std::uint32_t key(std::int64_t key) const { return keys_[static_cast<std::size_t>(key)]; }
   std::uint32_t query(std::int64_t query) const { return queries_[static_cast<std::size_t>(query)]; }
   std::uint32_t head(std::int64_t head) const { return heads_[static_cast<std::size_t>(head)]; }
+  static Cells sink();
+  // The cells of a head's dsinks are queries.
+  Cells of_dsink(std::int64_t query) const { return {1, this->query(query)}; }
 
   // The cells that a finished row of the tensor consists of. None for inputs.
   Cells all(Tensor tensor, std::int64_t batch, std::int64_t head, std::int64_t row) const;
@@ -115,6 +118,7 @@ class CellWeights {
   std::vector<std::vector<Cells>> by_key_;  // by batch entry and key: over the queries that see it, one head
   std::vector<std::uint32_t> groups_;       // sum of the heads' weights, by kv head
   std::uint32_t heads_per_kv_ = 1;
+  bool sinks_ = false;
 };
 
 }  // namespace cp::sim

@@ -45,6 +45,27 @@ double dot(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
+// Philox4x32-10 as Salmon et al. (2011) give it: ten rounds, each of which multiplies two of the four words
+// by constants, and puts the halves of the products and the other two words together. Says whether the weight
+// is dropped.
+bool is_dropped(const AttentionProblem& problem, std::uint64_t seed, std::int64_t batch, std::int64_t head,
+                std::int64_t query, std::int64_t key) {
+  std::uint64_t c0 = static_cast<std::uint64_t>(key / 4), c1 = static_cast<std::uint64_t>(query),
+                c2 = static_cast<std::uint64_t>(batch * problem.q_heads + head),
+                c3 = static_cast<std::uint64_t>(problem.dropout.layer);
+  std::uint64_t k0 = seed % (1ULL << 32), k1 = seed >> 32;
+  constexpr std::uint64_t kMask = 0xffffffff;
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = 0xD2511F53 * c0, p1 = 0xCD9E8D57 * c2;
+    c0 = (p1 >> 32) ^ c1 ^ k0;
+    c2 = (p0 >> 32) ^ c3 ^ k1;
+    c1 = p1 & kMask, c3 = p0 & kMask;
+    k0 = (k0 + 0x9E3779B9) & kMask, k1 = (k1 + 0xBB67AE85) & kMask;
+  }
+  const std::uint64_t words[] = {c0, c1, c2, c3};
+  return static_cast<double>(words[key % 4]) < std::floor(problem.dropout.probability * 0x1p32 + 0.5);
+}
+
 // work(head), the heads shared among the cores.
 template <class Work>
 void for_each_head(std::int64_t heads, const Work& work) {
@@ -110,21 +131,46 @@ class Reference {
     return rows(in_.v, kv_head(head), problem_.kv_len, problem_.v_head_dim, tile.key_begin, tile.keys);
   }
 
+  // The scores behind the scale, capped.
+  void cap(std::vector<double>& scores) const {
+    if (problem_.softcap == 0) return;
+    for (double& score : scores) score = problem_.softcap * std::tanh(score / problem_.softcap);
+  }
   // The scores become weights: exp(score - lse) where allowed, else 0. Finds each row's lse, and its sum of
   // p^2.
   void weigh(const Tile& tile, std::vector<double>& scores, double* lse, double* p2) const {
+    const double sink = problem_.sinks ? in_.sinks[idx(tile.head % problem_.q_heads)]
+                                       : -std::numeric_limits<double>::infinity();
     for_each_row(tile, scores, [&](std::int64_t i, std::span<double> row) {
-      lse[i] = -std::numeric_limits<double>::infinity();
+      lse[i] = sink;
       if (row.empty()) return;
-      const double greatest = *std::max_element(row.begin(), row.end());
-      double sum = 0;
+      const double greatest = std::max(sink, *std::max_element(row.begin(), row.end()));
+      double sum = std::exp(sink - greatest);
       for (double& score : row) sum += score = std::exp(score - greatest);
       for (double& weight : row) weight /= sum;
       p2[i] = dot(row.data(), row.data(), static_cast<std::int64_t>(row.size()));
       lse[i] = greatest + std::log(sum);
     });
   }
-  // The same where it is known.
+  // What dropout multiplies the weights of the tile by; nothing without it.
+  std::vector<double> kept(const Tile& tile) const {
+    if (!problem_.drops()) return {};
+    std::vector<double> factors(idx(tile.size * tile.keys));
+    // Of the probability that 32 bits can say.
+    const double factor = 1 / (1 - std::floor(problem_.dropout.probability * 0x1p32 + 0.5) / 0x1p32);
+    for (std::int64_t i = 0; i < tile.size; ++i) {
+      for (std::int64_t j = 0; j < tile.keys; ++j) {
+        const bool dropped = is_dropped(problem_, in_.seed, tile.head / problem_.q_heads,
+                                        tile.head % problem_.q_heads, tile.begin + i, tile.key_begin + j);
+        factors[idx(i * tile.keys + j)] = dropped ? 0 : factor;
+      }
+    }
+    return factors;
+  }
+  static void multiply_by(const std::vector<double>& factors, std::vector<double>& values) {
+    for (std::size_t i = 0; i < factors.size(); ++i) values[i] *= factors[i];
+  }
+  // The same as weigh() where lse is known.
   void weigh_by(const double* lse, const Tile& tile, std::vector<double>& scores) const {
     for_each_row(tile, scores, [&](std::int64_t i, std::span<double> row) {
       for (double& score : row) score = std::exp(score - lse[i]);
@@ -154,6 +200,7 @@ class Reference {
 // Of one query head; `dk`, `dv` and the sums over queries are that head's share.
 struct HeadGradients {
   double *dq, *dk, *dv, *row_ds, *row_ds2, *key_p, *key_p2, *key_ds, *key_ds2;
+  double *row_dsink, *row_sink;  // null without sinks
 };
 
 void head_backward(const Reference& reference, const ReferenceInputs& in, const ReferenceForward& forward,
@@ -169,11 +216,22 @@ void head_backward(const Reference& reference, const ReferenceInputs& in, const 
     p.resize(idx(tile.size * tile.keys));
     ds.resize(p.size());
     multiply(q, false, k, true, problem.scale(), false, p.data());
+    reference.cap(p);
+    std::vector<double> slopes(problem.softcap == 0 ? 0 : p.size());
+    for (std::size_t i = 0; i < slopes.size(); ++i)
+      slopes[i] = 1 - p[i] / problem.softcap * (p[i] / problem.softcap);
     reference.weigh_by(forward.lse.data() + first, tile, p);
     multiply(d, false, v, true, 1, false, ds.data());
+    const std::vector<double> kept = reference.kept(tile);
+    Reference::multiply_by(kept, ds);
     for (std::int64_t i = 0; i < tile.size; ++i) {
       const double delta = dot(d.data + i * d.columns, out.data + i * d.columns, d.columns);
       double *ds_i = ds.data() + i * tile.keys, *p_i = p.data() + i * tile.keys;
+      if (grads.row_sink != nullptr) {
+        const double sink = std::exp(in.sinks[idx(head % problem.q_heads)] - forward.lse[idx(first + i)]);
+        grads.row_sink[tile.begin + i] = sink;
+        grads.row_dsink[tile.begin + i] = -sink * delta;
+      }
       for (std::int64_t j = 0; j < tile.keys; ++j) {
         const std::int64_t key = tile.key_begin + j;
         ds_i[j] = p_i[j] * (ds_i[j] - delta);
@@ -185,6 +243,7 @@ void head_backward(const Reference& reference, const ReferenceInputs& in, const 
       grads.row_ds[tile.begin + i] = host_blas().dasum(static_cast<blasint>(tile.keys), ds_i, 1);
       grads.row_ds2[tile.begin + i] = dot(ds_i, ds_i, tile.keys);
     }
+    Reference::multiply_by(slopes, ds), Reference::multiply_by(kept, p);
     const Matrix p_tile{p.data(), tile.size, tile.keys}, ds_tile{ds.data(), tile.size, tile.keys};
     multiply(ds_tile, false, k, false, problem.scale(), false, grads.dq + tile.begin * problem.head_dim);
     multiply(ds_tile, true, q, false, problem.scale(), true, grads.dk + tile.key_begin * problem.head_dim);
@@ -221,7 +280,9 @@ ReferenceForward reference_forward(const ReferenceInputs& inputs) {
       const std::int64_t first = head * problem.q_len + tile.begin;
       multiply(reference.q(head, tile), false, reference.k(head, tile), true, problem.scale(), false,
                scores.data());
+      reference.cap(scores);
       reference.weigh(tile, scores, result.lse.data() + first, result.row_p2.data() + first);
+      Reference::multiply_by(reference.kept(tile), scores);
       multiply({scores.data(), tile.size, tile.keys}, false, reference.v(head, tile), false, 1, false,
                result.out.data() + first * problem.v_head_dim);
     });
@@ -239,6 +300,8 @@ ReferenceBackward reference_backward(const ReferenceInputs& inputs, const Refere
   result.dq.resize(idx(heads * q_len * problem.head_dim));
   result.row_ds.resize(idx(heads * q_len));
   result.row_ds2.resize(result.row_ds.size());
+  if (problem.sinks)
+    result.row_dsink.resize(result.row_ds.size()), result.row_sink.resize(result.row_ds.size());
   std::vector<double> dk(idx(heads * dk_size)), dv(idx(heads * dv_size));
   std::vector<double> key_p(idx(heads * kv_len)), key_p2(key_p.size()), key_ds(key_p.size()),
       key_ds2(key_p.size());
@@ -248,7 +311,9 @@ ReferenceBackward reference_backward(const ReferenceInputs& inputs, const Refere
         {result.dq.data() + head * q_len * problem.head_dim, dk.data() + head * dk_size,
          dv.data() + head * dv_size, result.row_ds.data() + head * q_len,
          result.row_ds2.data() + head * q_len, key_p.data() + head * kv_len, key_p2.data() + head * kv_len,
-         key_ds.data() + head * kv_len, key_ds2.data() + head * kv_len});
+         key_ds.data() + head * kv_len, key_ds2.data() + head * kv_len,
+         problem.sinks ? result.row_dsink.data() + head * q_len : nullptr,
+         problem.sinks ? result.row_sink.data() + head * q_len : nullptr});
   });
   result.dk = over_groups(problem, dk_size, std::move(dk));
   result.dv = over_groups(problem, dv_size, std::move(dv));

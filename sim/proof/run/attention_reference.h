@@ -3,7 +3,7 @@
 // the heads are shared among the cores.
 //
 // The matrix of scores exists only for a tile of rows at a time, and only from the first to the last key that
-// one of these rows may see.
+// one of these rows may see. Dropout's generator stands here a second time, from the paper's words.
 #pragma once
 
 #include <vector>
@@ -18,6 +18,8 @@ namespace cp::sim {
 struct ReferenceInputs {
   const AttentionProblem& problem;
   const std::vector<double>&q, &k, &v;
+  const std::vector<double>& sinks;  // [q_heads]; empty if the problem has none
+  std::uint64_t seed = 0;            // of dropout
 };
 
 // The result of the forward pass. p are the weights, ds the gradients of the scores (before the scale: ds = p
@@ -26,7 +28,7 @@ struct ReferenceInputs {
 struct ReferenceForward {
   std::vector<double> out;
   std::vector<double> lse;     // [batch, q_heads, q_len]
-  std::vector<double> row_p2;  // sum over j of p^2, [batch, q_heads, q_len]
+  std::vector<double> row_p2;  // sum over j of p^2, [batch, q_heads, q_len]; p before dropout
 };
 // Throws InvalidInput if OpenBLAS is not found (host_blas.h), as reference_backward() does.
 ReferenceForward reference_forward(const ReferenceInputs& inputs);
@@ -37,6 +39,9 @@ struct ReferenceBackward {
   std::vector<double> row_ds, row_ds2;  // sums over j of |ds| and ds^2, [batch, q_heads, q_len]
   std::vector<double> key_p, key_p2;    // sums over i of p and p^2, [batch, kv_heads, kv_len]
   std::vector<double> key_ds, key_ds2;  // sums over i of |ds| and ds^2
+  // What each row adds to its head's dsinks, [batch, q_heads, q_len], and the weight of the sink in it; empty
+  // without sinks.
+  std::vector<double> row_dsink, row_sink;
 };
 ReferenceBackward reference_backward(const ReferenceInputs& inputs, const ReferenceForward& forward,
                                      const std::vector<double>& dout);

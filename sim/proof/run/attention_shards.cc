@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "shared/base/error.h"
@@ -45,6 +46,10 @@ Global global_of(const AttentionTestData& data, Tensor tensor) {
       return {&data.dk(), p.kv_heads, p.kv_len, p.head_dim};
     case Tensor::dv:
       return {&data.dv(), p.kv_heads, p.kv_len, p.v_head_dim};
+    case Tensor::sinks:
+      return {&data.sinks(), p.q_heads, 1, 1};
+    case Tensor::dsinks:
+    case Tensor::seed:
     case Tensor::delta:
       break;
   }
@@ -89,6 +94,7 @@ bool only_moved(const Buffer& buffer) {
 }
 
 bool computed(const Buffer& buffer) { return buffer.kind == BufferKind::output && !only_moved(buffer); }
+bool is_of_rows(const BufferRole& role) { return role.tensor != Tensor::dsinks; }
 
 template <class T>
 TensorError error_of(const AttentionTestData& data, const BufferRole& role, const T* values_here,
@@ -151,6 +157,11 @@ Bindings AttentionShards::bind(AttentionPass pass, const Plan& plan, RankBuffers
 }
 
 void AttentionShards::fill(const BufferRole& role, DType dtype, std::byte* bytes) const {
+  if (role.tensor == Tensor::seed) {
+    const std::uint64_t seed = data_.seed();
+    std::memcpy(bytes, &seed, sizeof seed);
+    return;
+  }
   const Global global = global_of(data_, role.tensor);
   with_floating_type(dtype, [&]<class T>(std::type_identity<T>) {
     T* const data = reinterpret_cast<T*>(bytes);
@@ -170,6 +181,11 @@ std::map<Tensor, TensorError> AttentionShards::compare(AttentionPass pass, const
   for (const Buffer& buffer : plan.buffers) {
     if (!computed(buffer)) continue;
     const BufferRole role = role_of(pass, plan, buffer);
+    if (role.tensor == Tensor::dsinks) {
+      const auto* dsinks = reinterpret_cast<const float*>(buffers.at(buffer.name).data());
+      errors.emplace(role.tensor, compare_dsinks(plan, dsinks, tolerances));
+      continue;
+    }
     with_floating_type(buffer.dtype, [&]<class T>(std::type_identity<T>) {
       const TensorError error =
           error_of(data_, role, reinterpret_cast<const T*>(buffers.at(buffer.name).data()),
@@ -179,6 +195,43 @@ std::map<Tensor, TensorError> AttentionShards::compare(AttentionPass pass, const
     });
   }
   return errors;
+}
+
+// A rank has what its own rows and heads add, and zeros for other heads.
+TensorError AttentionShards::compare_dsinks(const Plan& plan, const float* dsinks,
+                                            const AttentionTolerances& tolerances) const {
+  const AttentionProblem& p = data_.problem();
+  const TensorPart part = sharding_.compute_q(index_of(plan.self));
+  std::vector<double> expected(static_cast<std::size_t>(p.q_heads)), allowed(expected.size()),
+      squares(expected.size());
+  constexpr double kUnit = 0x1p-24;
+  const std::int64_t rows = part.num_rows();
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t row = to_global(part.rows, i);
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      for (std::int64_t h = part.head_begin; h < part.head_end; ++h) {
+        const auto number = static_cast<std::size_t>((b * p.q_heads + h) * p.q_len + row);
+        const double term = data_.backward().row_dsink[number];
+        const auto head = static_cast<std::size_t>(h);
+        expected[head] += term, squares[head] += tolerances.row_dsink2[number];
+        allowed[head] += tolerances.row_dsink[number] + kUnit * std::abs(term);
+      }
+    }
+  }
+  TensorError error{std::string(name(Tensor::dsinks)), 0, 0, ""};
+  for (std::size_t h = 0; h < expected.size(); ++h) {
+    const auto found = static_cast<double>(dsinks[h]);
+    const double tolerance = allowed[h] + std::sqrt(squares[h]), difference = std::abs(found - expected[h]);
+    if (!(difference <= tolerance) && error.finding.empty()) {
+      error.finding =
+          str("rank ", plan.self, ", head ", h, ": ", found, " where one device's rows of the rank add ",
+              expected[h], ", more than ", tolerance, " away");
+    }
+    error.tolerance = std::max(error.tolerance, tolerance);
+    error.max_error = std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                                             : std::max(error.max_error, difference);
+  }
+  return error;
 }
 
 std::map<std::string, Digest> AttentionShards::digests(const Plan& plan, const RankBuffers& buffers) {
@@ -209,6 +262,7 @@ void AttentionShards::gather(AttentionPass pass, const Plan& plan, const RankBuf
   for (const Buffer& buffer : plan.buffers) {
     if (!computed(buffer) || buffer.name.starts_with("saved_")) continue;
     const BufferRole role = role_of(pass, plan, buffer);
+    if (!is_of_rows(role)) continue;
     const Global global = global_of(data_, role.tensor);
     double* const result = result_of(results, role.tensor).data();
     with_floating_type(buffer.dtype, [&]<class T>(std::type_identity<T>) {

@@ -19,7 +19,7 @@ struct AttentionTolerances;
 
 // How far a tensor is from one device's.
 struct TensorError {
-  std::string tensor;  // "out", "lse", "dq", "dk", "dv"
+  std::string tensor;  // "out", "lse", "dq", "dk", "dv", "dsinks"
   double max_error = 0;
   double tolerance = 0;  // the largest one: each element has its own (attention_tolerance.h)
   std::string finding;   // where, on which rank, found and expected; empty if within the tolerance
@@ -64,6 +64,8 @@ class AttentionShards {
 
  private:
   BufferRole role_of(AttentionPass pass, const Plan& plan, const Buffer& buffer) const;
+  TensorError compare_dsinks(const Plan& plan, const float* dsinks,
+                             const AttentionTolerances& tolerances) const;
   void fill(const BufferRole& role, DType dtype, std::byte* bytes) const;
 
   const AttentionTestData& data_;

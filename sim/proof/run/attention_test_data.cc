@@ -62,7 +62,8 @@ AttentionValues random_inputs(const AttentionProblem& problem, std::uint64_t see
   return {random_values(queries * problem.head_dim, mix(seed) + 1),
           random_values(keys * problem.head_dim, mix(seed) + 2),
           random_values(keys * problem.v_head_dim, mix(seed) + 3),
-          random_values(queries * problem.v_head_dim, mix(seed) + 4)};
+          random_values(queries * problem.v_head_dim, mix(seed) + 4),
+          problem.sinks ? random_values(problem.q_heads, mix(seed) + 5) : std::vector<double>()};
 }
 
 std::vector<double> checked(const char* name, std::vector<double> values, std::int64_t numel, DType dtype) {
@@ -79,7 +80,7 @@ std::vector<double> checked(const char* name, std::vector<double> values, std::i
 struct AttentionTestData::Impl {
   AttentionProblem problem;
   std::uint64_t seed = 0;
-  std::vector<double> q, k, v, dout;
+  std::vector<double> q, k, v, dout, sinks;
   ReferenceForward forward;
   ReferenceBackward backward;
   std::once_flag has_forward, has_backward;
@@ -92,21 +93,24 @@ struct AttentionTestData::Impl {
     k = checked("k", std::move(values.k), keys * problem.head_dim, problem.dtype);
     v = checked("v", std::move(values.v), keys * problem.v_head_dim, problem.dtype);
     dout = checked("dout", std::move(values.dout), queries * problem.v_head_dim, problem.dtype);
+    sinks = checked("sinks", std::move(values.sinks), problem.sinks ? problem.q_heads : 0, DType::f32);
   }
+  ReferenceInputs inputs() const { return {problem, q, k, v, sinks, seed}; }
   const ReferenceForward& results() {
-    std::call_once(has_forward, [&] { forward = reference_forward({problem, q, k, v}); });
+    std::call_once(has_forward, [&] { forward = reference_forward(inputs()); });
     return forward;
   }
   const ReferenceBackward& gradients() {
-    std::call_once(has_backward, [&] { backward = reference_backward({problem, q, k, v}, results(), dout); });
+    std::call_once(has_backward, [&] { backward = reference_backward(inputs(), results(), dout); });
     return backward;
   }
 };
 
 AttentionTestData::AttentionTestData(const AttentionProblem& problem, std::uint64_t seed)
     : impl_(std::make_unique<Impl>(problem, seed, random_inputs(problem, seed))) {}
-AttentionTestData::AttentionTestData(const AttentionProblem& problem, AttentionValues values)
-    : impl_(std::make_unique<Impl>(problem, 0, std::move(values))) {}
+AttentionTestData::AttentionTestData(const AttentionProblem& problem, AttentionValues values,
+                                     std::uint64_t seed)
+    : impl_(std::make_unique<Impl>(problem, seed, std::move(values))) {}
 AttentionTestData::~AttentionTestData() = default;
 AttentionTestData::AttentionTestData(AttentionTestData&&) noexcept = default;
 
@@ -115,6 +119,7 @@ std::uint64_t AttentionTestData::seed() const { return impl_->seed; }
 const std::vector<double>& AttentionTestData::q() const { return impl_->q; }
 const std::vector<double>& AttentionTestData::k() const { return impl_->k; }
 const std::vector<double>& AttentionTestData::v() const { return impl_->v; }
+const std::vector<double>& AttentionTestData::sinks() const { return impl_->sinks; }
 const std::vector<double>& AttentionTestData::dout() const { return impl_->dout; }
 const std::vector<double>& AttentionTestData::out() const { return impl_->results().out; }
 const std::vector<double>& AttentionTestData::lse() const { return impl_->results().lse; }

@@ -17,6 +17,7 @@ struct ReferenceBackward;
 // have random signs, since the tolerances count on that (attention_tolerance.h).
 struct AttentionValues {
   std::vector<double> q, k, v, dout;
+  std::vector<double> sinks = {};  // [q_heads]; only if the problem has them
 };
 
 // The inputs, rounded to the problem's dtype, and what one device makes of them. An object is made once and
@@ -26,18 +27,22 @@ struct AttentionValues {
 class AttentionTestData {
  public:
   AttentionTestData(const AttentionProblem& problem, std::uint64_t seed);
-  AttentionTestData(const AttentionProblem& problem, AttentionValues values);  // seed() is 0
+  AttentionTestData(const AttentionProblem& problem, AttentionValues values, std::uint64_t seed = 0);
   ~AttentionTestData();
   AttentionTestData(AttentionTestData&&) noexcept;
 
   const AttentionProblem& problem() const;
-  std::uint64_t seed() const;
+  std::uint64_t seed() const;  // also of dropout
+
+  // All inputs, to make other data of.
+  AttentionValues inputs() const { return {q(), k(), v(), dout(), sinks()}; }
 
   // Global tensors, row-major [batch, heads, seq, dim] (lse: [batch, heads, seq]).
   const std::vector<double>& q() const;
   const std::vector<double>& k() const;
   const std::vector<double>& v() const;
   const std::vector<double>& dout() const;
+  const std::vector<double>& sinks() const;
   const std::vector<double>& out() const;
   const std::vector<double>& lse() const;
   const std::vector<double>& dq() const;

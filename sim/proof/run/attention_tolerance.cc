@@ -74,10 +74,12 @@ class Bounds {
         scale_(std::abs(p_.scale())),
         scale_error_(scale_ == 0 ? 0
                                  : std::abs(static_cast<double>(static_cast<float>(scale_)) / scale_ - 1)),
-        most_v_(largest(data.v())),
+        kept_(1 / (1 - p_.dropout.probability)),
+        sink_(largest(data.sinks())),
+        most_v_(kept_ * largest(data.v())),
         q_norms_(norms(data.q(), p_.head_dim)),
         k_norm_(largest(norms(data.k(), p_.head_dim))),
-        v_norm_(largest(norms(data.v(), p_.v_head_dim))) {}
+        v_norm_(kept_ * largest(norms(data.v(), p_.v_head_dim))) {}
 
   void forward(AttentionTolerances& t) const {
     t.out = empty(q_norms_.size(), v_), t.lse = empty(q_norms_.size(), 0);
@@ -100,6 +102,7 @@ class Bounds {
     const double most_k = scale_ * largest(data_.k());
     KeyErrors most;
     t.dq = empty(q_norms_.size(), v_);
+    t.row_dsink.resize(sums.row_sink.size()), t.row_dsink2.resize(sums.row_sink.size());
     for (std::size_t row = 0; row < q_norms_.size(); ++row) {
       RowErrors e = row_errors(row);
       if (e.n == 0) continue;
@@ -115,6 +118,11 @@ class Bounds {
       t.dq.rows[row] = most_k * (kGrowth * std::sqrt(e.w2 * ds2 + e.dp2 * p2 + once * square(ds) + e.delta2) +
                                  5 * e.c * ds + 2 * dout[row] * v_norm_ * e.n * kFlushed) +
                        least_steps(e.n);
+      if (p_.sinks) {
+        const double c = sums.row_dsink[row], p = sums.row_sink[row];
+        t.row_dsink2[row] = square(kGrowth) * (square(c) * e.lse2 + square(p) * e.delta2);
+        t.row_dsink[row] = std::abs(c) * (e.c + 4 * kUnit);
+      }
       most.w2 = std::max(most.w2, e.w2 + e.lse2);
       most.row2 = std::max(most.row2, e.dp2 + e.delta2);
       most.c = std::max(most.c, e.c);
@@ -151,28 +159,31 @@ class Bounds {
     RowErrors e;
     e.n = static_cast<double>(allowed.end - allowed.begin);
     if (e.n == 0) return e;
-    const double u2 = square(kUnit), s = scale_ * q_norms_[row] * k_norm_, lse = s + std::log(e.n);
-    const double merges = fused_forward_ ? std::max(e.n, ranks_) : ranks_;
+    const double u2 = square(kUnit), s = std::max(scale_ * q_norms_[row] * k_norm_, sink_),
+                 lse = s + std::log(e.n + 1);
+    const double sinks = p_.sinks ? 1 : 0, merges = (fused_forward_ ? std::max(e.n, ranks_) : ranks_) + sinks;
     const double values = chains_ ? chain(e.n, kForwardChain) : e.n + e.n / 128,
                  weights = chains_ ? chain(e.n, kWeightChain) : values;
     const double r2 = chains_ && s >= 4
                           ? std::min(s / 4, 2 + std::log(e.n) / 8) * u2 * (25 + square(8 + std::log(e.n)))
                           : 0;
     e.h2 = fused_forward_ ? square(v_) : 0;
-    e.e2 = (d_ + 5) * u2 * square(s) + 16 * u2;
-    e.a2 = (weights + values + 8) * u2 + 2 * r2 + ranks_ * 2 * square(m_) +
+    const double capped = p_.softcap == 0 ? 0 : square(8) * u2 * square(s);
+    e.e2 = (d_ + 5) * u2 * square(s) + 16 * u2 + capped;
+    e.a2 = (weights + values + 8) * u2 + 2 * r2 + (ranks_ + sinks) * 2 * square(m_) +
            merges * ((chains_ ? 1 : 36) * u2 + 4 * u2 * square(lse)) +
            (fused_forward_ ? merges * 2 * u2 + square(v_) : 0);
     e.lse2 = e.e2 * data_.forward().row_p2[row] + (weights + 8) * u2 + r2 + u2 * square(lse) +
              merges * (u2 * square(lse) + (chains_ ? 0 : 36) * u2);
-    e.w2 = (d_ + 6) * u2 * square(s) + u2 * square(s + lse) + 16 * u2 + f2();
+    e.w2 = (d_ + 6) * u2 * square(s) + u2 * square(s + lse) + 16 * u2 + f2() + capped;
+    if (p_.softcap != 0) e.w2 += square(32) * u2 + e.e2;
     e.c = scale_error_ * s;
     return e;
   }
 
   void bound_keys(const KeyErrors& most, double dout_norm, AttentionTolerances& t) const {
     const ReferenceBackward& sums = data_.backward();
-    const double most_q = scale_ * largest(data_.q()), most_dout = largest(data_.dout());
+    const double most_q = scale_ * largest(data_.q()), most_dout = kept_ * largest(data_.dout());
     const std::vector<std::vector<double>> seen = queries_of_keys();
     const auto kv_len = static_cast<std::size_t>(p_.kv_len), kv_heads = static_cast<std::size_t>(p_.kv_heads);
     t.dk = empty(sums.key_p.size(), v_), t.dv = empty(sums.key_p.size(), v_);
@@ -213,7 +224,10 @@ class Bounds {
   const double v_;
   const bool fused_forward_, fused_backward_;
   const bool chains_;  // whether the target's kernels have sums of two levels
-  const double ranks_, g_, m_, d_, dv_, scale_, scale_error_, most_v_;
+  const double ranks_, g_, m_, d_, dv_, scale_, scale_error_;
+  const double kept_;  // what dropout multiplies kept weights by
+  const double sink_;  // the largest size of a sink
+  const double most_v_;
   const std::vector<double> q_norms_;
   const double k_norm_, v_norm_;
 };

@@ -52,6 +52,14 @@
 //   - a rank has more parts, each of one key at least: n merges instead of R, but for m
 //   - a library may round p, and ds, to the dtype before it multiplies: out has |v|^2 f^2 sum p^2 more, w^2
 //     has f^2 more, and delta, by dout v = ds / p + delta, 2 f^2 (sum ds^2 + (|dout||out|)^2 sum p^2)
+// With a softcap e^2 and w^2 have (8 u s)^2 more: tanh and its factors round, and change a score less than it
+// was off; and the derivative, within 32 u of 1 - t^2 <= 1 and off by the score's own error as a weight is,
+// adds (32 u)^2 + e^2 to w^2. With dropout a kept weight is 1 / (1 - probability) times itself: so are v and
+// dout, by which weights are bounded. A sink is one more key with the score |sink|, whose value is 0, and one
+// more merge: s and n know it.
+//   dsinks   the sum over a head's rows of (c lse)^2 + (p delta)^2, where c is what the row adds to it and p
+//            the sink's weight in the row; and without the root |c| (scale's error + 4u), and a rounding of
+//            the sum of the |c|
 // What is no rounding is added as it is: the error c = s |float(scale)/scale - 1| of all scores alike,
 // weights below e^-86.9 that kernels take as 0, and the last rounding to the dtype, v |x|. The bound is of
 // first order: products of errors are left out.
@@ -86,6 +94,9 @@ struct TensorTolerance {
 
 struct AttentionTolerances {
   TensorTolerance out, lse, dq, dk, dv;  // gradients: empty if not asked for
+  // Of what each row adds to dsinks, [batch, heads, seq]; empty without sinks. The squares of independent
+  // errors add up over rows, and the others as they are.
+  std::vector<double> row_dsink2, row_dsink;
 };
 
 // The tolerances of the request's results on the target.
