@@ -32,10 +32,12 @@ enum class Activation : std::uint8_t {
   saved_k,
   saved_v,
   saved_out,  // saved_...: what attention plans keep for their backward pass
+  attended,   // what attention gives, before the norm behind it: [tokens_tp, hidden]
   mid,        // x between attention and MLP: [tokens_tp, hidden]
   norm2,
-  router,  // logits over the experts: [tokens, experts]
-  route,   // the experts of each token: [tokens, top_k], i32
+  mlp_out,  // what the MLP gives, before the norm behind it: [tokens_tp, hidden]
+  router,   // logits over the experts: [tokens, experts]
+  route,    // the experts of each token: [tokens, top_k], i32
   expert_in,
   // expert_in and expert_weight: the rows that the rank's experts got, and the factor of each row's output
   expert_weight,
@@ -46,7 +48,7 @@ enum class Activation : std::uint8_t {
   shared_gate_up,  // of the shared MLP beside experts
   shared_activated,
 };
-inline constexpr std::size_t kActivations = 27;
+inline constexpr std::size_t kActivations = 29;
 
 class Activations {
  public:

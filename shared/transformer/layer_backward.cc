@@ -43,13 +43,27 @@ void LayerBackward::norm_backward(const View& d_norm, const View& x, const Weigh
       "norm backward");
 }
 
+View LayerBackward::before_norm_behind(A what, const LayerPlace& place, const Weight& weight,
+                                       const Window& weights, const GradientPlace& gradients,
+                                       const View& dx) {
+  if (!context_.model.norms_behind) return dx;
+  const View output = activations_.rows(what, place, context_.tokens_tp, context_.hidden),
+             d_output = writer_.working_rows("d before norm", context_.tokens_tp, context_.hidden);
+  writer_.kernel_with_gradients(
+      {RowOperation::rms_norm_backward, {output, weight.flat(weights), dx}, {d_output}, {}}, {weight},
+      gradients, "norm behind backward");
+  return d_output;
+}
+
 // ---- MLP ----
 
 void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
                         const View& dx) {
   const Weight& norm = layer(place).norm2;
   const View mid = activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden);
-  const View d_out = writer_.gather_rows(dx, "d gathered", "gather d mlp");
+  const View d_own = before_norm_behind(A::mlp_out, place, layer(place).norm2_behind, weights.layer,
+                                        gradients.layer, dx),
+             d_out = writer_.gather_rows(d_own, "d gathered", "gather d mlp");
   const View rows = norm_rows(A::norm2, place, mid, norm, weights.layer);
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
   const View d_rows = writer_.partial_rows(d_norm, "d partial");
@@ -102,7 +116,8 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width, v_width = context_.sizes.v_width,
                      out_width = context_.sizes.out_width;
-  const View d_projected = writer_.gather_rows(dx, "d gathered", "gather d attention");
+  const View d_own = before_norm_behind(A::attended, place, layer.norm1_behind, weights, gradients, dx),
+             d_projected = writer_.gather_rows(d_own, "d gathered", "gather d attention");
   const View out = activations_.rows(A::out, place, tokens, out_width),
              d_out = writer_.working_rows("d out", tokens, out_width);
   writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");

@@ -51,6 +51,10 @@ class LayerBackward {
   // Takes the gradients of q, k and v back through the rotation and the norms of q and k. Returns the
   // gradient of the projections' output, [tokens, q and k and v].
   View unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients);
+  // The gradient of what attention or the MLP gave, from that of the layer's rows behind the norm; dx itself
+  // where there is no norm behind.
+  View before_norm_behind(A what, const LayerPlace& place, const Weight& weight, const Window& weights,
+                          const GradientPlace& gradients, const View& dx);
   // The output of a norm, kept or computed again: of the rank's rows, and gathered.
   View own_norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
                      const Window& weights);

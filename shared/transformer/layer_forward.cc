@@ -28,9 +28,15 @@ void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, co
   mlp(place, weights, mid, x_next);
 }
 
-void LayerForward::close_region(const View& partial, const View& x, const View& next,
-                                const std::string& label) {
-  writer_.scatter_rows(partial, next, label);
+View LayerForward::region_output(const LayerPlace& place, A before_norm, const View& next) {
+  if (!context_.model.norms_behind) return next;
+  return activations_.rows(before_norm, place, context_.tokens_tp, context_.hidden);
+}
+
+void LayerForward::close_region(const Region& region, const View& partial, const View& x, const View& next) {
+  writer_.scatter_rows(partial, region.output, region.label);
+  if (context_.model.norms_behind)
+    writer_.kernel({RowOperation::rms_norm, {region.output, region.norm_behind}, {next}, {}}, "norm behind");
   writer_.accumulate(x, next, "residual");
 }
 
@@ -48,10 +54,12 @@ void LayerForward::attention(const LayerPlace& place, const Window& weights, con
     context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
   }
   attend(place);
+  const Region region{region_output(place, A::attended, mid), layer(place).norm1_behind.flat(weights),
+                      "scatter attention"};
   const View out = activations_.rows(A::out, place, tokens, context_.sizes.out_width),
-             partial = writer_.partial_rows(mid, "partial");
+             partial = writer_.partial_rows(region.output, "partial");
   writer_.matmul(out, layer(place).out.transposed(weights), partial, "out projection");
-  close_region(partial, x, mid, "scatter attention");
+  close_region(region, partial, x, mid);
 }
 
 View LayerForward::k_rows(const LayerPlace& place) {
@@ -170,10 +178,12 @@ void LayerForward::mlp(const LayerPlace& place, const LayerPieces& weights, cons
   writer_.kernel({RowOperation::rms_norm, {x, layer(place).norm2.flat(weights.layer)}, {norm}, {}},
                  "mlp norm");
   const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
-  const View partial = writer_.partial_rows(next, "partial");
+  const Region region{region_output(place, A::mlp_out, next), layer(place).norm2_behind.flat(weights.layer),
+                      "scatter mlp"};
+  const View partial = writer_.partial_rows(region.output, "partial");
   if (place.mlp == Mlp::experts) experts_.forward(place, weights.layer, weights.experts, rows, partial);
   if (context_.sizes.columns[place.mlp] > 0) dense_mlp(place, weights.layer, rows, partial);
-  close_region(partial, x, next, "scatter mlp");
+  close_region(region, partial, x, next);
 }
 
 void LayerForward::dense_mlp(const LayerPlace& place, const Window& weights, const View& rows,

@@ -67,8 +67,15 @@ class LayerForward {
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
   // The MLP that computes all rows: the dense one, or the shared one, which adds to what experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const View& rows, const View& partial);
-  // next = x + the sum of `partial` over the tp ranks.
-  void close_region(const View& partial, const View& x, const View& next, const std::string& label);
+  // What attention or the MLP ends with: the place of its output, which is that of the next rows unless there
+  // is a norm behind it.
+  struct Region {
+    View output, norm_behind;
+    std::string label;
+  };
+  View region_output(const LayerPlace& place, A before_norm, const View& next);
+  // next = x + the sum of `partial` over the tp ranks, or x + its norm.
+  void close_region(const Region& region, const View& partial, const View& x, const View& next);
 
   const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.mlp]; }
   View k_rows(const LayerPlace&place), v_rows(const LayerPlace&place);

@@ -205,6 +205,7 @@ class MemoryModel {
       const std::int64_t rows = sizes_.tokens_tp * (model_.latent->q_rank + model_.latent->kv_row()) * width_;
       kept.cheap += rows, kept.rest += rows;  // with their norms, and without
     }
+    if (model_.norms_behind) kept.rest += 2 * shared * width_;  // before the norms behind
     if (model_.qk_norm)
       kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
     return kept;

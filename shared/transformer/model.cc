@@ -171,7 +171,7 @@ ParameterCounts parameter_counts(const Transformer& model) {
   ParameterCounts counts;
   const std::int64_t qkv = model.q_width() + 2 * model.kv_width();
   counts.embedding = model.vocab * model.hidden;
-  counts.norms = 2 * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+  counts.norms = (model.norms_behind ? 4 : 2) * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
   if (model.latent) {
     const Latent& latent = *model.latent;
     const std::int64_t q_down = model.hidden * latent.q_rank,
@@ -210,6 +210,7 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
       .add(model.vocab)
       .add(model.max_seq_len);
   hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
+  if (model.norms_behind) hasher.add(std::string_view("norms behind"));
   hasher.add(static_cast<std::int64_t>(model.kinds.size())).add_all(model.order);
   for (const auto& [window, chunk, dense] : model.kinds) {
     hasher.add(window.has_value()).add(window.value_or(0)).add(chunk.has_value()).add(chunk.value_or(0));

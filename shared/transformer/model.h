@@ -5,7 +5,8 @@
 // order. For example, every second layer of gpt-oss has a window of 128 tokens, and the first three layers of
 // DeepSeek-V3 have no experts. All else is alike in all layers.
 //
-// Each layer computes x += attention(norm(x)) and then x += mlp(norm(x)). The MLP is gated: down(act(gate(x))
+// Each layer computes x += attention(norm(x)) and then x += mlp(norm(x)); with norms behind, x +=
+// norm(attention(norm(x))) and x += norm(mlp(norm(x))). The MLP is gated: down(act(gate(x))
 // * up(x)). A mixture of experts has `experts` instead, of which each token uses top_k, and beside them it
 // may have a shared MLP, which all tokens use. Behind the last layer come a final norm and the head; the head
 // may share its weights with the embedding.
@@ -82,6 +83,7 @@ struct Transformer {
   bool tied_embeddings = false;  // the head uses the embedding's table
   bool qkv_bias = false;
   bool qk_norm = false;          // q and k are normalized over head_dim (as in Qwen3)
+  bool norms_behind = false;     // what attention and the MLP give is normalized, too (as in Gemma 2 and 3)
   std::optional<Latent> latent;  // of all layers; it needs kv_heads = q_heads, and neither of the two above
   std::optional<Experts> experts;
   std::vector<LayerKind> kinds = std::vector<LayerKind>(1);  // at least one; no two are equal

@@ -37,6 +37,7 @@ struct LayerWeights {
 
   // A vector is one row; one that the model lacks is empty.
   Weight norm1;
+  Weight norm1_behind, norm2_behind;  // of the outputs of attention and of the MLP
   // Of latent attention: what makes the latent rows, and their norms. kv_down: the latent row, then the part
   // of the key that is rotated.
   Weight q_down, q_latent_norm, kv_down, kv_latent_norm;

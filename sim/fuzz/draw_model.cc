@@ -33,6 +33,7 @@ class ModelDraw {
     step_.set_tied_embeddings(swarm_.take(numbers_, "tied"));
     step_.set_qkv_bias(swarm_.take(numbers_, "bias"));
     step_.set_qk_norm(swarm_.take(numbers_, "qk_norm"));
+    step_.set_norms_behind(swarm_.take(numbers_, "norms_behind"));
     if (swarm_.take(numbers_, "latent")) choose_latent();
     if (swarm_.take(numbers_, "window")) step_.set_window(numbers_.in(1, 64));
     if (swarm_.take(numbers_, "kinds")) choose_kinds();

@@ -258,10 +258,11 @@ class Simpler {
     const Mesh mesh = Mesh::parse(job.mesh());
     // Some fields have a meaning only beside others, so they are left out together, too: a step that makes no
     // case would end the search there.
-    without(kJob, {"target",    "backward",    "documents",     "window",     "query_offset", "kv_len",
-                   "batch",     "format",      "softmax_scale", "v_head_dim", "gradients",    "lse",
-                   "dkv_dtype", "merge_dtype", "send_empty",    "rotation",   "axis_order",   "dtype",
-                   "slots",     "pieces",      "merges"});
+    without(kJob, {"target",      "backward",      "documents",     "window",       "chunk",  "softcap",
+                   "sinks",       "dropout",       "dropout_layer", "query_offset", "kv_len", "batch",
+                   "format",      "softmax_scale", "v_head_dim",    "gradients",    "lse",    "dkv_dtype",
+                   "merge_dtype", "send_empty",    "rotation",      "axis_order",   "dtype",  "slots",
+                   "pieces",      "merges"});
     with([](proto::FuzzCase& next) {
       next.mutable_attention()->clear_backward();
       next.mutable_attention()->clear_gradients();
@@ -368,8 +369,8 @@ class Simpler {
         next.mutable_model()->set_layout(join(fewer, ","));
       });
     }
-    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "window", "kinds", "shared_expert", "optimizer",
-                   "gradient_dtype", "kv_dtype", "dtype"});
+    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "window", "kinds",
+                   "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "dtype"});
     with([](proto::FuzzCase& next) {
       next.mutable_model()->clear_experts(), next.mutable_model()->clear_top_k(),
           next.mutable_model()->clear_expert_intermediate(), next.mutable_model()->clear_shared_expert();

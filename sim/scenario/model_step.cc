@@ -27,6 +27,7 @@ Transformer model_of(const proto::ModelStep& step) {
   model.intermediate = step.intermediate(), model.vocab = step.vocab();
   model.tied_embeddings = step.tied_embeddings(), model.qkv_bias = step.qkv_bias(),
   model.qk_norm = step.qk_norm();
+  model.norms_behind = step.norms_behind();
   if (step.latent_kv_rank() > 0) {
     model.latent =
         Latent{step.latent_q_rank(), step.latent_kv_rank(), step.latent_rope_dim(), step.latent_v_head_dim()};

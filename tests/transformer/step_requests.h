@@ -23,7 +23,8 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << to_string(workload.optimizer) << ", imbalance " << workload.expert_imbalance << "; hidden "
       << model.hidden << ", " << model.layers << " layers, " << model.q_heads << " heads (" << model.kv_heads
       << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
-      << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "");
+      << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "")
+      << (model.norms_behind ? ", norms behind" : "");
   if (model.latent) {
     out << ", latent rows of " << model.latent->q_rank << " and " << model.latent->kv_rank << " + "
         << model.latent->rope_dim << ", values of " << model.latent->v_head_dim;
@@ -89,6 +90,7 @@ inline Transformer any_model() {
   model.vocab = any_of(50, 64);
   model.tied_embeddings = any_of(true, false), model.qkv_bias = any_of(true, false);
   model.qk_norm = any_of(true, false);
+  model.norms_behind = any_of(true, false);
   if (any_of(0, 0, 0, 1) == 1) {
     model.kv_heads = model.q_heads, model.qkv_bias = model.qk_norm = false;
     const std::int64_t rope_dim = model.head_dim == 1 ? 1 : model.head_dim / 2;

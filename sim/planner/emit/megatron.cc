@@ -72,6 +72,7 @@ class MegatronFlags {
     flag("disable-bias-linear");
     if (model_.qkv_bias) flag("add-qkv-bias");
     if (model_.qk_norm) flag("qk-layernorm");
+    if (model_.norms_behind) note("the norms behind attention and MLP: there is no flag for them");
     if (!model_.tied_embeddings) flag("untie-embeddings-and-output-weights");
     windows();
     if (!model_.experts) return;

@@ -10,9 +10,6 @@
 namespace cp::sim {
 namespace {
 
-constexpr const char* kNormsBehind =
-    "the norms behind attention and MLP, which stand beside those before them";
-
 // The defaults are those of transformers' configuration classes.
 const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
@@ -46,7 +43,7 @@ const std::vector<Family>& families() {
       gemma3.full_layer_every = 6, gemma3.window = 4096;
       gemma3.head_dim = 256, gemma3.q_heads = 8, gemma3.kv_heads = 4;
       gemma3.vocab = 262'208, gemma3.max_seq_len = 131'072;
-      gemma3.left_out = kNormsBehind;
+      gemma3.norms_behind = true;
     }
     for (const char* model_type : {"llama4_text", "llama4"}) {
       Family& llama4 = add(model_type);
@@ -133,7 +130,7 @@ Family family_of(const std::string& model_type) {
   usual.tied_embeddings = model_type.starts_with("gemma");
   // Gemma 2 alternates.
   if (model_type.starts_with("gemma2")) usual.full_layer_every = 2;
-  if (model_type.starts_with("gemma2")) usual.left_out = kNormsBehind;
+  usual.norms_behind = model_type.starts_with("gemma2");
   return usual;
 }
 

@@ -17,6 +17,7 @@ struct Family {
   bool qkv_bias = false;
   bool bias_of_qkv_alone = false;  // attention_bias means no bias of the output projection
   bool qk_norm = false;
+  bool norms_behind = false;
   bool tied_embeddings = false;
   bool window_needs_flag = false;  // sliding_window counts only with use_sliding_window
   std::string left_out = {};       // what its layers have beside, and nothing counts or times

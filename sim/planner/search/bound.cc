@@ -276,7 +276,10 @@ StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const L
   const double between = width * real(sizes.tokens_tp * hidden);
   const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
                                                       : kernels_.memory_ns(3 * between),
-               norms_ns = 2 * kernels_.memory_ns(2 * between) + 2 * sum_ns + positions_ns(sizes);
+               norms = question_.model.norms_behind ? 4 : 2,
+               norms_ns = norms * kernels_.memory_ns(2 * between) + 2 * sum_ns + positions_ns(sizes);
+  // Those behind are launches more.
+  work.forward_launches += norms - 2, work.backward_launches += norms - 2;
   work.forward_rows_ns = work.backward_rows_ns = norms_ns;
   if (mlp == Mlp::experts) add_experts(work, layout, sizes);
   if (columns == 0) return work;

@@ -60,6 +60,7 @@ ordered_json model_json(const PlanQuestion& question) {
           {"tied_embeddings", m.tied_embeddings},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
+          {"norms_behind", m.norms_behind},
           {"latent", m.latent ? ordered_json{{"q_rank", m.latent->q_rank},
                                              {"kv_rank", m.latent->kv_rank},
                                              {"rope_dim", m.latent->rope_dim},

@@ -7,7 +7,8 @@
 //   summary        the answer in one sentence, as headline() gives it
 //   question
 //     model        name, source, hidden, layers, q_heads, kv_heads, head_dim, intermediate, vocab,
-//                  max_seq_len (0: unknown), tied_embeddings, qkv_bias, qk_norm, latent (null, or
+//                  max_seq_len (0: unknown), tied_embeddings, qkv_bias, qk_norm, norms_behind, latent (null,
+//                                  or
 //                  q_rank, kv_rank, rope_dim, v_head_dim), window (of all layers; null if they differ),
 //                  layer_kinds [{layers, window, chunk, mlp ("dense", "experts")}],
 //                  experts {count, top_k, intermediate, shared}, parameters, active_parameters
