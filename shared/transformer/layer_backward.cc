@@ -47,8 +47,8 @@ View LayerBackward::before_norm_behind(A what, const LayerPlace& place, const We
                                        const Window& weights, const GradientPlace& gradients,
                                        const View& dx) {
   if (!context_.model.norms_behind) return dx;
-  const View output = activations_.rows(what, place, context_.tokens_tp, context_.hidden),
-             d_output = writer_.working_rows("d before norm", context_.tokens_tp, context_.hidden);
+  const View output = activations_.rows(what, place, context_.tokens_tp, context_.hidden);
+  View d_output = writer_.working_rows("d before norm", context_.tokens_tp, context_.hidden);
   writer_.kernel_with_gradients(
       {RowOperation::rms_norm_backward, {output, weight.flat(weights), dx}, {d_output}, {}}, {weight},
       gradients, "norm behind backward");

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "shared/base/text.h"
 #include "shared/context_parallel/kernel_options.h"
 #include "tests/cli/cpsim_process.h"
 

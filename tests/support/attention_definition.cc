@@ -43,7 +43,8 @@ class Attention {
   Row row(std::int64_t b, std::int64_t h, std::int64_t i) const {
     constexpr double kHidden = -std::numeric_limits<double>::infinity();
     const auto keys = static_cast<std::size_t>(shape_.kv_len);
-    Row row{std::vector<double>(keys, kHidden), std::vector<double>(keys, 1), std::vector<double>(keys, 1)};
+    Row row;
+    row.p.assign(keys, kHidden), row.slopes.assign(keys, 1.0), row.kept.assign(keys, 1.0);
     const double sink = in_.sinks.empty() ? kHidden : in_.sinks[static_cast<std::size_t>(h)];
     double greatest = sink, sum = 0;
     for (std::int64_t j = 0; j < shape_.kv_len; ++j) {

@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/kernels/elements.h"
+#include "sim/proof/run/attention_reference.h"
 #include "sim/proof/run/attention_tolerance.h"
 
 namespace cp::sim {
