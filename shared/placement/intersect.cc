@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "shared/base/types.h"
 #include "shared/placement/index_set.h"
 #include "shared/placement/runs.h"
 
