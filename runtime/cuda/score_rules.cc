@@ -3,27 +3,15 @@
 #include <span>
 #include <vector>
 
-#include "shared/base/index.h"
+#include "shared/kernels/attention_dropout.h"
 
 namespace cp::runtime {
-namespace {
-
-void append(std::vector<std::uint32_t>& numbers, const IndexSet& rows) {
-  for (const Run& run : rows) {
-    for (std::int64_t block = 0; block < run.count; ++block) {
-      for (std::int64_t i = 0; i < run.run; ++i)
-        numbers.push_back(static_cast<std::uint32_t>(run.begin + block * run.stride + i));
-    }
-  }
-}
-
-}  // namespace
-
 ScoreTable::ScoreTable(double softcap, const AttentionDropout& dropout) {
   rules_.softcap = static_cast<float>(softcap);
   if (dropout.probability == 0) return;
-  std::vector<std::uint32_t> numbers;
-  append(numbers, dropout.queries), append(numbers, dropout.keys);
+  std::vector<std::uint32_t> numbers = row_numbers(dropout.queries);
+  const std::vector<std::uint32_t> keys = row_numbers(dropout.keys);
+  numbers.insert(numbers.end(), keys.begin(), keys.end());
   numbers_ = GpuBytes(std::as_bytes(std::span<const std::uint32_t>(numbers)));
   rules_.queries = reinterpret_cast<const std::uint32_t*>(numbers_.data());
   rules_.keys = rules_.queries + size(dropout.queries);

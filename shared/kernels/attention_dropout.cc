@@ -8,28 +8,27 @@
 namespace cp {
 namespace {
 
-// The tiles' last rows are padding: as many more as the longest panel of keys.
+// Numbers behind the last key, since a tile's last rows fill up a panel: at least the most rows of a panel,
+// which are 8 (tile_kernels_code.h).
 constexpr std::size_t kPadding = 16;
 
-std::vector<std::uint32_t> written_out(const IndexSet& rows) {
+}  // namespace
+
+std::vector<std::uint32_t> row_numbers(const IndexSet& rows) {
   std::vector<std::uint32_t> numbers;
   numbers.reserve(idx(size(rows)) + kPadding);
   for (const Run& run : rows) {
-    for (std::int64_t block = 0; block < run.count; ++block) {
-      for (std::int64_t i = 0; i < run.run; ++i)
-        numbers.push_back(static_cast<std::uint32_t>(run.begin + block * run.stride + i));
-    }
+    for (std::int64_t i = 0; i < run.size(); ++i)
+      numbers.push_back(static_cast<std::uint32_t>(run.begin + i / run.run * run.stride + i % run.run));
   }
   return numbers;
 }
 
-}  // namespace
-
 DropoutRows::DropoutRows(const AttentionDropout& dropout, const View& seed, const HostMemory& memory,
                          std::int64_t iteration, std::int64_t width)
     : dropout_(dropout),
-      all_queries_(written_out(dropout.queries)),
-      all_keys_(written_out(dropout.keys)),
+      all_queries_(row_numbers(dropout.queries)),
+      all_keys_(row_numbers(dropout.keys)),
       queries_(idx(width)),
       heads_(idx(width)) {
   std::memcpy(&seed_, memory.at(seed, iteration), sizeof seed_);

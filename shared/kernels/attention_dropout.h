@@ -11,10 +11,13 @@
 
 namespace cp {
 
+// The numbers of all rows of the set, in local order: they are below 2^32 (step_rules.cc).
+std::vector<std::uint32_t> row_numbers(const IndexSet& rows);
+
 // The numbers of a step's rows, written out. All parts of the step share them.
 class DropoutRows {
  public:
-  // Reads the seed, which must be there by now. `keys` is the number of k's rows, and width that of a panel.
+  // Reads the seed, which must be there by now. `width` is that of a panel.
   DropoutRows(const AttentionDropout& dropout, const View& seed, const HostMemory& memory,
               std::int64_t iteration, std::int64_t width);
 

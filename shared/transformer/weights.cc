@@ -25,8 +25,8 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, Ml
   Placing placing;
   const Latent latent = model.latent.value_or(Latent{});
   norm1 = placing.vector(hidden);
-  norm1_behind = norm2_behind = placing.vector(model.norms_behind ? hidden : 0);
-  if (model.norms_behind) norm2_behind = placing.vector(hidden);
+  const std::int64_t behind = model.norms_behind ? hidden : 0;
+  norm1_behind = placing.vector(behind), norm2_behind = placing.vector(behind);
   q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
   kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
   norm2 = placing.vector(hidden);
