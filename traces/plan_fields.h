@@ -23,6 +23,8 @@ inline constexpr EnumTable<MaskSlice::Kind, proto::MaskKind, 3> kMaskKinds = {
      {MaskSlice::Kind::window, proto::window}}};
 inline constexpr EnumTable<AttentionEngine, proto::AttentionEngine, 2> kAttentionEngines = {
     {{AttentionEngine::exact, proto::exact}, {AttentionEngine::fused, proto::fused}}};
+inline constexpr EnumTable<RecurrenceRule, proto::RecurrenceRule, 2> kRecurrenceRules = {
+    {{RecurrenceRule::decay, proto::decay}, {RecurrenceRule::delta, proto::delta}}};
 inline constexpr EnumTable<RowOperation, proto::RowOperation, 17> kRowOperations = {
     {{RowOperation::rms_norm, proto::rms_norm},
      {RowOperation::rms_norm_backward, proto::rms_norm_backward},

@@ -281,6 +281,20 @@ class PlanReader {
     value = traces::kAttentionEngines.from_proto(static_cast<proto::AttentionEngine>(number),
                                                  FieldPath(path, name));
   }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  RecurrenceRule& value) const {
+    const int number = op.GetReflection()->GetEnumValue(op, field_named(op, name));
+    value = traces::kRecurrenceRules.from_proto(static_cast<proto::RecurrenceRule>(number),
+                                                FieldPath(path, name));
+  }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  std::vector<std::int64_t>& values) const {
+    const FieldDescriptor* list = field_named(op, name);
+    for (int i = 0; i < op.GetReflection()->FieldSize(op, list); ++i) {
+      values.push_back(op.GetReflection()->GetRepeatedInt64(op, list, i));
+      FieldPath(path, name, i).require_range(values.back(), 0, kMaxElements);
+    }
+  }
   void read_field(const Message& op, std::string_view name, const FieldPath&, Digest& value) const {
     value = from_proto(sub_message<proto::Digest>(op, name));
   }

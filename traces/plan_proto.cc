@@ -122,6 +122,14 @@ class OperationWriter {
     reflection_.SetEnumValue(&message_, field_named(message_, name),
                              traces::kAttentionEngines.to_proto(value));
   }
+  void operator()(std::string_view name, RecurrenceRule value) {
+    reflection_.SetEnumValue(&message_, field_named(message_, name),
+                             traces::kRecurrenceRules.to_proto(value));
+  }
+  void operator()(std::string_view name, const std::vector<std::int64_t>& values) {
+    for (const std::int64_t value : values)
+      reflection_.AddInt64(&message_, field_named(message_, name), value);
+  }
   void operator()(std::string_view name, const std::set<DType>& values) {
     for (const DType value : values)
       reflection_.AddEnumValue(&message_, field_named(message_, name), to_proto(value));

@@ -30,6 +30,10 @@ std::vector<std::string> missing_fields(const proto::Scenario& scenario) {
     const proto::PlanLayouts& job = scenario.plan();
     require(!job.model().empty(), "model: \"llama-3.1-8b\"");
     require(job.seq_len() != 0 || job.has_cached(), "seq_len: 131072");
+  } else if (scenario.has_recurrence()) {
+    require(!scenario.recurrence().rule().empty(), "rule: \"delta\"");
+    require(!scenario.recurrence().mesh().empty(), "mesh: \"cp=8\"");
+    require(scenario.recurrence().seq_len() != 0, "seq_len: 4096");
   } else {
     require(!scenario.run().mesh().empty(), "mesh: \"cp=8\"");
     require(scenario.run().seq_len() != 0, "seq_len: 4096");
@@ -50,9 +54,9 @@ std::string_view purpose(proto::Scenario::JobCase job) {
 
 void check_required(const proto::Scenario& scenario, const TextLocations& locations, TextErrors& errors) {
   if (scenario.job_case() == proto::Scenario::JOB_NOT_SET) {
-    return errors.add(
-        TextFormat::ParseLocation(),
-        "the scenario asks for nothing; add: redistribute { ... }, run { ... } or plan { ... }");
+    return errors.add(TextFormat::ParseLocation(),
+                      "the scenario asks for nothing; add: redistribute { ... }, run { ... }, recurrence { "
+                      "... } or plan { ... }");
   }
   const std::vector<std::string> missing = missing_fields(scenario);
   if (missing.empty()) return;

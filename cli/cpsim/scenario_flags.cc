@@ -12,8 +12,9 @@ namespace cp::cli {
 
 proto::Scenario read_scenario_of(std::string_view command, const std::string& path) {
   proto::Scenario scenario = read_scenario_file(path);
-  // Jobs are named as their commands.
-  const std::string& job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case())->name();
+  // Jobs are named as their commands, but for recurrences, which `run` runs.
+  std::string job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case())->name();
+  if (scenario.has_recurrence()) job = "run";
   if (job != command)
     throw InvalidInput(str("--scenario ", path, ": the file holds a job of another command, ", job,
                            " { ... }; use cpsim ", job, " --scenario ", path));

@@ -36,5 +36,13 @@ PreparedKernel prepare(const MatMul& kernel, const CudaMemory& memory);
 // engine. If a backward step has no delta, the kernel computes it.
 PreparedKernel prepare(const AttentionForward& kernel, const CudaMemory& memory);
 PreparedKernel prepare(const AttentionBackward& kernel, const CudaMemory& memory);
+// These give equal bits at each launch, too, and a RecurrenceJoin those of the host. The state of a head lies
+// in the registers of blocks, each of which has some of its columns, so they throw InvalidInput where one
+// column has more elements than these hold: keys of more than 4096, or of more than 1024 backward.
+PreparedKernel prepare(const RecurrenceForward& kernel, const CudaMemory& memory);
+PreparedKernel prepare(const RecurrenceSummary& kernel, const CudaMemory& memory);
+PreparedKernel prepare(const RecurrenceSummaryGradient& kernel, const CudaMemory& memory);
+PreparedKernel prepare(const RecurrenceJoin& kernel, const CudaMemory& memory);
+PreparedKernel prepare(const RecurrenceBackward& kernel, const CudaMemory& memory);
 
 }  // namespace cp::runtime

@@ -20,5 +20,10 @@ void run(const AttentionBackward& kernel, const HostMemory& memory, std::int64_t
 void run(const AttentionDelta& kernel, const HostMemory& memory, std::int64_t iteration);
 void run(const AttentionSinkGradient& kernel, const HostMemory& memory, std::int64_t iteration);
 void run(const AttentionMerge& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const RecurrenceForward& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const RecurrenceSummary& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const RecurrenceSummaryGradient& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const RecurrenceJoin& kernel, const HostMemory& memory, std::int64_t iteration);
+void run(const RecurrenceBackward& kernel, const HostMemory& memory, std::int64_t iteration);
 
 }  // namespace cp

@@ -52,6 +52,16 @@ inline constexpr std::string_view kOperationName<AttentionSinkGradient> = "atten
 template <>
 inline constexpr std::string_view kOperationName<AttentionMerge> = "attention_merge";
 template <>
+inline constexpr std::string_view kOperationName<RecurrenceForward> = "recurrence_forward";
+template <>
+inline constexpr std::string_view kOperationName<RecurrenceSummary> = "recurrence_summary";
+template <>
+inline constexpr std::string_view kOperationName<RecurrenceSummaryGradient> = "recurrence_summary_gradient";
+template <>
+inline constexpr std::string_view kOperationName<RecurrenceJoin> = "recurrence_join";
+template <>
+inline constexpr std::string_view kOperationName<RecurrenceBackward> = "recurrence_backward";
+template <>
 inline constexpr std::string_view kOperationName<RowKernel> = "row_kernel";
 
 inline constexpr std::array<std::pair<RowOperation, std::string_view>, 17> kRowOperations = {
@@ -92,6 +102,9 @@ constexpr bool may_be_absent(std::string_view field) {
          (std::is_same_v<Op, AttentionBackward> &&
           (field == "delta" || field == "dq" || field == "dk" || field == "dv")) ||
          (std::is_same_v<Op, AttentionMerge> && (field == "in_lse" || field == "lse")) ||
+         (std::is_same_v<Op, RecurrenceForward> && field == "state") ||
+         (std::is_same_v<Op, RecurrenceSummary> && field == "transition") ||
+         (std::is_same_v<Op, RecurrenceBackward> && (field == "state" || field == "dstate")) ||
          (std::is_same_v<Op, Broadcast> && field == "in");  // only the root reads it
 }
 
@@ -141,6 +154,25 @@ void visit_fields(Op& op, Visit&& visit) {
     visit("max_head_dim_backward", op.max_head_dim_backward);
     visit("window", op.window), visit("packed", op.packed), visit("sm_count", op.sm_count);
     visit("window_tail", op.window_tail);
+  } else if constexpr (std::is_same_v<T, RecurrenceForward>) {
+    visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("log_decay", op.log_decay);
+    visit("beta", op.beta), visit("state", op.state), visit("out", op.out), visit("starts", op.starts);
+    visit("scale", op.scale), visit("rule", op.rule);
+  } else if constexpr (std::is_same_v<T, RecurrenceSummary>) {
+    visit("k", op.k), visit("v", op.v), visit("log_decay", op.log_decay), visit("beta", op.beta);
+    visit("state", op.state), visit("transition", op.transition), visit("rule", op.rule);
+  } else if constexpr (std::is_same_v<T, RecurrenceSummaryGradient>) {
+    visit("q", op.q), visit("k", op.k), visit("log_decay", op.log_decay), visit("beta", op.beta);
+    visit("dout", op.dout), visit("dstate", op.dstate), visit("scale", op.scale), visit("rule", op.rule);
+  } else if constexpr (std::is_same_v<T, RecurrenceJoin>) {
+    visit("transition", op.transition), visit("in", op.in), visit("out", op.out);
+    visit("accumulate", op.accumulate), visit("transposed", op.transposed);
+  } else if constexpr (std::is_same_v<T, RecurrenceBackward>) {
+    visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("log_decay", op.log_decay);
+    visit("beta", op.beta), visit("state", op.state), visit("dout", op.dout), visit("dstate", op.dstate);
+    visit("dq", op.dq), visit("dk", op.dk), visit("dv", op.dv), visit("dlog_decay", op.dlog_decay);
+    visit("dbeta", op.dbeta), visit("workspace", op.workspace), visit("starts", op.starts);
+    visit("scale", op.scale), visit("rule", op.rule);
   } else if constexpr (std::is_same_v<T, RowKernel>) {
     visit("operation", op.operation), visit("reads", op.reads), visit("writes", op.writes);
     visit("updates", op.updates);
@@ -207,6 +239,24 @@ void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
     for (const View& view : op.more_lse) reads(view);
     updates(op.out);
     if (has_lse) updates(op.lse);
+  } else if constexpr (std::is_same_v<T, RecurrenceForward>) {
+    reads(op.q, op.k, op.v, op.log_decay, op.beta);
+    if (!is_absent(op.state)) reads(op.state);
+    writes(op.out);
+  } else if constexpr (std::is_same_v<T, RecurrenceSummary>) {
+    reads(op.k, op.v, op.log_decay, op.beta), writes(op.state);
+    if (!is_absent(op.transition)) writes(op.transition);
+  } else if constexpr (std::is_same_v<T, RecurrenceSummaryGradient>) {
+    reads(op.q, op.k, op.log_decay, op.beta, op.dout), writes(op.dstate);
+  } else if constexpr (std::is_same_v<T, RecurrenceJoin>) {
+    reads(op.transition, op.in);
+    op.accumulate ? updates(op.out) : writes(op.out);
+  } else if constexpr (std::is_same_v<T, RecurrenceBackward>) {
+    reads(op.q, op.k, op.v, op.log_decay, op.beta, op.dout);
+    for (const View* view : {&op.state, &op.dstate}) {
+      if (!is_absent(*view)) reads(*view);
+    }
+    writes(op.dq, op.dk, op.dv, op.dlog_decay, op.dbeta, op.workspace);
   } else if constexpr (std::is_same_v<T, RowKernel>) {
     for (const View& view : op.reads) reads(view);
     for (const View& view : op.writes) writes(view);

@@ -290,6 +290,65 @@ struct AttentionMerge {
 // argument lists of the GPU's kernel (runtime/cuda/attention_rows.cu).
 inline constexpr std::size_t kMostMerged = 3;
 
+// ---- recurrences ----
+
+// How a recurrent layer's state S [key_dim, value_dim] changes with a row. Per batch entry and head, of the
+// row's q, k [key_dim], v [value_dim], log_decay and beta:
+//   decay   S = exp(log_decay) S + beta k v^T                          (Mamba-2: beta is its time step)
+//   delta   S = exp(log_decay) (S - beta k (S^T k)^T) + beta k v^T     (gated delta rule, Yang et al. 2024)
+// and then out = scale S^T q. A head of the state has its own v, log_decay and beta; value_heads / key_heads
+// neighbouring ones share q and k. In both rules S after some rows is T S0 + (what the rows wrote), with a
+// transition T that does not depend on v: a number for decay, a [key_dim, key_dim] matrix for delta.
+//
+// Views of rows are [batch, rows, key_heads, key_dim], [batch, rows, value_heads, value_dim], and [batch,
+// rows, value_heads] in f32 for log_decay and beta; states are [batch, value_heads, key_dim, value_dim] and
+// transitions [batch, value_heads, n, n] with n = 1 or key_dim, both f32. q, k, v, out and their gradients
+// have one floating dtype; all is computed in f32. Rows come in the order of the sequence.
+enum class RecurrenceRule : std::uint8_t { decay, delta };
+
+// `state` is S before the first row; absent: zeros. `starts` are the rows, ascending and not 0, before which
+// S becomes zeros, since a document begins there.
+struct RecurrenceForward {
+  View q, k, v, log_decay, beta, state, out;
+  std::vector<std::int64_t> starts;
+  double scale = 1;
+  RecurrenceRule rule = RecurrenceRule::decay;
+  bool operator==(const RecurrenceForward&) const = default;
+};
+// What some rows make of a state: `state` is S behind the last one if it was zeros before the first, and
+// `transition`, which may be absent, is T.
+struct RecurrenceSummary {
+  View k, v, log_decay, beta, state, transition;
+  RecurrenceRule rule = RecurrenceRule::decay;
+  bool operator==(const RecurrenceSummary&) const = default;
+};
+// The same for the way back: the gradient of S before the first row, of the rows' own outputs alone.
+struct RecurrenceSummaryGradient {
+  View q, k, log_decay, beta, dout, dstate;
+  double scale = 1;
+  RecurrenceRule rule = RecurrenceRule::decay;
+  bool operator==(const RecurrenceSummaryGradient&) const = default;
+};
+// out += transition in, or with its transpose, as gradients want it; out = ... if it does not accumulate. So
+// states go on, and transitions ([.., n, n] in `in` and `out`) become one of more rows.
+struct RecurrenceJoin {
+  View transition, in, out;
+  bool accumulate = false, transposed = false;
+  bool operator==(const RecurrenceJoin&) const = default;
+};
+// Gradients of all inputs. `state` is as in the forward step; `dstate` is the gradient of S behind the last
+// row, absent: zeros. The states of the rows are computed once more. The contents of `workspace` (f32) are
+// nobody else's; a kernel works on as many heads at once as it holds (shared/plan/recurrence_rules.h).
+struct RecurrenceBackward {
+  View q, k, v, log_decay, beta, state, dout, dstate, dq, dk, dv, dlog_decay, dbeta, workspace;
+  std::vector<std::int64_t> starts;
+  double scale = 1;
+  RecurrenceRule rule = RecurrenceRule::decay;
+  bool operator==(const RecurrenceBackward&) const = default;
+};
+
+// ---- rows ----
+
 // Kernels that work on rows one by one, or move whole rows, and whose time is that of their memory traffic: a
 // transformer needs them beside products and attention. They have shapes only. No device computes them yet,
 // so host_target() lacks them and devices refuse them by name; still, plans that contain them are complete,
@@ -321,8 +380,10 @@ struct RowKernel {  // at least one view is written or updated
   bool operator==(const RowKernel&) const = default;
 };
 
-using Kernel = std::variant<Copy, Cast, Fill, Accumulate, Scale, MatMul, AttentionForward, AttentionBackward,
-                            AttentionDelta, AttentionSinkGradient, AttentionMerge, RowKernel>;
+using Kernel =
+    std::variant<Copy, Cast, Fill, Accumulate, Scale, MatMul, AttentionForward, AttentionBackward,
+                 AttentionDelta, AttentionSinkGradient, AttentionMerge, RecurrenceForward, RecurrenceSummary,
+                 RecurrenceSummaryGradient, RecurrenceJoin, RecurrenceBackward, RowKernel>;
 
 // ---- steps ----
 

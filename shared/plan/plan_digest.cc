@@ -11,11 +11,13 @@ namespace {
 // One overload for each type of field; enumerations by their text names or declared numbers, never by address
 // or size.
 void hash(Hasher& hasher, std::int32_t value) { hasher.add(value); }
+void hash(Hasher& hasher, std::int64_t value) { hasher.add(value); }
 void hash(Hasher& hasher, double value) { hasher.add(value); }
 void hash(Hasher& hasher, bool value) { hasher.add(value); }
 void hash(Hasher& hasher, ReduceOp op) { hasher.add(name(op)); }
 void hash(Hasher& hasher, RowOperation operation) { hasher.add(name(operation)); }
 void hash(Hasher& hasher, AttentionEngine engine) { hasher.add(static_cast<int>(engine)); }
+void hash(Hasher& hasher, RecurrenceRule rule) { hasher.add(static_cast<int>(rule)); }
 void hash(Hasher& hasher, const Digest& digest) { hasher.add(digest); }
 void hash(Hasher& hasher, const View& view) {
   hasher.add(view.buffer).add(view.offset).add_all(view.shape).add_all(view.strides);

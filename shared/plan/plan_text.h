@@ -41,6 +41,8 @@ inline constexpr std::array<std::pair<MaskSlice::Kind, std::string_view>, 3> kMa
      {MaskSlice::Kind::causal, "causal"},
      {MaskSlice::Kind::window, "window"}}};
 
+inline constexpr std::array<std::pair<RecurrenceRule, std::string_view>, 2> kRecurrenceRules = {
+    {{RecurrenceRule::decay, "decay"}, {RecurrenceRule::delta, "delta"}}};
 inline constexpr std::array<std::pair<AttentionEngine, std::string_view>, 2> kAttentionEngines = {
     {{AttentionEngine::exact, "exact"}, {AttentionEngine::fused, "fused"}}};
 

@@ -12,6 +12,7 @@
 #include "shared/base/index.h"
 #include "shared/plan/copy_engine_rules.h"
 #include "shared/plan/fused_attention.h"
+#include "shared/plan/recurrence_rules.h"
 #include "shared/plan/view_rules.h"
 
 namespace cp {
@@ -244,6 +245,10 @@ class StepRules : ViewRules {
     shaped(op.in_lse, op.lse.shape, "in_lse"), is_f32(op.in_lse, "in_lse");
     for (const View& view : op.more_lse) shaped(view, op.lse.shape, "more_lse"), is_f32(view, "more_lse");
   }
+
+  template <class Op>
+  requires kIsRecurrence<Op>
+  void check_kernel(const Op& op) const { RecurrenceRules(plan_, step_, count_).check(op); }
 
   void check_kernel(const RowKernel& op) const {
     require(!op.writes.empty() || !op.updates.empty(), "writes nothing; leave it out");

@@ -56,7 +56,9 @@ const Target& host_target() {
       .name = "host",
       .collectives = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "exchange"},
       .kernels = {"copy", "cast", "fill", "accumulate", "scale", "matmul", "attention_forward",
-                  "attention_backward", "attention_delta", "attention_sink_gradient", "attention_merge"},
+                  "attention_backward", "attention_delta", "attention_sink_gradient", "attention_merge",
+                  "recurrence_forward", "recurrence_summary", "recurrence_summary_gradient",
+                  "recurrence_join", "recurrence_backward"},
       .dtypes = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64},
       .alignment_bytes = 1};
   return target;

@@ -126,6 +126,7 @@ class TextReader {
   void field(ReduceOp& value) { value = named<ReduceOp>(parse_reduce_op); }
   void field(RowOperation& value) { value = one_of(kRowOperations); }
   void field(AttentionEngine& value) { value = one_of(kAttentionEngines); }
+  void field(RecurrenceRule& value) { value = one_of(kRecurrenceRules); }
   void field(DType& value) { value = named<DType>(parse_dtype); }
   void field(std::string& value) {
     value = token();

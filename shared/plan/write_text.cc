@@ -120,6 +120,7 @@ class Writer {
   void field(ReduceOp op) { put(name(op)); }
   void field(RowOperation operation) { put(name(operation)); }
   void field(AttentionEngine engine) { put(name_in(kAttentionEngines, engine)); }
+  void field(RecurrenceRule rule) { put(name_in(kRecurrenceRules, rule)); }
   void field(DType dtype) { put(name(dtype)); }
   void field(const Digest& digest) { put(std::string_view(to_string(digest))); }
   void field(double value) {

@@ -18,8 +18,8 @@ namespace cp::sim {
 // has plans of its own. Chosen, so that a case stays short.
 inline constexpr int kMostModelRanks = 64;
 
-enum class FuzzTarget : std::uint8_t { redistribute, attention, model, programs, all };
-std::string_view name(FuzzTarget target);  // "redistribute", "attention", "plan", "programs", "all"
+enum class FuzzTarget : std::uint8_t { redistribute, attention, recurrence, model, programs, all };
+std::string_view name(FuzzTarget target);  // "redistribute", "attention", "recurrence", "plan", ...
 FuzzTarget parse_fuzz_target(std::string_view text);  // throws InvalidInput that lists them
 
 // How many cases in a row share the weights of their choices (swarm.h). Chosen: enough for the rare choices
@@ -27,7 +27,7 @@ FuzzTarget parse_fuzz_target(std::string_view text);  // throws InvalidInput tha
 constexpr std::uint64_t kCasesOfABatch = 64;
 
 // The case with this number. With FuzzTarget::all, redistributions and attention get about the same time, and
-// some steps of models and some programs come with them.
+// some recurrences, steps of models and programs come with them.
 proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t number);
 
 // The parts of a case. Each of these functions has a source file of its own.
@@ -36,6 +36,7 @@ proto::Redistribute draw_redistribution(Numbers& numbers, const Swarm& swarm);
 // of one or two dimensions, over two to four ranks, with one reduction and links of any speed.
 proto::Redistribute draw_searched_redistribution(Numbers& numbers);
 proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm);
+proto::Recurrence draw_recurrence(Numbers& numbers, const Swarm& swarm);
 proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm);
 proto::Flows draw_flows(Numbers& numbers, const Swarm& swarm);
 proto::Program draw_program(Numbers& numbers, const Swarm& swarm);

@@ -73,6 +73,22 @@ const Groups kAttention = {
     kOrderGroup,
     kFaults};
 
+const Groups kRecurrence = {{"rule", {"decay", "delta"}},
+                            {"strategy", {"sequential", "recursive_doubling", "all_gather", "heads"}},
+                            {"balance", {"contiguous", "head_tail", "striped", "per_document"}},
+                            {"ranks", {"1", "2", "3", "4 to 8", "more"}},
+                            {"rows", {"fewer than ranks", "even", "uneven"}},
+                            {"group", {"1", "more"}},
+                            {"batch", {"1", "more"}},
+                            {"documents", {"none", "some"}},
+                            {"pass", {"forward", "backward"}},
+                            {"numbering", {"from 0", "any"}},
+                            {"dims of v", {"as of q", "others"}},
+                            kDTypes,
+                            kTargetGroup,
+                            kOrderGroup,
+                            kFaults};
+
 const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"tp", {"1", "more"}},
                        {"cp", {"1", "2", "3", "more"}},
@@ -245,6 +261,28 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Attenti
   return answers.take();
 }
 
+std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Recurrence& job) {
+  Answers answers(kRecurrence);
+  const int ranks = Mesh::parse(job.mesh()).size();
+  const std::string& balance = job.balance();
+  answers.add("rule", job.rule());
+  answers.add("strategy", job.strategy());
+  answers.add("balance",
+              balance.empty() ? "contiguous" : std::string_view(balance).substr(0, balance.find(':')));
+  answers.add("ranks", ranks <= 3 ? str(ranks) : ranks <= 8 ? "4 to 8" : "more");
+  answers.add("rows", job.seq_len() < ranks        ? "fewer than ranks"
+                      : job.seq_len() % ranks == 0 ? "even"
+                                                   : "uneven");
+  answers.add("group", job.has_value_heads() ? "more" : "1");
+  answers.add("batch", job.batch() > 1 ? "more" : "1");
+  answers.add("documents", job.documents().empty() ? "none" : "some");
+  answers.add("pass", job.backward() ? "backward" : "forward");
+  answers.add("numbering", job.mesh().find('@') == std::string::npos ? "from 0" : "any");
+  answers.add("dims of v", job.has_v_head_dim() ? "others" : "as of q");
+  add_common(fuzz_case, job.dtype(), job.target(), answers);
+  return answers.take();
+}
+
 std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   Answers answers(kModel);
   answers.add("phase", proto::PlanLayouts::Phase_Name(job.phase()));
@@ -306,7 +344,8 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Program
 // More than the largest number of a kind in fuzz_case.proto, since tables are found by that number.
 constexpr std::size_t kMostKinds = 16;
 constexpr std::array kKinds = {proto::FuzzCase::kRedistribute, proto::FuzzCase::kAttention,
-                               proto::FuzzCase::kModel, proto::FuzzCase::kProgram, proto::FuzzCase::kFlows};
+                               proto::FuzzCase::kRecurrence,   proto::FuzzCase::kModel,
+                               proto::FuzzCase::kProgram,      proto::FuzzCase::kFlows};
 
 }  // namespace
 
@@ -316,6 +355,8 @@ std::span<const FeatureGroup> feature_groups(proto::FuzzCase::JobCase job) {
       return kRedistribution;
     case proto::FuzzCase::kAttention:
       return kAttention;
+    case proto::FuzzCase::kRecurrence:
+      return kRecurrence;
     case proto::FuzzCase::kModel:
       return kModel;
     case proto::FuzzCase::kFlows:
@@ -333,6 +374,8 @@ std::vector<int> features_of(const proto::FuzzCase& fuzz_case) {
       return features(fuzz_case, fuzz_case.redistribute());
     case proto::FuzzCase::kAttention:
       return features(fuzz_case, fuzz_case.attention());
+    case proto::FuzzCase::kRecurrence:
+      return features(fuzz_case, fuzz_case.recurrence());
     case proto::FuzzCase::kModel:
       return features(fuzz_case, fuzz_case.model());
     case proto::FuzzCase::kFlows:

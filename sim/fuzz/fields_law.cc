@@ -93,6 +93,14 @@ class Changes {
       engine = engine == AttentionEngine::exact ? AttentionEngine::fused : AttentionEngine::exact;
     });
   }
+  void of_field(std::string_view, RecurrenceRule& rule) {
+    may("",
+        [&rule] { rule = rule == RecurrenceRule::decay ? RecurrenceRule::delta : RecurrenceRule::decay; });
+  }
+  void of_field(std::string_view, std::vector<std::int64_t>& values) {
+    for (std::int64_t& value : values) add("", value);
+    may("one number more", [&values] { values.push_back(7); });
+  }
   void of_field(std::string_view, Digest& digest) {
     add("high", digest.high);
     add("low", digest.low);
@@ -177,7 +185,7 @@ ChangedPlan with_field_changed(const Plan& plan, std::int64_t number) {
   return changed;
 }
 
-Plan draw_attention_steps(std::uint64_t seed) {
+Plan draw_steps(std::uint64_t seed) {
   Numbers numbers(seed);
   Plan plan;
   plan.target = host_target();
@@ -225,7 +233,30 @@ Plan draw_attention_steps(std::uint64_t seed) {
     return AttentionDropout{
         scale() / 4, numbers.in(0, 3), numbers.in(0, 3), numbers.in(0, 3), numbers.in(1, 9), rows(), rows()};
   };
-  switch (numbers.below(5)) {
+  const auto rule = [&] { return numbers.of({RecurrenceRule::decay, RecurrenceRule::delta}); };
+  const auto starts = [&] {
+    std::vector<std::int64_t> all;
+    for (std::size_t i = numbers.below(3); i > 0; --i) all.push_back(numbers.in(1, 9));
+    return all;
+  };
+  switch (numbers.below(10)) {
+    case 5:
+      step(RecurrenceForward{view(), view(), view(), view(), view(), maybe(), view(), starts(), scale(),
+                             rule()});
+      break;
+    case 6:
+      step(RecurrenceSummary{view(), view(), view(), view(), view(), maybe(), rule()});
+      break;
+    case 7:
+      step(RecurrenceSummaryGradient{view(), view(), view(), view(), view(), view(), scale(), rule()});
+      break;
+    case 8:
+      step(RecurrenceJoin{view(), view(), view(), numbers.one_in(2), numbers.one_in(2)});
+      break;
+    case 9:
+      step(RecurrenceBackward{view(), view(), view(), view(), view(), maybe(), view(), maybe(), view(),
+                              view(), view(), view(), view(), view(), starts(), scale(), rule()});
+      break;
     case 0:
       step(AttentionForward{view(), view(), view(), view(), view(), scale(), slices(), engine(), maybe(),
                             softcap(), dropout(), maybe()});

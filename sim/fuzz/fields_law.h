@@ -19,9 +19,9 @@ struct ChangedPlan {
 };
 ChangedPlan with_field_changed(const Plan& plan, std::int64_t number);
 
-// Draws a plan of attention steps, some with masks and some with operands that are absent. No device could
-// run it: it only has to have all the fields.
-Plan draw_attention_steps(std::uint64_t seed);
+// Draws a plan of steps of attention and recurrences, some with masks and some with operands that are absent.
+// No device could run it: it only has to have all the fields.
+Plan draw_steps(std::uint64_t seed);
 
 // Tries a few changes, drawn from the seed: each must give another digest and another text. Throws
 // PropertyFailure ("fields").

@@ -16,6 +16,8 @@ constexpr std::array<std::string_view, 18> kRedistributionLaws = {
 constexpr std::array<std::string_view, 12> kAttentionLaws = {
     "ledger",    "mutants", "digests", "progress", "texts",          "again",
     "home_rows", "scaled",  "swapped", "shifted",  "other_strategy", "timeline"};
+constexpr std::array<std::string_view, 5> kRecurrenceLaws = {"again", "texts", "progress", "timeline",
+                                                             "mutants"};
 constexpr std::array<std::string_view, 8> kModelLaws = {"texts",    "layout_texts", "memory",   "bound",
                                                         "timeline", "operations",   "pipeline", "pairs"};
 constexpr std::array<std::string_view, 2> kProgramLaws = {"texts", "fields"};
@@ -38,6 +40,8 @@ std::span<const std::string_view> laws_of(proto::FuzzCase::JobCase job) {
       return kRedistributionLaws;
     case proto::FuzzCase::kAttention:
       return kAttentionLaws;
+    case proto::FuzzCase::kRecurrence:
+      return kRecurrenceLaws;
     case proto::FuzzCase::kModel:
       return kModelLaws;
     case proto::FuzzCase::kFlows:
@@ -96,6 +100,9 @@ Judgement judge(const proto::FuzzCase& fuzz_case) {
       case proto::FuzzCase::kAttention:
         judge_attention(fuzz_case.attention(), trial);
         break;
+      case proto::FuzzCase::kRecurrence:
+        judge_recurrence(fuzz_case.recurrence(), trial);
+        break;
       case proto::FuzzCase::kModel:
         judge_model(fuzz_case.model(), trial);
         break;
@@ -110,8 +117,8 @@ Judgement judge(const proto::FuzzCase& fuzz_case) {
         break;
       default:
         throw InvalidInput(
-            "the case asks for nothing; add: redistribute { ... }, attention { ... }, model { ... } or "
-            "program { ... }");
+            "the case asks for nothing; add: redistribute { ... }, attention { ... }, recurrence { ... }, "
+            "model { ... } or program { ... }");
     }
   } catch (const PropertyFailure& failure) {
     judgement.finding = failure.finding();

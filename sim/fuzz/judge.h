@@ -96,6 +96,7 @@ void add_traces(const std::vector<RankTrace>& traces, Hasher& hasher);
 // judge() does.
 void judge_redistribution(const proto::Redistribute& job, Trial& trial);
 void judge_attention(const proto::Attention& job, Trial& trial);
+void judge_recurrence(const proto::Recurrence& job, Trial& trial);
 void judge_model(const proto::ModelStep& job, Trial& trial);
 void judge_flows(const proto::Flows& job, Trial& trial);
 void judge_program(const proto::Program& job, Trial& trial);

@@ -190,11 +190,11 @@ void judge_program(const proto::Program& job, Trial& trial) {
   if (trial.asks("texts")) {
     if (!why)
       check_texts(any, trial);  // what is read from bytes is refused where it breaks the rules of memory
-    check_texts(draw_attention_steps(job.seed()), trial);
+    check_texts(draw_steps(job.seed()), trial);
   }
   if (trial.asks("fields")) {
     check_fields(any, job.seed(), trial);
-    check_fields(draw_attention_steps(job.seed()), job.seed() + 1, trial);
+    check_fields(draw_steps(job.seed()), job.seed() + 1, trial);
   }
 }
 

@@ -43,6 +43,9 @@ class Simpler {
       case proto::FuzzCase::kAttention:
         attention();
         break;
+      case proto::FuzzCase::kRecurrence:
+        recurrence();
+        break;
       case proto::FuzzCase::kModel:
         model();
         break;
@@ -355,6 +358,28 @@ class Simpler {
         next.mutable_attention()->set_documents(join(fewer, "/"));
       });
     }
+  }
+
+  // ---- recurrences ----
+
+  void recurrence() {
+    constexpr auto kJob = &proto::FuzzCase::mutable_recurrence;
+    const proto::Recurrence job = case_.recurrence();
+    without(kJob, {"target", "backward", "documents", "batch", "scale", "dtype", "balance", "value_heads",
+                   "v_head_dim", "seed"});
+    const Mesh mesh = Mesh::parse(job.mesh());
+    for (const std::int64_t ranks : smaller(mesh.size(), 1))
+      with([&](proto::FuzzCase& next) { next.mutable_recurrence()->set_mesh(str("cp=", ranks)); });
+    with([&](proto::FuzzCase& next) { next.mutable_recurrence()->set_mesh(str("cp=", mesh.size())); });
+    if (job.documents().empty()) less(kJob, "seq_len", 1);
+    less(kJob, "head_dim", 1);
+    if (job.has_v_head_dim()) less(kJob, "v_head_dim", 1);
+    with([](proto::FuzzCase& next) {
+      next.mutable_recurrence()->set_key_heads(1);
+      next.mutable_recurrence()->clear_value_heads();
+    });
+    for (const char* scan : {"sequential", "all_gather"})
+      with([&](proto::FuzzCase& next) { next.mutable_recurrence()->set_strategy(scan); });
   }
 
   // ---- steps of models ----

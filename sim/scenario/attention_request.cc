@@ -7,7 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/context_parallel/strategy.h"
-#include "shared/mesh/mesh.h"
+#include "sim/scenario/cp_ranks.h"
 #include "sim/scenario/kernel_option_fields.h"
 #include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
@@ -49,21 +49,6 @@ AttentionProblem make_problem(const proto::Attention& job) {
   }
   validate_problem(problem);
   return problem;
-}
-
-// Takes the cp ranks of a mesh: those along its axis cp if it has one, else all.
-void choose_ranks(const Mesh& mesh, AttentionJob& job) {
-  job.where = mesh.to_string();
-  job.ranks = mesh.ranks();
-  const auto& axes = mesh.axes();
-  const bool has_cp =
-      std::any_of(axes.begin(), axes.end(), [](const MeshAxis& axis) { return axis.name == "cp"; });
-  if (!has_cp || mesh.num_axes() == 1) return;
-  const auto groups = mesh.groups("cp");
-  job.ranks = groups.front();
-  job.where +=
-      str(", of whose ", groups.size(), " groups along cp, which all do the same, one is run: ranks ",
-          job.ranks.front(), " to ", job.ranks.back());
 }
 
 // Sets what the flags say of every strategy.
@@ -160,11 +145,11 @@ AttentionOptions make_options(const proto::Attention& job) {
 }  // namespace
 
 AttentionJob make_attention_job(const proto::Attention& job, const Target& device) {
-  if (job.mesh().empty()) throw InvalidInput("--mesh is missing; add, for example, --mesh cp=8");
-  const Mesh mesh = value_of("--mesh", job.mesh(), [&] { return Mesh::parse(job.mesh()); });
+  const Mesh mesh = parse_mesh_flag(job.mesh());
   AttentionJob result;
   result.problem = make_problem(job);
-  choose_ranks(mesh, result);
+  CpRanks cp = cp_ranks_of(mesh);
+  result.ranks = std::move(cp.ranks), result.where = std::move(cp.where);
   result.strategies =
       make_strategies(job, mesh, result.problem, static_cast<int>(result.ranks.size()), result.notes);
   result.backward = job.backward();

@@ -12,6 +12,7 @@
 #include "sim/proof/run/redistribute_run.h"
 #include "sim/proof/run/redistribute_shards.h"
 #include "sim/scenario/attention_request.h"
+#include "sim/scenario/recurrence_rank.h"
 #include "sim/scenario/redistribute_request.h"
 
 namespace cp::sim {
@@ -140,7 +141,7 @@ class AttentionRank : public RankJob {
 };
 
 [[noreturn]] void refuse_job(const proto::Scenario& scenario) {
-  throw InvalidInput(str("processes run a scenario of 'run' or 'redistribute', not ",
+  throw InvalidInput(str("processes run a scenario of 'run', 'recurrence' or 'redistribute', not ",
                          scenario.job_case() == proto::Scenario::kPlan ? "of 'plan'" : "an empty one",
                          "; cpsim plan --emit cprun writes one that they do"));
 }
@@ -161,12 +162,15 @@ int world_size_of(const proto::Scenario& scenario) {
       const std::vector<Rank> ranks = attention_of(scenario.run()).request.ranks;
       return *std::max_element(ranks.begin(), ranks.end()) + 1;
     }
+    case proto::Scenario::kRecurrence:
+      return world_size_of(scenario.recurrence());
     default:
       refuse_job(scenario);
   }
 }
 
 RankMemory rank_memory(const proto::Scenario& scenario, Rank rank) {
+  if (scenario.has_recurrence()) return rank_memory(scenario.recurrence(), rank);
   RankMemory memory;
   if (scenario.job_case() == proto::Scenario::kRedistribute) {
     const RedistributeRequest request = make_request(scenario.redistribute());
@@ -196,12 +200,15 @@ std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank ran
       return std::make_unique<RedistributeRank>(make_request(scenario.redistribute(), device), rank);
     case proto::Scenario::kRun:
       return std::make_unique<AttentionRank>(attention_of(scenario.run(), device), rank);
+    case proto::Scenario::kRecurrence:
+      return make_rank_job(scenario.recurrence(), rank, device);
     default:
       refuse_job(scenario);
   }
 }
 
 std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& device) {
+  if (scenario.has_recurrence()) return simulate(scenario.recurrence(), device);
   if (scenario.job_case() == proto::Scenario::kRedistribute) {
     const RedistributeRequest request = make_request(scenario.redistribute(), device);
     RedistributeRunOptions options;

@@ -17,7 +17,8 @@
 
 namespace cp::sim {
 
-// The passes of a scenario: the forward and backward pass of an attention, or one redistribution. The inputs
+// The passes of a scenario: the forward and backward pass of an attention or a recurrence, or one
+// redistribution. The inputs
 // follow from the scenario's seed.
 class RankJob : public RankPasses {
  public:

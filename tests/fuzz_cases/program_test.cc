@@ -363,7 +363,7 @@ TEST(JudgedPrograms, ShrinkToTheItemThatMatters) {
 TEST(PlanFields, EachChangesDigestAndText) {
   std::set<std::string> names;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
-    const Plan plan = draw_attention_steps(seed);
+    const Plan plan = draw_steps(seed);
     const std::int64_t changes = num_field_changes(plan);
     for (std::int64_t i = 0; i < changes; ++i) {
       const ChangedPlan changed = with_field_changed(plan, i);

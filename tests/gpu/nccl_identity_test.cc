@@ -22,9 +22,10 @@ using testing::IdentityCase;
 // On each number of ranks. Of these seeds come other scenarios than the Gloo device's tests have.
 constexpr std::uint64_t kFirstSeed = 100;
 #ifdef CP_GPU_EMULATED
-constexpr int kRedistributions = 16, kAttentions = 26;
+constexpr int kRedistributions = 16, kAttentions = 26, kRecurrences = 10;
 #else
-constexpr int kRedistributions = 8, kAttentions = 12;  // eight ranks may share one GPU, in turns
+constexpr int kRedistributions = 8, kAttentions = 12,
+              kRecurrences = 8;  // eight ranks may share one GPU, in turns
 #endif
 
 // `prefix`: of the files of cases that differ. `change` makes of a scenario of attention what the test is
@@ -44,6 +45,8 @@ std::vector<IdentityCase> cases_for(std::string_view prefix, int ranks, const Ta
     change(*scenario.mutable_run());
     add("attention", seed, std::move(scenario));
   }
+  for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kRecurrences; ++seed)
+    add("recurrence", seed, testing::recurrence_scenario(seed, ranks));
   return cases;
 }
 

@@ -44,8 +44,8 @@ TEST(Identity, IsTestedWhereGlooWasFound) { GTEST_SKIP() << "built without Gloo 
 
 #else
 
-// On each number of processes; 26 x 8 scenarios in all.
-constexpr int kRedistributions = 10, kAttentions = 16;
+// On each number of processes; 34 x 8 scenarios in all.
+constexpr int kRedistributions = 10, kAttentions = 16, kRecurrences = 8;
 
 std::vector<IdentityCase> cases_for(int ranks) {
   std::vector<IdentityCase> cases;
@@ -55,6 +55,9 @@ std::vector<IdentityCase> cases_for(int ranks) {
   for (std::uint64_t seed = 0; seed < kAttentions; ++seed)
     cases.push_back(testing::make_identity_case(str("attention_", ranks, "_", seed),
                                                 testing::attention_scenario(seed, ranks), host_target()));
+  for (std::uint64_t seed = 0; seed < kRecurrences; ++seed)
+    cases.push_back(testing::make_identity_case(str("recurrence_", ranks, "_", seed),
+                                                testing::recurrence_scenario(seed, ranks), host_target()));
   return cases;
 }
 
@@ -97,6 +100,22 @@ TEST(IdentityScenarios, HoldEveryKindOfAttention) {
   }
   EXPECT_EQ(strategies, std::set<std::string>(strategy_names().begin(), strategy_names().end()));
   for (const auto& [kind, count] : kinds) EXPECT_GE(count, 10) << kind;
+}
+
+TEST(IdentityScenarios, HoldEveryKindOfRecurrence) {
+  std::map<std::string, int> kinds;
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    for (std::uint64_t seed = 0; seed < kRecurrences; ++seed) {
+      const proto::Recurrence job = testing::recurrence_scenario(seed, ranks).recurrence();
+      ++kinds[job.rule()], ++kinds[job.strategy()];
+      kinds["backward"] += job.backward(), kinds["documents"] += !job.documents().empty();
+      kinds["shared key heads"] += job.has_value_heads();
+      kinds["uneven"] += job.seq_len() % ranks != 0;
+    }
+  }
+  for (const char* kind : {"decay", "delta", "sequential", "recursive_doubling", "all_gather", "heads",
+                           "backward", "documents", "shared key heads", "uneven"})
+    EXPECT_GE(kinds[kind], 5) << kind;
 }
 
 // Gradients by both rules, with each scale, and the plain ones that they are drawn among.

@@ -171,6 +171,33 @@ proto::Scenario draw_attention(std::uint64_t seed, int ranks) {
   return scenario;
 }
 
+proto::Scenario draw_recurrence(std::uint64_t seed, int ranks) {
+  Random random(seed);
+  proto::Scenario scenario;
+  proto::Recurrence& job = *scenario.mutable_recurrence();
+  job.set_rule(random.any<std::string>({"delta", "delta", "decay"}));
+  job.set_mesh(draw_mesh(random, ranks));
+  job.set_strategy(random.any<std::string>({"sequential", "recursive_doubling", "all_gather", "heads"}));
+  job.set_balance(random.any<std::string>(
+      {"contiguous", "head_tail", "striped:3", "per_document:contiguous", "per_document:head_tail"}));
+  job.set_seq_len(random.in(1, 70));
+  if (random.one_in(3)) job.set_batch(2);
+  job.set_key_heads(job.strategy() == "heads" ? ranks * random.in(1, 2) : random.in(1, 3));
+  if (random.one_in(2)) job.set_value_heads(2 * job.key_heads());
+  job.set_head_dim(random.in(1, 8));
+  if (random.one_in(2)) job.set_v_head_dim(random.in(1, 8));
+  job.set_dtype(random.any<proto::DType>({proto::f32, proto::f32, proto::bf16, proto::f16}));
+  if (random.one_in(3)) {
+    std::vector<std::int64_t> ends = {0, job.seq_len()};
+    for (std::int64_t left = random.in(1, 4); left > 0; --left) ends.push_back(random.in(0, job.seq_len()));
+    std::sort(ends.begin(), ends.end());
+    job.set_documents(join(ends, "/"));
+  }
+  job.set_backward(!random.one_in(4));
+  job.set_seed(seed);
+  return scenario;
+}
+
 }  // namespace
 
 proto::Scenario redistribute_scenario(std::uint64_t seed, int ranks) {
@@ -181,6 +208,10 @@ proto::Scenario redistribute_scenario(std::uint64_t seed, int ranks) {
 
 proto::Scenario attention_scenario(std::uint64_t seed, int ranks) {
   return first_possible(seed, ranks, [&](std::uint64_t one) { return draw_attention(one, ranks); });
+}
+
+proto::Scenario recurrence_scenario(std::uint64_t seed, int ranks) {
+  return first_possible(seed, ranks, [&](std::uint64_t one) { return draw_recurrence(one, ranks); });
 }
 
 }  // namespace cp::testing

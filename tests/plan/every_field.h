@@ -37,6 +37,9 @@ class Variations {
   void of(AttentionEngine& value) {
     with(value, value == AttentionEngine::exact ? AttentionEngine::fused : AttentionEngine::exact);
   }
+  void of(RecurrenceRule& value) {
+    with(value, value == RecurrenceRule::decay ? RecurrenceRule::delta : RecurrenceRule::decay);
+  }
   void of(DType& value) { with(value, value == DType::bf16 ? DType::i64 : DType::bf16); }
   void of(BufferKind& value) {
     with(value, value == BufferKind::input ? BufferKind::inout : BufferKind::input);
@@ -176,6 +179,7 @@ inline Plan plan_with_every_field() {
         if constexpr (std::is_same_v<T, std::vector<Transfer>>) field = {{1, flat_view(0, 0, 4)}};
         if constexpr (std::is_same_v<T, std::vector<MaskSlice>>)
           field = {{1, 2, 3, 4, MaskSlice::Kind::causal, 5, 6}};
+        if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) field = {2, 5};
         if constexpr (std::is_same_v<T, AttentionDropout>)
           field = {0.25, 1, 2, 3, 4, {{0, 2, 2, 1}}, {{1, 2, 3, 4}, {20, 1, 1, 1}}};
       });

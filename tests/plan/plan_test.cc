@@ -152,6 +152,17 @@ TEST(Plan, AccessesOfEveryOperation) {
             "1r 2r 3r 4w 5w 6w");
   EXPECT_EQ(text(Kernel(AttentionDelta{v(1), v(2), v(3)})), "1r 2r 3w");
   EXPECT_EQ(text(Kernel(AttentionMerge{v(1), v(2), v(3), v(4)})), "1r 2r 3rw 4rw");
+  EXPECT_EQ(text(Kernel(RecurrenceForward{v(1), v(2), v(3), v(4), v(5), v(6), v(7), {}})),
+            "1r 2r 3r 4r 5r 6r 7w");
+  EXPECT_EQ(text(Kernel(RecurrenceForward{v(1), v(2), v(3), v(4), v(5), View{}, v(7), {}})),
+            "1r 2r 3r 4r 5r 7w");
+  EXPECT_EQ(text(Kernel(RecurrenceSummary{v(1), v(2), v(3), v(4), v(5), v(6)})), "1r 2r 3r 4r 5w 6w");
+  EXPECT_EQ(text(Kernel(RecurrenceSummaryGradient{v(1), v(2), v(3), v(4), v(5), v(6)})), "1r 2r 3r 4r 5r 6w");
+  EXPECT_EQ(text(Kernel(RecurrenceJoin{v(1), v(2), v(3), false})), "1r 2r 3w");
+  EXPECT_EQ(text(Kernel(RecurrenceJoin{v(1), v(2), v(3), true})), "1r 2r 3rw");
+  EXPECT_EQ(text(Kernel(RecurrenceBackward{
+                v(1), v(2), v(3), v(4), v(5), View{}, v(6), v(7), v(8), v(9), v(0), v(1), v(2), v(3), {}})),
+            "1r 2r 3r 4r 5r 6r 7r 8w 9w 0w 1w 2w 3w");
   EXPECT_EQ(text(Kernel(RowKernel{RowOperation::rotary, {v(1), v(2)}, {v(3)}, {v(4), v(5)}})),
             "1r 2r 3w 4rw 5rw");
 }
@@ -164,7 +175,7 @@ TEST(Target, TheHostHasEveryOperationButRowKernelsAndShapesHaveAll) {
   };
   std::set<std::string> kernels = names(std::type_identity<Kernel>());
   EXPECT_EQ(kernels.erase("rms_norm"), 1U);
-  EXPECT_EQ(kernels.size(), 11U);
+  EXPECT_EQ(kernels.size(), 16U);
   EXPECT_EQ(host_target().kernels, kernels);
   EXPECT_EQ(host_target().collectives, names(std::type_identity<Collective>()));
   EXPECT_EQ(host_target().collectives.size(), 6U);

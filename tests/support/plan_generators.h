@@ -168,6 +168,14 @@ class PlanDraw {
     field = *rc::gen::element(AttentionEngine::exact, AttentionEngine::fused);
   }
   template <class Op>
+  void draw(RecurrenceRule& field, const Op&) {
+    field = *rc::gen::element(RecurrenceRule::decay, RecurrenceRule::delta);
+  }
+  template <class Op>
+  void draw(std::vector<std::int64_t>& field, const Op&) {
+    field = list<std::int64_t>(0, 3, [&] { return large(); });
+  }
+  template <class Op>
   void draw(Digest& field, const Op&) {
     field = digest();
   }

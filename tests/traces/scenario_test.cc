@@ -208,9 +208,11 @@ TEST(Scenario, ErrorsNameTheirPlaceAndTheNearestName) {
       {with_line("  to: \"S(1)\""), "a.txtpb:7:5: Non-repeated field \"to\" is specified multiple times."},
       {"redistribute {", "a.txtpb:1:15: Expected identifier, got: "},
       {"",
-       "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... } or plan { ... }"},
+       "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... }, "
+       "recurrence { ... } or plan { ... }"},
       {"# only a comment\n",
-       "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... } or plan { ... }"},
+       "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... }, "
+       "recurrence { ... } or plan { ... }"},
       {"plan { nodes: 2 }",
        "a.txtpb:1:1: plan lacks fields that it needs to plan; add, for example, model: \"llama-3.1-8b\", "
        "seq_len: 131072"},

@@ -1,4 +1,4 @@
-// cpsim estimate: the time of one attention, or of one collective, on a cluster.
+// cpsim estimate: the time of one attention, one recurrence or one collective on a cluster.
 #include "sim/cost/timeline/estimate.h"
 
 #include <algorithm>
@@ -16,7 +16,9 @@
 #include "cli/common/printable.h"
 #include "cli/cpsim/attention_flags.h"
 #include "cli/cpsim/commands.h"
+#include "cli/cpsim/estimate/recurrence.h"
 #include "cli/cpsim/progress_line.h"
+#include "cli/cpsim/recurrence_flags.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
@@ -31,6 +33,7 @@
 #include "sim/proof/run/attention_run_memory.h"
 #include "sim/proof/run/free_memory.h"
 #include "sim/scenario/attention_request.h"
+#include "sim/scenario/recurrence_request.h"
 
 namespace cp::cli {
 namespace {
@@ -40,6 +43,7 @@ using Job = proto::Attention;
 
 struct Flags {
   ScenarioFlags<Job> job;
+  ScenarioFlags<proto::Recurrence> recurrence;
   std::string cluster, software = "cprun", kernels, pass = "forward";
   std::string collective, bytes;
   std::string trace;
@@ -216,12 +220,21 @@ void write_trace(const std::string& path, const std::vector<Replayed>& replayed,
   sim::write_trace_files(path, slices, cluster);
 }
 
-int estimate_attention(const Flags& flags) {
+int estimate_states(const Flags& flags, const proto::Recurrence& scenario) {
+  if (!flags.trace.empty())
+    throw InvalidInput(str("--trace ", flags.trace, " shows the timeline of attention; leave it out"));
+  const sim::RecurrenceJob job = sim::make_recurrence_job(scenario);
+  const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
+  return estimate_recurrence(
+      job, {cluster_for(flags, last + 1), sim::find_software(flags.software), settings_of(flags),
+            passes_of(flags, job.backward).size() > 1, flags.json});
+}
+
+int estimate_step(const Flags& flags) {
+  const proto::Scenario asked = scenario_of(flags.job, flags.recurrence);
+  if (asked.has_recurrence()) return estimate_states(flags, asked.recurrence());
   if (!flags.trace.empty()) sim::require_trace_name(flags.trace);
-  Job scenario;
-  if (!flags.job.scenario.empty()) scenario = read_scenario_of("run", flags.job.scenario).run();
-  scenario = flags.job.apply_to(std::move(scenario));
-  const sim::AttentionJob job = sim::make_attention_job(scenario);
+  const sim::AttentionJob job = sim::make_attention_job(asked.run());
   require_covered(job.problem, flags.job, flags.padding);
   const int cp = static_cast<int>(job.ranks.size());
   if (const auto refusal = refuse(job.problem, cp, job.strategies.front(), job.target))
@@ -290,7 +303,7 @@ int estimate_attention(const Flags& flags) {
 
 Command add_estimate(FlagSet cpsim) {
   const FlagSet app = cpsim.add_subcommand(
-      "estimate", "Predict the time of one attention, or of one collective, on a cluster");
+      "estimate", "Predict the time of one attention, recurrence or collective on a cluster");
   const auto flags = std::make_shared<Flags>();
   app.add_option("--cluster", flags->cluster,
                  "The cluster: the name of a preset (see cpsim list clusters), or a file")
@@ -310,6 +323,10 @@ Command add_estimate(FlagSet cpsim) {
       .type_name("PASS");
   add_problem_flags(app, flags->job, flags->padding);
   add_strategy_flags(app, flags->job);
+  add_recurrence_flags(app, flags->recurrence);
+  add_field(app, flags->job, "--strategies", "NAMES",
+            "With --recurrence: several strategies, to compare them: all, or for example all_gather,heads",
+            [](Job& job, const std::string& text) { job.set_strategies(text); });
   add_switch(app, flags->job, "--backward", "Time both passes, as --pass both does",
              [](Job& job) { job.set_backward(true); });
   app.add_option(
@@ -344,9 +361,12 @@ Command add_estimate(FlagSet cpsim) {
       "longer than they do.\n\nExample:\n"
       "  cpsim estimate --cluster a800 --mesh cp=16 --strategy ring --seq-len 65536 --q-heads 32 \\\n"
       "    --head-dim 128 --dtype bf16 --causal --pass backward --software ring-flash-attention\n"
-      "  cpsim estimate --cluster hgx-b200 --collective all_gather --bytes 1GiB --gpus 16");
+      "  cpsim estimate --cluster hgx-b200 --collective all_gather --bytes 1GiB --gpus 16\n"
+      "  cpsim estimate --cluster dgx-h100 --mesh cp=8 --recurrence delta --strategies all --seq-len 131072 "
+      "\\\n"
+      "    --key-heads 16 --value-heads 32 --head-dim 128 --dtype bf16 --pass both");
   return {app, [flags] {
-            return flags->collective.empty() ? estimate_attention(*flags) : estimate_collective(*flags);
+            return flags->collective.empty() ? estimate_step(*flags) : estimate_collective(*flags);
           }};
 }
 

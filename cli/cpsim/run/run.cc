@@ -19,6 +19,8 @@
 #include "cli/cpsim/attention_flags.h"
 #include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress_line.h"
+#include "cli/cpsim/recurrence_flags.h"
+#include "cli/cpsim/run/recurrence.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"
 #include "sim/base/number_text.h"
@@ -38,6 +40,7 @@ using Text = const std::string&;
 
 struct Flags {
   ScenarioFlags<Job> job;
+  ScenarioFlags<proto::Recurrence> recurrence;  // what attention has no flags for
   std::string trace;
   bool json = false, padding = false;
 };
@@ -56,12 +59,6 @@ void add_run_flags(FlagSet app, Flags& flags) {
       .type_name("FILE");
   add_scenario_files(app, flags.job);
   app.add_flag("--json", flags.json, "Print JSON");
-}
-
-Job job_of(const Flags& flags) {
-  Job job;
-  if (!flags.job.scenario.empty()) job = read_scenario_of("run", flags.job.scenario).run();
-  return flags.job.apply_to(std::move(job));
 }
 
 // Runs the strategy, or its nearest legal alternative.
@@ -145,7 +142,10 @@ std::optional<ErrorKind> error_of(const std::vector<sim::StrategyOutcome>& outco
 }
 
 int run(const Flags& flags) {
-  const Job scenario = job_of(flags);
+  const proto::Scenario asked = scenario_of(flags.job, flags.recurrence);
+  if (asked.has_recurrence())
+    return run_recurrence(asked.recurrence(), {flags.trace, flags.job.save_scenario, flags.json});
+  const Job& scenario = asked.run();
   const sim::AttentionJob job = sim::make_attention_job(scenario);
   require_covered(job.problem, flags.job, flags.padding);
   sim::require_backward(scenario);
@@ -201,13 +201,17 @@ Command add_run(FlagSet cpsim) {
   add_field(app, flags->job, "--strategies", "NAMES",
             "Several strategies, to compare them: all, or for example ring,ulysses",
             [](Job& job, Text text) { job.set_strategies(text); });
+  add_recurrence_flags(app, flags->recurrence);
   add_run_flags(app, *flags);
   app.footer(
-      "Examples: a ring of eight ranks, and all strategies on an odd length\n"
+      "Examples: a ring of eight ranks, all strategies on an odd length, and a recurrent layer\n"
       "  cpsim run --mesh cp=8 --strategy ring --balance head_tail --seq-len 4096 --q-heads 8 --kv-heads 2 "
       "\\\n"
       "    --head-dim 64 --causal --backward\n"
-      "  cpsim run --mesh cp=8 --strategies all --seq-len 1021 --q-heads 8 --kv-heads 2 --causal --backward");
+      "  cpsim run --mesh cp=8 --strategies all --seq-len 1021 --q-heads 8 --kv-heads 2 --causal --backward\n"
+      "  cpsim run --mesh cp=4 --recurrence delta --strategies all --seq-len 517 --key-heads 4 --value-heads "
+      "8 "
+      "--backward");
   return {app, [flags] { return run(*flags); }};
 }
 

@@ -6,6 +6,7 @@
 
 #include "shared/base/units.h"
 #include "shared/plan/operations.h"
+#include "shared/plan/recurrence_rules.h"
 
 namespace cp::sim {
 namespace {
@@ -76,6 +77,10 @@ double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
                  return attention_ns(work, op.q.shape[3], std::is_same_v<T, AttentionBackward>);
                } else if constexpr (std::is_same_v<T, MatMul>) {
                  return product_ns(op, work, plan);
+               } else if constexpr (std::is_same_v<T, RecurrenceJoin>) {
+                 return recurrence_ns(work, DType::f32);
+               } else if constexpr (kIsRecurrence<T>) {
+                 return recurrence_ns(work, plan.buffers[static_cast<std::size_t>(op.k.buffer)].dtype);
                } else if constexpr (std::is_same_v<T, AttentionMerge>) {
                  return memory_ns(work.bytes * (is_absent(op.lse) ? 1 : software_.merge_passes));
                } else if constexpr (std::is_same_v<T, Copy>) {
@@ -180,6 +185,13 @@ double KernelCost::product_ns(const KernelWork& work, DType dtype, bool fp8) con
   // Operands in 8 bits are half of those in 16; the result is in 16.
   const double bytes = fp8 ? (work.m + work.n) * work.k + 2 * work.m * work.n : work.bytes;
   return std::max(work.flops / (peak * share) * 1e-3, memory_ns(bytes));
+}
+
+// Nobody's rates of these kernels are known here.
+double KernelCost::recurrence_ns(const KernelWork& work, DType dtype) const {
+  const Gpu& gpu = cluster_.gpu;
+  const double peak = (dtype == DType::f32 ? gpu.tflops_f32 : gpu.tflops_16) * gpu.sustained_clock;
+  return std::max(work.flops / (peak * kOtherShare) * 1e-3, memory_ns(work.bytes));
 }
 
 double KernelCost::riding_ns(double bytes) const {

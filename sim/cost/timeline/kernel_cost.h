@@ -48,6 +48,7 @@ class KernelCost {
     return product_ns(work, dtype, is_fp8(dtype));
   }
   double memory_ns(double bytes) const;
+  double recurrence_ns(const KernelWork& work, DType dtype) const;
   // The products of experts, without the launch. Where nothing computes them in one call, as many products
   // apart, each launched.
   double grouped_ns(const GroupedCall& call) const;

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "shared/plan/operations.h"
+#include "shared/plan/recurrence_rules.h"
 #include "sim/cost/timeline/view_bytes.h"
 
 namespace cp::sim {
@@ -62,6 +63,46 @@ void count_attention(const Attention& op, const Plan& plan, KernelWork& work) {
   work.flops = per_pair * (work.full_pairs + work.diagonal_pairs);
 }
 
+// Rows of all heads and batch entries of a [batch, rows, heads, dim] view.
+double numel_of_heads(const View& view) {
+  return count(view.shape[0]) * count(view.shape[1]) * count(view.shape[2]);
+}
+
+// Kernels take recurrences in chunks of this many rows, whose products with one another are a matrix as in
+// attention, so that most work is products (Dao and Gu 2024; Yang et al. 2024). What flash-linear-attention
+// and Mamba-2's own kernels use.
+constexpr double kChunkRows = 64;
+
+// Products of one row of a value head, in flops: what it writes to the state and reads from it, and the rows
+// of its chunk; for the delta rule also what the state has at its key, and the triangular system of the
+// chunk's keys, which is about as much as the product that makes it.
+double row_flops(RecurrenceRule rule, double keys, double values) {
+  const double chunk = kChunkRows * (keys + values), state = keys * values;
+  const double delta = rule == RecurrenceRule::delta ? state + kChunkRows * keys + chunk : 0;
+  return 2 * (2 * state + chunk + delta);
+}
+
+void count_recurrence(const RecurrenceForward& op, KernelWork& work) {
+  work.flops = numel_of_heads(op.v) * row_flops(op.rule, count(op.k.shape[3]), count(op.v.shape[3]));
+}
+// Without the outputs, and with T as one more state of key_dim columns.
+void count_recurrence(const RecurrenceSummary& op, KernelWork& work) {
+  const double keys = count(op.k.shape[3]), values = count(op.v.shape[3]);
+  const bool matrix = !is_absent(op.transition) && op.rule == RecurrenceRule::delta;
+  work.flops = numel_of_heads(op.v) * (row_flops(op.rule, keys, values) / 2 + (matrix ? 4 * keys * keys : 0));
+}
+void count_recurrence(const RecurrenceSummaryGradient& op, KernelWork& work) {
+  work.flops =
+      numel_of_heads(op.dout) * row_flops(op.rule, count(op.k.shape[3]), count(op.dout.shape[3])) / 2;
+}
+void count_recurrence(const RecurrenceJoin& op, KernelWork& work) {
+  work.flops = 2 * count(op.in.numel()) * count(op.transition.shape[3]);
+}
+// Each product has two gradients, and is made once more.
+void count_recurrence(const RecurrenceBackward& op, KernelWork& work) {
+  work.flops = 3 * numel_of_heads(op.v) * row_flops(op.rule, count(op.k.shape[3]), count(op.v.shape[3]));
+}
+
 }  // namespace
 
 KernelWork product_work(double m, double n, double k) {
@@ -80,6 +121,8 @@ KernelWork work_of(const Kernel& kernel, const Plan& plan) {
           work = product_work(count(op.a.shape[0]), count(op.b.shape[1]), count(op.a.shape[1]));
         } else if constexpr (std::is_same_v<T, AttentionForward> || std::is_same_v<T, AttentionBackward>) {
           count_attention(op, plan, work);
+        } else if constexpr (kIsRecurrence<T>) {
+          count_recurrence(op, work);
         }
       },
       kernel);

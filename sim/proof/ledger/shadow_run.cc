@@ -9,6 +9,7 @@
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/plan_walk.h"
+#include "shared/plan/recurrence_rules.h"
 #include "sim/proof/ledger/attention_shadow.h"
 
 namespace cp::sim {
@@ -182,6 +183,8 @@ class ShadowRun {
       find(plan, name(op.operation), ", which no step of attention does");
     } else if constexpr (std::is_same_v<Op, MatMul>) {
       find(plan, "a product that is no part of attention");
+    } else if constexpr (kIsRecurrence<Op>) {
+      find(plan, "a step of a recurrence, which is no part of attention");
     } else {
       if constexpr (std::is_same_v<Op, AttentionMerge>) {
         if (is_absent(op.lse)) {  // gradients

@@ -10,7 +10,6 @@
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
 #include "shared/plan/plan_digests.h"
-#include "shared/plan/transfer_check.h"
 #include "sim/proof/ledger/attention_ledger.h"
 #include "sim/proof/ledger/peak_bound.h"
 #include "sim/proof/run/attention_run_memory.h"
@@ -85,7 +84,9 @@ class Runner {
         trace.digests = AttentionShards::digests(*plan, buffers_of(*plan));
       });
     });
-    const std::int64_t delivered = keep_traces();
+    std::vector<bool> members;
+    for (const Plan* plan : by_rank_) members.push_back(plan != nullptr);
+    const std::int64_t delivered = keep_traces(fabric_.traces(), members, result_.traces, result_.verdicts);
     if (options_.check_plans)
       phase("keeping the ledger", result_.ledger_s, [&] { keep_books(which, plans, delivered, result); });
     phase("comparing", result_.compare_s, [&] {
@@ -113,35 +114,6 @@ class Runner {
         });
       }
     }
-  }
-
-  // Returns the bytes that all ranks received.
-  std::int64_t keep_traces() {
-    const std::vector<RankTrace>& traces = fabric_.traces();
-    if (const auto fault = find_transfer_fault(traces)) throw *fault;
-    const auto difference = first_difference(traces, traces);
-    const auto verdict = std::find_if(result_.verdicts.begin(), result_.verdicts.end(),
-                                      [](const Verdict& known) { return known.name == "traces"; });
-    if (verdict == result_.verdicts.end()) {
-      result_.verdicts.push_back({"traces", !difference, difference.value_or("")});
-    } else if (difference) {
-      *verdict = {"traces", false, *difference};
-    }
-    std::int64_t delivered = 0;
-    std::size_t place = 0;
-    for (const RankTrace& trace : traces) {
-      if (by_rank_[static_cast<std::size_t>(trace.rank)] == nullptr) continue;
-      for (const OpRecord& record : trace.observed) {
-        for (const std::int64_t bytes : record.received) delivered += bytes;
-      }
-      if (result_.traces.size() <= place) result_.traces.emplace_back();
-      RankTrace& kept = result_.traces[place++];
-      kept.rank = trace.rank;
-      kept.issued.insert(kept.issued.end(), trace.issued.begin(), trace.issued.end());
-      kept.observed.insert(kept.observed.end(), trace.observed.begin(), trace.observed.end());
-      kept.digests.insert(trace.digests.begin(), trace.digests.end());
-    }
-    return delivered;
   }
 
   void keep_books(AttentionPass which, std::span<const Plan> plans, std::int64_t delivered,

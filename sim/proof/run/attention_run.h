@@ -24,6 +24,7 @@
 #include "sim/fabric/fabric.h"
 #include "sim/proof/run/attention_shards.h"
 #include "sim/proof/run/attention_test_data.h"
+#include "sim/proof/run/pass_traces.h"
 
 namespace cp::sim {
 
@@ -44,13 +45,6 @@ struct AttentionRunOptions {
   std::vector<bool>* injected = nullptr;
   // Called by the caller's thread when a phase begins: "checking the plans", "running", ...
   std::function<void(std::string_view)> on_phase;
-};
-
-// A verdict on one invariant.
-struct Verdict {
-  std::string name;  // "mask cells", "bytes", "peak memory", "traces"
-  bool holds = true;
-  std::string finding;  // in words, what does not hold; empty if it holds
 };
 
 struct AttentionPassResult {

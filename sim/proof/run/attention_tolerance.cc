@@ -1,5 +1,7 @@
 #include "sim/proof/run/attention_tolerance.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "shared/kernels/tiled_attention.h"
@@ -12,14 +14,9 @@ namespace {
 // How many standard errors a result may be off (see the header). Chosen: for one element the bound fails with
 // a probability of at most 2 exp(-8) = 7e-4 even if every rounding were as bad as can be.
 constexpr double kGrowth = 4;
-constexpr double kUnit = 0x1p-24;  // the unit roundoff of f32
+constexpr double kUnit = roundoff(DType::f32);
 // Kernels take weights below this as 0: e^-86.9, as the header says, rounded up.
 constexpr double kFlushed = 0x1p-125;
-
-double roundoff(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : kUnit; }
-double half_least_step(DType dtype) {
-  return dtype == DType::bf16 ? 0x1p-134 : dtype == DType::f16 ? 0x1p-25 : 0x1p-150;
-}
 
 double square(double x) { return x * x; }
 

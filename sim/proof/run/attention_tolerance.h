@@ -65,33 +65,15 @@
 // first order: products of errors are left out.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <vector>
 
 #include "shared/context_parallel/attention_plan.h"
 #include "sim/proof/run/attention_test_data.h"
+#include "sim/proof/run/tensor_tolerance.h"
 
 namespace cp::sim {
 
-// The tolerance of each element of one tensor.
-struct TensorTolerance {
-  std::vector<double> rows;  // [batch, heads, seq]; 0 if the result must be exact: nothing was added up
-  double relative = 0;       // of the element's size, for rounding it to the tensor's dtype
-  double least = 0;          // half of the dtype's least step
-
-  // The tolerance of an element in this row, if this is its expected value.
-  double at(std::size_t row, double expected) const {
-    if (rows[row] == 0) return 0;
-    return rows[row] + (relative == 0 ? 0 : std::max(relative * std::abs(expected), least));
-  }
-  // Whether the value found is within the tolerance. Infinities must be equal, and NaN never holds.
-  bool holds(std::size_t row, double expected, double found) const {
-    return found == expected || (std::isfinite(expected) && std::abs(found - expected) <= at(row, expected));
-  }
-};
-
+// Rows are [batch, heads, seq].
 struct AttentionTolerances {
   TensorTolerance out, lse, dq, dk, dv;  // gradients: empty if not asked for
   // Of what each row adds to dsinks, [batch, heads, seq]; empty without sinks. The squares of independent

@@ -1,0 +1,103 @@
+#include "shared/recurrence/problem.h"
+
+#include <cmath>
+#include <limits>
+
+#include "shared/base/error.h"
+#include "shared/base/nearest.h"
+#include "shared/base/text.h"
+
+namespace cp {
+namespace {
+
+// Throws if the product of the sizes, in elements of 4 bytes, has 2^63 bytes or more.
+void require_countable(std::string_view what, std::initializer_list<std::int64_t> sizes) {
+  std::int64_t elements = 4;
+  for (const std::int64_t size : sizes) {
+    if (size > std::numeric_limits<std::int64_t>::max() / elements)
+      throw InvalidInput(str(what, " with the sizes ", join(sizes, "x"), " has 2^63 bytes or more"));
+    elements *= size;
+  }
+}
+
+void require_documents(const RecurrenceProblem& problem) {
+  const std::vector<std::int64_t>& ends = problem.cu_seqlens;
+  if (ends.empty()) return;
+  for (std::size_t i = 1; i < ends.size(); ++i) {
+    if (ends[i] < ends[i - 1])
+      throw InvalidInput(str("documents ", join(ends, "/"), ": ", ends[i], " comes after ", ends[i - 1],
+                             "; cu_seqlens do not descend"));
+  }
+  if (ends.front() != 0 || ends.back() != problem.seq_len) {
+    throw InvalidInput(str("documents ", join(ends, "/"), " go from ", ends.front(), " to ", ends.back(),
+                           ", and the sequence from 0 to ", problem.seq_len,
+                           "; every row of a recurrence belongs to a document: let the first one begin at 0 "
+                           "and the last one end at ",
+                           problem.seq_len));
+  }
+}
+
+}  // namespace
+
+double RecurrenceProblem::output_scale() const {
+  return scale.value_or(1 / std::sqrt(static_cast<double>(key_dim)));
+}
+
+std::vector<std::int64_t> RecurrenceProblem::document_starts() const {
+  std::vector<std::int64_t> starts = {0};
+  for (const std::int64_t end : cu_seqlens) {
+    if (end > starts.back() && end < seq_len) starts.push_back(end);
+  }
+  return starts;
+}
+
+std::string_view name(RecurrenceRule rule) { return rule == RecurrenceRule::decay ? "decay" : "delta"; }
+
+RecurrenceRule parse_recurrence_rule(std::string_view text) {
+  for (const RecurrenceRule rule : {RecurrenceRule::decay, RecurrenceRule::delta}) {
+    if (text == name(rule)) return rule;
+  }
+  throw InvalidInput(str("recurrence '", text,
+                         "' is unknown; use decay (Mamba-2) or delta (gated delta net); "
+                         "the nearest is ",
+                         nearest_name(text, {"decay", "delta"})));
+}
+
+void validate_problem(const RecurrenceProblem& problem) {
+  const std::pair<std::string_view, std::int64_t> sizes[] = {
+      {"seq_len", problem.seq_len},         {"batch", problem.batch},      {"key_heads", problem.key_heads},
+      {"value_heads", problem.value_heads}, {"head_dim", problem.key_dim}, {"v_head_dim", problem.value_dim}};
+  for (const auto& [what, size] : sizes) {
+    if (size < 1) throw InvalidInput(str(what, "=", size, " is no size; use at least 1"));
+  }
+  if (problem.value_heads % problem.key_heads != 0) {
+    std::int64_t nearest = problem.key_heads;
+    while (problem.value_heads % nearest != 0) --nearest;
+    throw InvalidInput(str("key_heads=", problem.key_heads, " does not divide value_heads=",
+                           problem.value_heads, "; use key_heads=", nearest));
+  }
+  if (!is_floating(problem.dtype))
+    throw InvalidInput(str("dtype ", name(problem.dtype), " has no fractions; use f32, f16 or bf16"));
+  if (!std::isfinite(problem.output_scale()))
+    throw InvalidInput(str("scale ", problem.output_scale(), " is no number"));
+  require_countable("a tensor of rows", {problem.batch, problem.seq_len, problem.value_heads,
+                                         std::max(problem.key_dim, problem.value_dim)});
+  require_countable("a state", {problem.batch, problem.value_heads, problem.key_dim,
+                                std::max(problem.key_dim, problem.value_dim)});
+  require_documents(problem);
+}
+
+std::string to_string(const RecurrenceProblem& problem) {
+  const std::size_t documents = problem.document_starts().size();
+  return str(name(problem.rule), " seq ", problem.seq_len, ", batch ", problem.batch, ", heads ",
+             problem.key_heads, "/", problem.value_heads, ", dims ", problem.key_dim, "/", problem.value_dim,
+             ", ", name(problem.dtype), documents > 1 ? str(", ", documents, " documents") : "");
+}
+
+Hasher& hash(Hasher& hasher, const RecurrenceProblem& problem) {
+  hasher.add(name(problem.rule)).add(problem.batch).add(problem.seq_len).add(problem.key_heads);
+  hasher.add(problem.value_heads).add(problem.key_dim).add(problem.value_dim).add(name(problem.dtype));
+  return hasher.add(problem.output_scale()).add_all(problem.document_starts());
+}
+
+}  // namespace cp

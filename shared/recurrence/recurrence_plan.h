@@ -1,0 +1,53 @@
+// A recurrence over a sequence that is split across ranks, written down as plans: one forward and one
+// backward plan for each cp rank.
+//
+// Buffers of the caller, by name, dense. A rank has its rows at home: those of row_layout(), in its local
+// order, of all batch entries and heads.
+//
+//   forward   in   q, k, v, log_decay, beta
+//             out  out
+//                  kept for a backward pass:
+//                  saved_states       scans: for each chunk that a state comes in to, in the rank's order,
+//                                     [batch, value_heads, key_dim, value_dim], f32
+//                  saved_transitions  scans: for each chunk that hands on what came in, [batch, value_heads,
+//                                     n, n], f32
+//                  saved_q, saved_k, saved_v, saved_log_decay, saved_beta
+//                                     heads: of all rows, in the order of the sequence, and the rank's heads
+//   backward  in   dout, saved_*; with scans also q, k, v, log_decay, beta
+//             out  dq, dk, dv, dlog_decay, dbeta
+//
+// A buffer that would have no elements is left out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shared/placement/layout.h"
+#include "shared/plan/plan.h"
+#include "shared/recurrence/problem.h"
+#include "shared/recurrence/strategy.h"
+
+namespace cp {
+
+enum class RecurrencePass : std::uint8_t { forward, backward };
+
+struct RecurrenceRequest {
+  RecurrenceProblem problem;
+  std::vector<Rank> ranks;  // the cp ranks, in order
+  RecurrenceStrategy strategy;
+  bool keep_for_backward = true;  // forward: write the saved_ buffers
+};
+
+// The layout of a [batch, seq_len, heads, dim] tensor at home, on a mesh of one axis, "cp".
+Layout row_layout(const RecurrenceRequest& request, std::int64_t heads, std::int64_t dim, DType dtype);
+
+// The plan of one of the ranks, a pure function of its arguments. Throws InvalidInput if the request is not
+// legal, with the reason that refuse() gives, if a rank comes twice, and if `self` is not among the ranks.
+Plan recurrence_plan(const RecurrenceRequest& request, RecurrencePass pass, Rank self,
+                     const Target& target = host_target());
+
+// The plans of all ranks, in ascending order of the ranks.
+std::vector<Plan> recurrence_plans(const RecurrenceRequest& request, RecurrencePass pass,
+                                   const Target& target = host_target());
+
+}  // namespace cp

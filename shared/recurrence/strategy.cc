@@ -1,0 +1,132 @@
+#include "shared/recurrence/strategy.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/nearest.h"
+#include "shared/base/text.h"
+#include "shared/recurrence/chunks.h"
+#include "shared/recurrence/recurrence_plan.h"
+
+namespace cp {
+namespace {
+
+constexpr std::array<std::pair<StateScan, std::string_view>, 4> kNames = {
+    {{StateScan::sequential, "sequential"},
+     {StateScan::recursive_doubling, "recursive_doubling"},
+     {StateScan::all_gather, "all_gather"},
+     {StateScan::heads, "heads"}}};
+
+// The most chunks that a rank has of one document.
+std::int64_t most_of_a_document(const RecurrenceRequest& request) {
+  const Layout layout = row_layout(request, 1, 1, DType::f32);
+  std::vector<IndexSet> rows;
+  for (const Rank rank : request.ranks) rows.push_back(indices(layout, 1, rank));
+  std::map<std::pair<int, std::int64_t>, std::int64_t> counts;
+  std::int64_t document = 0, most = 0;
+  for (const Chunk& chunk : chunks_of(request.problem, rows)) {
+    if (!chunk.comes_in) ++document;
+    most = std::max(most, ++counts[{chunk.index, document}]);
+    document += static_cast<std::int64_t>(chunk.starts.size());
+    if (!chunk.starts.empty()) most = std::max(most, ++counts[{chunk.index, document}]);
+  }
+  return most;
+}
+
+std::optional<RecurrenceRefusal> refuse_balance(const RecurrenceProblem& problem, int cp,
+                                                const RecurrenceStrategy& strategy) {
+  const Balance& balance = strategy.balance;
+  if (balance.kind == Balance::Kind::cost || balance.kind == Balance::Kind::head_tail_exchange) {
+    return RecurrenceRefusal{
+        str("balance ", to_string(balance),
+            " evens out the work of a mask, and every row of a recurrence costs the same; use contiguous"),
+        {strategy.scan, {}}};
+  }
+  if (strategy.scan == StateScan::heads) return std::nullopt;
+  std::vector<Rank> ranks(static_cast<std::size_t>(cp));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  constexpr std::int64_t kMostChunks = 2;  // head_tail's
+  const std::int64_t most = most_of_a_document({problem, ranks, strategy});
+  if (most <= kMostChunks) return std::nullopt;
+  const bool heads = problem.key_heads % cp == 0;
+  return RecurrenceRefusal{
+      str("with ", to_string(balance), " a rank has ", most, " chunks of one document, and ",
+          name(strategy.scan), " would move a state of ", problem.state_numel(), " elements for each; use ",
+          heads ? "strategy heads, which moves each row once, or " : "", "balance contiguous or head_tail"),
+      heads ? RecurrenceStrategy{StateScan::heads, balance} : RecurrenceStrategy{strategy.scan, {}}};
+}
+
+std::optional<RecurrenceRefusal> refuse_target(const RecurrenceProblem& problem,
+                                               const RecurrenceStrategy& strategy, const Target& target) {
+  if (!target.dtypes.contains(problem.dtype))
+    return RecurrenceRefusal{str("target ", target.name, " has no ", name(problem.dtype)), strategy};
+  for (const std::string_view kernel :
+       {"recurrence_forward", "recurrence_summary", "recurrence_summary_gradient", "recurrence_join",
+        "recurrence_backward"}) {
+    if (!target.has_kernel(kernel)) {
+      return RecurrenceRefusal{str("target ", target.name, " has no kernel ", kernel, "; use ",
+                                   host_target().name, ", which has it"),
+                               strategy};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view name(StateScan scan) {
+  for (const auto& [known, text] : kNames) {
+    if (known == scan) return text;
+  }
+  return "?";
+}
+
+std::string to_string(const RecurrenceStrategy& strategy) {
+  return str(name(strategy.scan), " ", to_string(strategy.balance));
+}
+
+Hasher& hash(Hasher& hasher, const RecurrenceStrategy& strategy) {
+  return hasher.add(name(strategy.scan)).add(std::string_view(to_string(strategy.balance)));
+}
+
+StateScan parse_state_scan(std::string_view text) {
+  std::vector<std::string_view> names;
+  for (const auto& [scan, known] : kNames) {
+    if (known == text) return scan;
+    names.push_back(known);
+  }
+  throw InvalidInput(str("strategy '", text, "' is none for recurrences; use one of ", join(names, ", "),
+                         "; the nearest is ", nearest_name(text, names)));
+}
+
+const std::vector<StateScan>& state_scans() {
+  static const std::vector<StateScan> scans = [] {
+    std::vector<StateScan> all;
+    for (const auto& [scan, text] : kNames) all.push_back(scan);
+    return all;
+  }();
+  return scans;
+}
+
+std::optional<RecurrenceRefusal> refuse(const RecurrenceProblem& problem, int cp,
+                                        const RecurrenceStrategy& strategy, const Target& target) {
+  validate_problem(problem);
+  if (cp < 1) throw InvalidInput(str("cp=", cp, " is no number of ranks; use at least 1"));
+  if (strategy.balance.block < 1)
+    throw InvalidInput(str("blocks of ", strategy.balance.block, " rows hold none; use at least 1"));
+  if (auto refusal = refuse_target(problem, strategy, target)) return refusal;
+  if (strategy.scan == StateScan::heads && problem.key_heads % cp != 0) {
+    return RecurrenceRefusal{
+        str("cp=", cp, " does not divide key_heads=", problem.key_heads,
+            ", so that heads cannot give each rank whole heads; use cp=",
+            std::gcd(problem.key_heads, static_cast<std::int64_t>(cp)), ", or strategy all_gather"),
+        {StateScan::all_gather, {}}};
+  }
+  return refuse_balance(problem, cp, strategy);
+}
+
+}  // namespace cp

@@ -1,0 +1,177 @@
+// The plans of recurrences: what they send, in how many hops, and that every strategy gives one device's
+// results.
+#include "shared/recurrence/recurrence_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "shared/base/error.h"
+#include "shared/plan/check.h"
+#include "sim/proof/run/recurrence_run.h"
+#include "tests/recurrence/problem_generator.h"
+
+namespace cp {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<Rank> ranks_to(int count) {
+  std::vector<Rank> ranks(static_cast<std::size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+RecurrenceProblem delta_of(std::int64_t seq_len) {
+  RecurrenceProblem problem;
+  problem.seq_len = seq_len;
+  problem.key_heads = 2, problem.value_heads = 4, problem.key_dim = 4, problem.value_dim = 6;
+  return problem;
+}
+
+std::string findings_of(const sim::RecurrenceRun& run) {
+  std::string text;
+  for (const sim::Verdict& verdict : run.verdicts)
+    text += verdict.holds ? "" : verdict.name + ": " + verdict.finding + "\n";
+  for (const sim::TensorError& error : run.errors)
+    text += error.holds() ? "" : error.tensor + ": " + error.finding + "\n";
+  return text;
+}
+
+sim::RecurrenceRun run_of(const RecurrenceRequest& request) {
+  sim::RecurrenceRunOptions options;
+  options.backward = true;
+  return sim::run_recurrence(sim::RecurrenceTestData(request.problem, 5), request, options);
+}
+
+int exchanges_of(const Plan& plan) {
+  int count = 0;
+  for (const StepRef& ref : steps_of(plan)) count += is_collective(*ref.step) ? 1 : 0;
+  return count;
+}
+
+TEST(RecurrencePlan, EveryStrategyEqualsOneDevice) {
+  for (const RecurrenceRule rule : {RecurrenceRule::decay, RecurrenceRule::delta}) {
+    for (const char* const balance : {"contiguous", "head_tail"}) {
+      for (const StateScan scan : state_scans()) {
+        RecurrenceProblem problem = delta_of(53);
+        problem.rule = rule;
+        if (scan == StateScan::heads) problem.key_heads = problem.value_heads = 4;
+        const RecurrenceRequest request{problem, ranks_to(4), {scan, parse_balance(balance)}, true};
+        EXPECT_EQ(findings_of(run_of(request)), "") << to_string(request.strategy);
+      }
+    }
+  }
+}
+
+RC_GTEST_PROP(RecurrencePlan, AnyProblemAndStrategyEqualsOneDevice, ()) {
+  const RecurrenceRequest request = testing::any_request(testing::any_recurrence());
+  RC_LOG() << to_string(request.problem) << " documents " << join(request.problem.cu_seqlens, "/") << " on "
+           << join(request.ranks) << " by " << to_string(request.strategy) << "\n";
+  const std::string findings = findings_of(run_of(request));
+  if (!findings.empty()) RC_LOG() << findings;
+  RC_ASSERT(findings.empty());
+}
+
+RC_GTEST_PROP(RecurrencePlan, ArePureAndEqualOneByOne, ()) {
+  const RecurrenceRequest request = testing::any_request(testing::any_recurrence(30));
+  for (const RecurrencePass pass : {RecurrencePass::forward, RecurrencePass::backward}) {
+    const std::vector<Plan> plans = recurrence_plans(request, pass);
+    check(plans);
+    for (const Plan& plan : plans) RC_ASSERT(recurrence_plan(request, pass, plan.self) == plan);
+  }
+}
+
+// Nine chunks, of which eight send.
+TEST(RecurrencePlan, ScansTakeAsManyHopsAsTheyMust) {
+  const auto hops = [](StateScan scan, int ranks) {
+    return exchanges_of(
+        recurrence_plan({delta_of(90), ranks_to(ranks), {scan, {}}, true}, RecurrencePass::forward, 0));
+  };
+  EXPECT_EQ(hops(StateScan::sequential, 9), 8);
+  EXPECT_EQ(hops(StateScan::recursive_doubling, 9), 4);  // pairs of 1, 2 and 4 chunks; then the states
+  EXPECT_EQ(hops(StateScan::recursive_doubling, 3), 2);
+  EXPECT_EQ(hops(StateScan::all_gather, 9), 1);
+  EXPECT_EQ(hops(StateScan::all_gather, 1), 0);
+}
+
+// The state of a document that ends at a rank's last row is nobody's.
+TEST(RecurrencePlan, SendsNothingBetweenDocuments) {
+  RecurrenceProblem problem = delta_of(40);
+  problem.cu_seqlens = {0, 10, 20, 30, 40};
+  for (const StateScan scan : {StateScan::sequential, StateScan::recursive_doubling, StateScan::all_gather}) {
+    const RecurrenceRequest request{problem, ranks_to(4), {scan, {}}, true};
+    for (const Plan& plan : recurrence_plans(request, RecurrencePass::forward)) {
+      EXPECT_EQ(exchanges_of(plan), 0);
+      EXPECT_EQ(steps_of(plan).size(), 1U);
+    }
+  }
+}
+
+// Of two documents of two ranks each, both states go in one hop.
+TEST(RecurrencePlan, ChainsOfDocumentsGoSideBySide) {
+  RecurrenceProblem problem = delta_of(40);
+  problem.cu_seqlens = {0, 20, 40};
+  const RecurrenceRequest request{problem, ranks_to(4), {StateScan::sequential, {}}, true};
+  EXPECT_EQ(exchanges_of(recurrence_plan(request, RecurrencePass::forward, 3)), 1);
+  EXPECT_EQ(findings_of(run_of(request)), "");
+}
+
+TEST(RecurrencePlan, BytesAreThoseOfTheStates) {
+  const RecurrenceProblem problem = delta_of(64);
+  const std::int64_t state = 4 * 4 * 4 * 6, transition = 4 * 4 * 4 * 4;
+  const auto received = [&](StateScan scan) {
+    return run_of({problem, ranks_to(4), {scan, {}}, true}).forward.received;
+  };
+  EXPECT_EQ(received(StateScan::sequential), (sim::StateBytes{3 * state, 0, 0}));
+  // Chunk 0's pair goes to three ranks, that of 1 to two, that of 2 to one; 0 has no transition to send.
+  EXPECT_EQ(received(StateScan::all_gather), (sim::StateBytes{6 * state, 3 * transition, 0}));
+  // Pairs of 1 chunk to chunks 1 and 2, of which that of chunk 1 has a transition, and that of 2 chunks, 0
+  // and 1, which is complete, to chunk 2; then three states.
+  EXPECT_EQ(received(StateScan::recursive_doubling), (sim::StateBytes{6 * state, transition, 0}));
+}
+
+TEST(RecurrencePlan, RefusesWithWhatWorks) {
+  const auto reason = [](const RecurrenceProblem& problem, int cp, const RecurrenceStrategy& strategy) {
+    const auto refusal = refuse(problem, cp, strategy);
+    if (!refusal) return std::string("legal");
+    EXPECT_FALSE(refuse(problem, cp, refusal->strategy)) << "the alternative is refused, too";
+    return refusal->reason;
+  };
+  const RecurrenceProblem problem = delta_of(64);
+  EXPECT_THAT(reason(problem, 4, {StateScan::heads, {}}), HasSubstr("use cp=2, or strategy all_gather"));
+  EXPECT_EQ(reason(problem, 2, {StateScan::heads, parse_balance("striped:4")}), "legal");
+  EXPECT_THAT(reason(problem, 2, {StateScan::sequential, parse_balance("striped:4")}),
+              HasSubstr("a rank has 8 chunks of one document"));
+  EXPECT_THAT(reason(problem, 2, {StateScan::all_gather, parse_balance("cost:4")}),
+              HasSubstr("use contiguous"));
+  EXPECT_THAT(reason(problem, 3, {StateScan::all_gather, parse_balance("striped:4")}),
+              HasSubstr("use balance contiguous or head_tail"));
+}
+
+TEST(RecurrenceProblem, RefusesWhatMakesNoSense) {
+  const auto error = [](auto change) {
+    RecurrenceProblem problem = delta_of(64);
+    change(problem);
+    try {
+      validate_problem(problem);
+    } catch (const InvalidInput& refused) {
+      return std::string(refused.what());
+    }
+    return std::string("legal");
+  };
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.key_heads = 3; }), HasSubstr("use key_heads=2"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.value_dim = 0; }), HasSubstr("v_head_dim=0"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.dtype = DType::i32; }), HasSubstr("use f32, f16 or bf16"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.cu_seqlens = {0, 30}; }), HasSubstr("end at 64"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) {
+                p.cu_seqlens = {0, 40, 30, 64};
+              }),
+              HasSubstr("do not descend"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.key_dim = p.value_dim = std::int64_t{1} << 40; }),
+              HasSubstr("2^63 bytes"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.scale = INFINITY; }), HasSubstr("no number"));
+}
+
+}  // namespace
+}  // namespace cp
