@@ -41,10 +41,9 @@ class Draws {
   std::mt19937_64 random_{kSeed};
 };
 
-double quantile(std::vector<double> values, double share) {
-  const auto at = static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1) + 0.5);
-  std::nth_element(values.begin(), values.begin() + at, values.end());
-  return values[static_cast<std::size_t>(at)];
+// Where the quantile lies among so many values in order.
+std::ptrdiff_t quantile_place(double share, std::size_t count) {
+  return static_cast<std::ptrdiff_t>(share * static_cast<double>(count - 1) + 0.5);
 }
 
 }  // namespace
@@ -83,7 +82,12 @@ DrawnTimes draw_times(std::span<const Option> options, const Doubt& doubt, std::
 }
 
 Interval interval_of(const std::vector<double>& values) {
-  return {quantile(values, kTail), quantile(values, 1 - kTail)};
+  std::vector<double> sorted = values;
+  const auto low = sorted.begin() + quantile_place(kTail, values.size()),
+             high = sorted.begin() + quantile_place(1 - kTail, values.size());
+  std::nth_element(sorted.begin(), low, sorted.end());
+  if (high > low) std::nth_element(low + 1, high, sorted.end());  // above the first are none that are less
+  return {*low, *high};
 }
 
 Interval interval_of(const Option& option, const Doubt& doubt) {

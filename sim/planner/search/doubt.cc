@@ -28,6 +28,10 @@ constexpr double kFarFromBest = 1.5;
 // By how many standard deviations rates are moved to find more chains. 5 % of all rates lie further out.
 constexpr double kFar = 2;
 
+// Draws of the rates: as decide() takes them, and where somebody waits for the end. Chosen: of thousands of
+// options the latter take a tenth of a second.
+constexpr std::size_t kDraws = 1000, kDrawsIfStopped = 200;
+
 const std::array<Rate, 3> kTransfers = {Rate::inside, Rate::network, Rate::latency};
 
 bool is_of_transfers(Rate rate) {
@@ -96,10 +100,11 @@ void add_chains(PlanAnswer& answer, const Doubt& doubt, int threads) {
 }
 
 // What weigh() found of the same layout.
-void take_over(const std::map<std::string, const Candidate*>& all, Candidate& candidate) {
-  const auto found = all.find(to_string(candidate.layout));
+void take_over(const std::vector<Candidate>& all, Candidate& candidate) {
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const Candidate& one) { return one.layout == candidate.layout; });
   if (found == all.end()) return;
-  const Candidate& same = *found->second;
+  const Candidate& same = *found;
   candidate.chains = same.chains;
   candidate.low_us = same.low_us, candidate.high_us = same.high_us;
   candidate.chance = same.chance, candidate.regret_us = same.regret_us;
@@ -116,29 +121,29 @@ Doubt doubt_of(const PlanQuestion& question) {
 void weigh(PlanAnswer& answer, int threads) {
   if (answer.all.empty()) return;
   const Doubt doubt = doubt_of(answer.question);
+  std::size_t draws = kDraws;
   try {
     add_chains(answer, doubt, threads);
   } catch (const Stopped&) {  // the longest chains alone are nearly as good
+    draws = kDrawsIfStopped;
   }
   Options numbers;
   std::vector<Option> options;
   for (const Candidate& candidate : answer.all) options.push_back(numbers.of(candidate));
-  const Decision decision = decide(options, doubt);
-  std::map<std::string, const Candidate*> known;
+  const Decision decision = decide(options, doubt, draws);
   for (std::size_t i = 0; i < answer.all.size(); ++i) {
     Candidate& candidate = answer.all[i];
     const Choice& choice = decision.choices[i];
     candidate.low_us = choice.low_us, candidate.high_us = choice.high_us;
     candidate.chance = choice.chance_of_kind, candidate.regret_us = choice.regret_us;
-    known.emplace(to_string(candidate.layout), &candidate);
   }
   answer.worth_trying.clear();
   for (const std::size_t option : decision.trying) answer.worth_trying.push_back(answer.all[option].layout);
   answer.worths = decision.worths;
   answer.strategies_worth_us = decision.strategies_us;
-  for (Candidate& candidate : answer.best) take_over(known, candidate);
+  for (Candidate& candidate : answer.best) take_over(answer.all, candidate);
   for (ClassBest& of_class : answer.classes) {
-    if (of_class.candidate) take_over(known, *of_class.candidate);
+    if (of_class.candidate) take_over(answer.all, *of_class.candidate);
   }
 }
 

@@ -16,9 +16,10 @@ namespace {
 constexpr std::size_t kPartsShown = 4;
 constexpr double kSmallestShown = 0.001;  // of the step
 
+// Texts, which take longer to write than all else here, only where nothing else tells two layouts apart.
 bool faster(const Candidate& a, const Candidate& b) {
-  return std::tuple(a.step_us, a.memory.used(), to_string(a.layout)) <
-         std::tuple(b.step_us, b.memory.used(), to_string(b.layout));
+  const std::pair of_a(a.step_us, a.memory.used()), of_b(b.step_us, b.memory.used());
+  return of_a != of_b ? of_a < of_b : to_string(a.layout) < to_string(b.layout);
 }
 
 // Steps of a tie's width from the fastest on: what a candidate ties with does not depend on which others were
