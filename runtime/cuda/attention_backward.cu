@@ -182,7 +182,7 @@ void launch_backward(const AttentionBackward& kernel, const Operands& operands, 
   if (is_absent(out)) return;
   const Heads q = operands.heads(kernel.q), dout = operands.heads(kernel.dout);
   with_element(q.dtype, dout.dtype, [&](auto element) {
-    with_columns(out.shape[3], [&](auto columns) {
+    with_columns_under<RulesOfScores>(out.shape[3], [&](auto columns) {
       using Body = Backward<kGradient, decltype(element), columns, RulesOfScores>;
       const Body body{q,
                       operands.heads(kernel.k),

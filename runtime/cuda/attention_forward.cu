@@ -187,7 +187,7 @@ void launch_forward(const AttentionForward& kernel, const Operands& operands, co
                     const RulesOfScores& rules, cudaStream_t stream) {
   const Heads q = operands.heads(kernel.q);
   with_element(q.dtype, q.dtype, [&](auto element) {
-    with_columns(kernel.out.shape[3], [&](auto columns) {
+    with_columns_under<RulesOfScores>(kernel.out.shape[3], [&](auto columns) {
       Forward<decltype(element), columns, RulesOfScores> body{q,
                                                               operands.heads(kernel.k),
                                                               operands.heads(kernel.v),

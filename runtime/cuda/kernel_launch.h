@@ -26,12 +26,14 @@
 
 #if defined(__CUDACC__)
 #define CP_DEVICE __device__ __forceinline__
+#define CP_DEVICE_CALL __device__ __noinline__ inline
 #define CP_UNROLL _Pragma("unroll")
 #define CP_NO_UNROLL _Pragma("unroll 1")
 #else
 #include <memory>
 #include <vector>
 #define CP_DEVICE inline
+#define CP_DEVICE_CALL inline
 #define CP_UNROLL
 #define CP_NO_UNROLL
 #endif

@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
+#include "runtime/cuda/attention_tiles.h"
 #include "runtime/cuda/gpu_bytes.h"
 #include "runtime/cuda/kernel_launch.h"
 #include "shared/kernels/philox.h"
@@ -13,6 +15,16 @@
 namespace cp::runtime {
 
 struct NoScoreRules {};
+
+// Calls f(std::integral_constant<int, columns of a block's sums>{}). Kernels with rules have one width: they
+// are seldom asked for narrow heads, and each takes long to compile.
+template <class RulesOfScores, class F>
+void with_columns_under(std::int64_t dim, F&& f) {
+  if constexpr (std::is_same_v<RulesOfScores, NoScoreRules>)
+    with_columns(dim, f);
+  else
+    f(std::integral_constant<int, kMostColumns>{});
+}
 
 struct ScoreRules {
   float softcap = 0;  // 0: none
@@ -33,6 +45,13 @@ struct ScoreRules {
   }
 };
 
+// The generator's words. A call: a thread asks for those of 32 pairs, and ten rounds at each place would be
+// most of a kernel's code, and of the time that it takes to compile.
+CP_DEVICE_CALL PhiloxWords words_of_keys(std::uint32_t four, std::uint32_t query, std::uint32_t head,
+                                         std::uint32_t layer, std::uint64_t seed) {
+  return philox({{four, query, head, layer}}, seed);
+}
+
 // Says which weights stay, and remembers the generator's words of the last four keys.
 class KeptWeights {
  public:
@@ -48,7 +67,7 @@ class KeptWeights {
     const std::uint32_t q = rules_.queries[query], k = rules_.keys[key];
     if (!known_ || q != query_ || k / 4 != four_) {
       known_ = true, query_ = q, four_ = k / 4;
-      words_ = philox({{four_, q, head_, rules_.layer}}, *rules_.seed);
+      words_ = words_of_keys(four_, q, head_, rules_.layer, *rules_.seed);
     }
     // Not as words_.words[k % 4], which would put the words into memory.
     const std::uint32_t low = k % 2 == 0 ? words_.words[0] : words_.words[1],
