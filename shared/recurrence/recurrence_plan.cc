@@ -349,6 +349,7 @@ std::vector<Plan> recurrence_plans(const RecurrenceRequest& request, RecurrenceP
   std::vector<Rank> ranks = request.ranks;
   std::sort(ranks.begin(), ranks.end());
   std::vector<Plan> plans;
+  plans.reserve(ranks.size());
   for (const Rank rank : ranks) plans.push_back(detail::PassWriter(context, pass, rank, target).write());
   return plans;
 }

@@ -104,12 +104,13 @@ StateScan parse_state_scan(std::string_view text) {
 }
 
 const std::vector<StateScan>& state_scans() {
-  static const std::vector<StateScan> scans = [] {
+  static const std::vector<StateScan> kScans = [] {
     std::vector<StateScan> all;
+    all.reserve(kNames.size());
     for (const auto& [scan, text] : kNames) all.push_back(scan);
     return all;
   }();
-  return scans;
+  return kScans;
 }
 
 std::optional<RecurrenceRefusal> refuse(const RecurrenceProblem& problem, int cp,

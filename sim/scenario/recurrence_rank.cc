@@ -6,6 +6,7 @@
 #include "shared/base/error.h"
 #include "sim/proof/run/free_memory.h"
 #include "sim/proof/run/recurrence_run.h"
+#include "sim/proof/run/recurrence_run_memory.h"
 #include "sim/scenario/recurrence_request.h"
 
 namespace cp::sim {
@@ -85,11 +86,10 @@ int world_size_of(const proto::Recurrence& scenario) {
 
 RankMemory rank_memory(const proto::Recurrence& scenario, Rank rank) {
   const RecurrenceOfOne one = recurrence_of_one(scenario);
-  const RecurrenceProblem& p = one.request.problem;
-  // Of one device in float64: q, k, v, dout and two numbers for each head; then the results, alike.
-  const std::int64_t of_row = p.key_heads * p.key_dim + p.value_heads * (p.value_dim + 1);
+  const RecurrenceProblem& problem = one.request.problem;
   RankMemory memory;
-  memory.inputs = memory.results = p.batch * p.seq_len * 2 * of_row * 8;
+  memory.inputs = test_input_bytes(problem);
+  memory.results = test_data_bytes(problem, one.job.backward) - memory.inputs;
   for (const RecurrencePass pass : passes_of(one.job)) {
     if (is_member(one.request.ranks, rank))
       memory.plans += peak_bytes(recurrence_plan(one.request, pass, rank, one.job.target));

@@ -101,7 +101,8 @@ struct Tensors {
   }
 };
 
-void expect_values_near(const std::vector<double>& found, const std::vector<double>& expected, double tolerance) {
+void expect_values_near(const std::vector<double>& found, const std::vector<double>& expected,
+                        double tolerance) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], tolerance) << i;
 }
@@ -166,7 +167,7 @@ TEST(RecurrenceKernels, TheSummaryOfGradientsIsTheTransposeOfOutputs) {
 TEST(RecurrenceKernels, JoinIsAProductOfEachHead) {
   const std::int64_t n = 3, columns = 5;
   KernelMemory memory;
-  const std::vector<double> t = eighths(2 * 2 * 9, 1), x = eighths(2 * 2 * 15, 2), y = eighths(2 * 2 * 15, 3);
+  const std::vector<double> t = eighths(36, 1), x = eighths(60, 2), y = eighths(60, 3);
   const Shape square = {2, 2, n, n}, wide = {2, 2, n, columns};
   for (const bool transposed : {false, true}) {
     for (const bool accumulate : {false, true}) {
@@ -192,7 +193,7 @@ TEST(RecurrenceKernels, JoinIsAProductOfEachHead) {
 // One row and one head, by hand: S = 0, so that out = scale (q k) beta v.
 TEST(RecurrenceKernels, ByHand) {
   KernelMemory memory;
-  const auto view = [&](std::vector<double> values, Shape shape) {
+  const auto view = [&](const std::vector<double>& values, Shape shape) {
     return dense_view(memory.add(DType::f32, values), 0, std::move(shape));
   };
   const View q = view({1, 2, 4, 1}, {1, 2, 1, 2}), k = view({1, 0, 0, 1}, {1, 2, 1, 2}),

@@ -119,16 +119,16 @@ TEST(RecurrencePlan, ChainsOfDocumentsGoSideBySide) {
 
 TEST(RecurrencePlan, BytesAreThoseOfTheStates) {
   const RecurrenceProblem problem = delta_of(64);
-  const std::int64_t state = 4 * 4 * 4 * 6, transition = 4 * 4 * 4 * 4;
+  constexpr std::int64_t kState = 384, kTransition = 256;  // 4 bytes, 4 heads of 4 x 6 and of 4 x 4
   const auto received = [&](StateScan scan) {
     return run_of({problem, ranks_to(4), {scan, {}}, true}).forward.received;
   };
-  EXPECT_EQ(received(StateScan::sequential), (sim::StateBytes{3 * state, 0, 0}));
+  EXPECT_EQ(received(StateScan::sequential), (sim::StateBytes{3 * kState, 0, 0}));
   // Chunk 0's pair goes to three ranks, that of 1 to two, that of 2 to one; 0 has no transition to send.
-  EXPECT_EQ(received(StateScan::all_gather), (sim::StateBytes{6 * state, 3 * transition, 0}));
+  EXPECT_EQ(received(StateScan::all_gather), (sim::StateBytes{6 * kState, 3 * kTransition, 0}));
   // Pairs of 1 chunk to chunks 1 and 2, of which that of chunk 1 has a transition, and that of 2 chunks, 0
   // and 1, which is complete, to chunk 2; then three states.
-  EXPECT_EQ(received(StateScan::recursive_doubling), (sim::StateBytes{6 * state, transition, 0}));
+  EXPECT_EQ(received(StateScan::recursive_doubling), (sim::StateBytes{6 * kState, kTransition, 0}));
 }
 
 TEST(RecurrencePlan, RefusesWithWhatWorks) {

@@ -223,6 +223,8 @@ void write_trace(const std::string& path, const std::vector<Replayed>& replayed,
 int estimate_states(const Flags& flags, const proto::Recurrence& scenario) {
   if (!flags.trace.empty())
     throw InvalidInput(str("--trace ", flags.trace, " shows the timeline of attention; leave it out"));
+  if (flags.padding || !flags.kernels.empty())
+    throw InvalidInput("--padding and --kernels are of attention; leave them out with --recurrence");
   const sim::RecurrenceJob job = sim::make_recurrence_job(scenario);
   const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
   return estimate_recurrence(

@@ -16,6 +16,7 @@
 #include "shared/base/error.h"
 #include "sim/present/runs/recurrence_report.h"
 #include "sim/proof/run/free_memory.h"
+#include "sim/proof/run/recurrence_run_memory.h"
 #include "traces/trace_proto.h"
 
 namespace cp::cli {
@@ -82,6 +83,10 @@ int run_recurrence(const proto::Recurrence& scenario, const RecurrenceOutput& ou
   {
     Progress progress(true);
     progress.show("computing the reference on one device");
+    if (const auto free = sim::free_memory_bytes()) {
+      sim::require_memory(job.problem, "one device's float64 tensors",
+                          sim::test_data_bytes(job.problem, job.backward), *free);
+    }
     const sim::RecurrenceTestData data(job.problem, job.seed);
     static_cast<void>(data.out());
     for (const RecurrenceStrategy& strategy : job.strategies) {

@@ -143,6 +143,9 @@ std::optional<ErrorKind> error_of(const std::vector<sim::StrategyOutcome>& outco
 
 int run(const Flags& flags) {
   const proto::Scenario asked = scenario_of(flags.job, flags.recurrence);
+  if (asked.has_recurrence() && flags.padding)
+    throw InvalidInput(
+        "--padding is of attention; every row of a recurrence belongs to a document: leave it out");
   if (asked.has_recurrence())
     return run_recurrence(asked.recurrence(), {flags.trace, flags.job.save_scenario, flags.json});
   const Job& scenario = asked.run();

@@ -43,7 +43,7 @@ class Draws {
 
 // Where the quantile lies among so many values in order.
 std::ptrdiff_t quantile_place(double share, std::size_t count) {
-  return static_cast<std::ptrdiff_t>(share * static_cast<double>(count - 1) + 0.5);
+  return std::lround(share * static_cast<double>(count - 1));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "shared/base/text.h"
 #include "shared/plan/check.h"
 #include "shared/plan/execute.h"
+#include "sim/proof/run/recurrence_run_memory.h"
 
 namespace cp::sim {
 namespace {
@@ -34,6 +35,7 @@ class StateRunner {
     tolerances_ = recurrence_tolerances(data_, static_cast<int>(request_.ranks.size()), !backward.empty());
     result_.forward = pass(RecurrencePass::forward, forward);
     if (!backward.empty()) result_.backward = pass(RecurrencePass::backward, backward);
+    result_.errors.reserve(errors_.size());
     for (auto& [tensor, error] : errors_) result_.errors.push_back(std::move(error));
     for (auto [name, findings] : {std::pair("states", &states_), std::pair("bytes", &bytes_)}) {
       result_.verdicts.push_back({name, findings->empty(), findings->empty() ? "" : findings->summary()});
@@ -141,17 +143,6 @@ class StateRunner {
   std::map<std::string, TensorError> errors_;
 };
 
-void require_room(const std::vector<Plan>& forward, const std::vector<Plan>& backward,
-                  std::optional<std::int64_t> limit) {
-  std::int64_t bytes = 0;
-  for (const std::vector<Plan>* pass : {&forward, &backward}) {
-    for (const Plan& plan : *pass) bytes += peak_bytes(plan);
-  }
-  if (!limit || bytes <= *limit) return;
-  throw InvalidInput(str("the ranks need ", bytes, " bytes together, and ", *limit,
-                         " are free; use fewer rows (--seq-len), heads or ranks"));
-}
-
 }  // namespace
 
 bool RecurrenceRun::holds() const {
@@ -172,7 +163,10 @@ RecurrenceRun run_recurrence(const RecurrenceTestData& data, const RecurrenceReq
 RecurrenceRun run_recurrence(const RecurrenceTestData& data, const RecurrenceRequest& request,
                              const std::vector<Plan>& forward, const std::vector<Plan>& backward,
                              const RecurrenceRunOptions& options) {
-  require_room(forward, backward, options.memory_limit_bytes);
+  if (options.memory_limit_bytes) {
+    require_memory(request.problem, "the ranks together", ranks_state_bytes(forward, backward),
+                   *options.memory_limit_bytes);
+  }
   const auto begin = std::chrono::steady_clock::now();
   RecurrenceRun run = StateRunner(data, request, options).run(forward, backward);
   run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -43,7 +43,7 @@ class RecurrenceBounds {
         scans_(ranks > 1),
         d_(static_cast<double>(p_.key_dim)),
         m_(static_cast<double>(p_.value_dim)),
-        added_(static_cast<double>(2 * p_.value_heads / p_.key_heads)),
+        added_(2 * static_cast<double>(p_.value_heads) / static_cast<double>(p_.key_heads)),
         scale_(std::abs(p_.output_scale())),
         errors2_(idx(p_.seq_len) * columns_),
         reaches_(scans_ ? errors2_.size() : 0) {
