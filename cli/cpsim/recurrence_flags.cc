@@ -34,8 +34,8 @@ proto::Scenario scenario_of(const ScenarioFlags<proto::Attention>& attention,
   if (scenario.has_run())
     throw InvalidInput(str("--scenario ", attention.scenario,
                            " is of attention; leave --recurrence and its heads out, or the file"));
-  proto::Recurrence job =
-      sim::recurrence_of(attention.apply_to({}), recurrence.apply_to(scenario.recurrence()));
+  proto::Recurrence job = sim::recurrence_of(attention.apply_to(sim::flags_of(scenario.recurrence())),
+                                             recurrence.apply_to(scenario.recurrence()));
   if (job.rule().empty())
     throw InvalidInput("--key-heads and --value-heads are of a recurrence; add --recurrence delta or decay");
   *scenario.mutable_recurrence() = std::move(job);

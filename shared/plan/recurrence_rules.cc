@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace cp {
 
@@ -15,7 +16,12 @@ std::int64_t recurrence_block_rows(std::int64_t rows) {
 std::int64_t recurrence_workspace_numel(std::int64_t rows, std::int64_t value_heads, std::int64_t key_dim,
                                         std::int64_t value_dim) {
   const std::int64_t block = recurrence_block_rows(rows);
-  return (block + (rows + block - 1) / block + 2) * value_heads * key_dim * value_dim;
+  const std::int64_t states = block + (rows + block - 1) / block + 2;
+  // No buffer has kMaxElements; a product beyond it must not wrap to a size that one has.
+  const double numel = static_cast<double>(states) * static_cast<double>(value_heads) *
+                       static_cast<double>(key_dim) * static_cast<double>(value_dim);
+  if (numel >= static_cast<double>(kMaxElements)) return kMaxElements;
+  return states * value_heads * key_dim * value_dim;
 }
 
 // Keys of rows, with what else each row has: `keys` is q or k.
@@ -54,7 +60,8 @@ void RecurrenceRules::check_starts(const std::vector<std::int64_t>& starts, std:
 }
 
 void RecurrenceRules::check_scale(double scale) const {
-  require(std::isfinite(scale), "scale ", scale, " is no number");
+  require(std::abs(scale) <= static_cast<double>(std::numeric_limits<float>::max()), "scale ", scale,
+          " is no number of f32");
 }
 
 void RecurrenceRules::check(const RecurrenceForward& op) const {

@@ -21,6 +21,10 @@ inline constexpr bool kIsRecurrence =
 // keeps the states at the begin of each block of rows, and makes those of one block anew. With blocks of
 // about sqrt(rows) the two kinds are equally many, which is the least memory.
 //
+// The longest keys that the GPU's backward kernel takes: its blocks of threads hold a state's tile in
+// registers (runtime/cuda/recurrence_tiles.h).
+inline constexpr std::int64_t kMostKeysOnGpus = 1024;
+
 // The rows of such a block: the least whole number whose square is at least `rows`, and at least 1.
 std::int64_t recurrence_block_rows(std::int64_t rows);
 // The elements of RecurrenceBackward::workspace that one key head of one batch entry takes, with the

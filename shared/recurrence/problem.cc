@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
@@ -71,19 +72,26 @@ void validate_problem(const RecurrenceProblem& problem) {
     if (size < 1) throw InvalidInput(str(what, "=", size, " is no size; use at least 1"));
   }
   if (problem.value_heads % problem.key_heads != 0) {
-    std::int64_t nearest = problem.key_heads;
+    // The nearest number below that divides them; of absurd numbers any.
+    constexpr std::int64_t kMostTried = 1 << 16;
+    std::int64_t nearest =
+        problem.key_heads > kMostTried ? std::gcd(problem.value_heads, problem.key_heads) : problem.key_heads;
     while (problem.value_heads % nearest != 0) --nearest;
     throw InvalidInput(str("key_heads=", problem.key_heads, " does not divide value_heads=",
                            problem.value_heads, "; use key_heads=", nearest));
   }
   if (!is_floating(problem.dtype))
     throw InvalidInput(str("dtype ", name(problem.dtype), " has no fractions; use f32, f16 or bf16"));
-  if (!std::isfinite(problem.output_scale()))
-    throw InvalidInput(str("scale ", problem.output_scale(), " is no number"));
+  if (!(std::abs(problem.output_scale()) <= static_cast<double>(std::numeric_limits<float>::max())))
+    throw InvalidInput(str("scale ", problem.output_scale(), " is no number of f32; use one below 3e38"));
   require_countable("a tensor of rows", {problem.batch, problem.seq_len, problem.value_heads,
                                          std::max(problem.key_dim, problem.value_dim)});
   require_countable("a state", {problem.batch, problem.value_heads, problem.key_dim,
                                 std::max(problem.key_dim, problem.value_dim)});
+  // The states of about 2 sqrt(rows) rows, which the backward pass keeps (recurrence_rules.h).
+  const auto kept = static_cast<std::int64_t>(2 * std::sqrt(static_cast<double>(problem.seq_len))) + 4;
+  require_countable("what the backward pass keeps",
+                    {problem.batch, problem.value_heads, problem.key_dim, problem.value_dim, kept});
   require_documents(problem);
 }
 

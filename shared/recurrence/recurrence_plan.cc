@@ -28,8 +28,10 @@ struct Context {
   Context(const RecurrenceRequest& asked, RecurrencePass pass, const Target& target) : request(asked) {
     const Layout layout = row_layout(request, 1, 1, DType::f32);
     for (const Rank rank : request.ranks) rows.push_back(indices(layout, 1, rank));
-    chunks = chunks_of(request.problem, rows);
-    if (request.strategy.scan == StateScan::heads && request.ranks.size() > 1) trade.emplace(request);
+    if (request.strategy.scan == StateScan::heads && request.ranks.size() > 1)
+      trade.emplace(request);
+    else
+      chunks = chunks_of(request.problem, rows);
     Hasher hasher;
     hasher.add(std::string_view("recurrence")).add(static_cast<int>(pass)).add_all(request.ranks);
     hash(hasher, request.problem), hash(hasher, request.strategy);
@@ -273,8 +275,8 @@ class PassWriter {
     }
   }
 
-  // A host computes head by head. A GPU computes as many side by side as it has room for; 64 of them, chosen,
-  // occupy half of the multiprocessors of the largest, and take 64 KiB x 2 sqrt(rows) each.
+  // A host computes head by head. A GPU computes as many key heads side by side as it has room for; 64 of
+  // them, chosen, occupy half of the multiprocessors of the largest.
   View workspace(std::int64_t rows) {
     const std::int64_t key_heads = problem_.key_heads / share_;
     constexpr std::int64_t kMostLanes = 64;

@@ -16,7 +16,7 @@
 //   backward  in   dout, saved_*; with scans also q, k, v, log_decay, beta
 //             out  dq, dk, dv, dlog_decay, dbeta
 //
-// A buffer that would have no elements is left out.
+// saved_ buffers that would have no elements are left out.
 #pragma once
 
 #include <string>

@@ -29,7 +29,9 @@ StateScanWriter::StateScanWriter(PlanBuilder& builder, const RecurrenceRequest& 
       places_(std::move(places)),
       views_(std::move(views)),
       index_(index),
-      compute_(builder.stream("compute")) {}
+      compute_(builder.stream("compute")) {
+  for (std::size_t p = 0; p < places_.size(); ++p) first_.push_back(places_[p].passes ? first_[p - 1] : p);
+}
 
 void StateScanWriter::write() {
   switch (request_.strategy.scan) {
@@ -50,7 +52,7 @@ void StateScanWriter::sequential() {
   std::vector<std::vector<std::size_t>> hops;
   for (std::size_t p = 0; p < places_.size(); ++p) {
     if (!places_[p].sends) continue;
-    const std::size_t hop = p - first_of(p);
+    const std::size_t hop = p - first_[p];
     if (hops.size() <= hop) hops.resize(hop + 1);
     hops[hop].push_back(p);
   }
@@ -69,7 +71,7 @@ void StateScanWriter::sequential() {
 // Steele). A pair that begins where nothing comes in is complete, and needs no transition any more.
 void StateScanWriter::recursive_doubling() {
   const auto reaches_back = [&](std::size_t p, std::size_t distance) {
-    return places_[p].sends && p >= distance && p - distance >= first_of(p);
+    return places_[p].sends && p >= distance && p - distance >= first_[p];
   };
   for (std::size_t distance = 1; distance < places_.size(); distance *= 2) {
     std::vector<Way> ways;
@@ -141,11 +143,6 @@ void StateScanWriter::all_gather() {
     if (places_[p].passes)
       join(here[p].transition, here[p - 1].state, here[p].state, str("state behind ", text(p)));
   }
-}
-
-std::size_t StateScanWriter::first_of(std::size_t place) const {
-  while (places_[place].passes) --place;
-  return place;
 }
 
 View StateScanWriter::temporary(const char* name, std::int64_t rows, std::int64_t columns) {

@@ -49,8 +49,6 @@ class StateScanWriter {
   void all_gather();
 
   bool own(std::size_t place) const { return places_[place].index == index_; }
-  // The first place whose state reaches the one behind `place`.
-  std::size_t first_of(std::size_t place) const;
   View temporary(const char* name, std::int64_t rows, std::int64_t columns);
   View new_state(const char* name) { return temporary(name, problem_.key_dim, problem_.value_dim); }
   View new_transition(const char* name) {
@@ -68,6 +66,7 @@ class StateScanWriter {
   const RecurrencePass pass_;
   const std::vector<ScanPlace> places_;
   std::vector<ScanViews> views_;
+  std::vector<std::size_t> first_;  // by place: the first one whose state reaches the place behind it
   const int index_;
   const StreamId compute_;
 };

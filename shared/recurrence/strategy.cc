@@ -9,6 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
+#include "shared/plan/recurrence_rules.h"
 #include "shared/recurrence/chunks.h"
 #include "shared/recurrence/recurrence_plan.h"
 
@@ -50,7 +51,13 @@ std::optional<RecurrenceRefusal> refuse_balance(const RecurrenceProblem& problem
   std::vector<Rank> ranks(static_cast<std::size_t>(cp));
   std::iota(ranks.begin(), ranks.end(), 0);
   constexpr std::int64_t kMostChunks = 2;  // head_tail's
-  const std::int64_t most = most_of_a_document({problem, ranks, strategy});
+  // Of stripes there may be more than anybody can list. Those of one document are the most that it has.
+  const bool stripes = balance.kind == Balance::Kind::striped && cp > 1;
+  const std::int64_t rows_of_all =
+      balance.block > problem.seq_len / cp ? problem.seq_len : balance.block * cp;
+  const std::int64_t most = stripes && problem.document_starts().size() == 1
+                                ? (problem.seq_len + rows_of_all - 1) / rows_of_all
+                                : most_of_a_document({problem, ranks, strategy});
   if (most <= kMostChunks) return std::nullopt;
   const bool heads = problem.key_heads % cp == 0;
   return RecurrenceRefusal{
@@ -64,6 +71,12 @@ std::optional<RecurrenceRefusal> refuse_target(const RecurrenceProblem& problem,
                                                const RecurrenceStrategy& strategy, const Target& target) {
   if (!target.dtypes.contains(problem.dtype))
     return RecurrenceRefusal{str("target ", target.name, " has no ", name(problem.dtype)), strategy};
+  if (target.fused_attention && problem.key_dim > kMostKeysOnGpus) {
+    return RecurrenceRefusal{str("head_dim=", problem.key_dim, " is more than the ", kMostKeysOnGpus,
+                                 " that the kernels of target ", target.name, " take; use ", kMostKeysOnGpus,
+                                 " or less, or target ", host_target().name),
+                             strategy};
+  }
   for (const std::string_view kernel :
        {"recurrence_forward", "recurrence_summary", "recurrence_summary_gradient", "recurrence_join",
         "recurrence_backward"}) {

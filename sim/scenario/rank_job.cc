@@ -194,6 +194,19 @@ RankMemory rank_memory(const proto::Scenario& scenario, Rank rank) {
   return memory;
 }
 
+std::string& target_field(proto::Scenario& scenario) {
+  switch (scenario.job_case()) {
+    case proto::Scenario::kRedistribute:
+      return *scenario.mutable_redistribute()->mutable_target();
+    case proto::Scenario::kRun:
+      return *scenario.mutable_run()->mutable_target();
+    case proto::Scenario::kRecurrence:
+      return *scenario.mutable_recurrence()->mutable_target();
+    default:
+      refuse_job(scenario);
+  }
+}
+
 std::unique_ptr<RankJob> make_rank_job(const proto::Scenario& scenario, Rank rank, const Target& device) {
   switch (scenario.job_case()) {
     case proto::Scenario::kRedistribute:

@@ -18,8 +18,7 @@
 namespace cp::sim {
 
 // The passes of a scenario: the forward and backward pass of an attention or a recurrence, or one
-// redistribution. The inputs
-// follow from the scenario's seed.
+// redistribution. The inputs follow from the scenario's seed.
 class RankJob : public RankPasses {
  public:
   // Returns what is wrong with this rank's results, in words, or nothing. Call it after all passes. It
@@ -38,6 +37,9 @@ struct RankMemory {
   std::int64_t inputs = 0, plans = 0, results = 0;
 };
 RankMemory rank_memory(const proto::Scenario& scenario, Rank rank);
+
+// The field of a scenario for ranks that names the target of its plans; empty if it names none.
+std::string& target_field(proto::Scenario& scenario);
 
 // Makes the job of one rank. `device` is the target of the rank's device, and must be equal on all ranks.
 // Plans are made for it if the scenario names no target. Throws InvalidInput as world_size_of() does.

@@ -62,7 +62,8 @@ std::vector<RecurrenceStrategy> make_strategies(const proto::Recurrence& job) {
                               : !job.strategy().empty() ? job.strategy()
                                                         : "all_gather";
     for (const std::string_view name : split(names, ','))
-      scans.push_back(value_of("--strategy", name, [&] { return parse_state_scan(trim(name)); }));
+      scans.push_back(value_of(job.strategies().empty() ? "--strategy" : "--strategies", name,
+                               [&] { return parse_state_scan(trim(name)); }));
   }
   std::vector<RecurrenceStrategy> strategies;
   for (const Balance& balance : balances) {
@@ -86,49 +87,68 @@ RecurrenceJob make_recurrence_job(const proto::Recurrence& job, const Target& de
   return result;
 }
 
-proto::Recurrence recurrence_of(const proto::Attention& flags, proto::Recurrence job) {
-  using google::protobuf::FieldDescriptor;
-  // The fields that mean the same; the others are of masks, scores and heads of attention.
+namespace {
+
+// The fields that mean the same, of an attention and of a recurrence; the others of an attention are of
+// masks, scores and its heads.
+const std::map<std::string, std::string>& same_fields() {
   static const std::map<std::string, std::string> kSame = {
       {"mesh", "mesh"},           {"strategy", "strategy"},     {"strategies", "strategies"},
       {"balance", "balance"},     {"seq_len", "seq_len"},       {"batch", "batch"},
       {"head_dim", "head_dim"},   {"v_head_dim", "v_head_dim"}, {"dtype", "dtype"},
       {"documents", "documents"}, {"backward", "backward"},     {"seed", "seed"},
       {"schedule", "schedule"},   {"target", "target"},         {"softmax_scale", "scale"}};
-  std::vector<const FieldDescriptor*> given;
-  flags.GetReflection()->ListFields(flags, &given);
-  for (const FieldDescriptor* from : given) {
-    const auto same = kSame.find(from->name());
-    if (same == kSame.end()) {
-      std::string flag = from->name();
-      std::replace(flag.begin(), flag.end(), '_', '-');
-      const bool heads = flag == "q-heads" || flag == "kv-heads";
-      throw InvalidInput(
-          str("--", flag, " is of attention, and --recurrence has none; ",
-              heads ? "use --key-heads (of q and k) and --value-heads" : "leave one of them out"));
-    }
-    const FieldDescriptor* to = job.GetDescriptor()->FindFieldByName(same->second);
-    const auto *in = flags.GetReflection(), *out = job.GetReflection();
-    switch (from->cpp_type()) {
-      case FieldDescriptor::CPPTYPE_STRING:
-        out->SetString(&job, to, in->GetString(flags, from));
-        break;
-      case FieldDescriptor::CPPTYPE_INT64:
-        out->SetInt64(&job, to, in->GetInt64(flags, from));
-        break;
-      case FieldDescriptor::CPPTYPE_UINT64:
-        out->SetUInt64(&job, to, in->GetUInt64(flags, from));
-        break;
-      case FieldDescriptor::CPPTYPE_DOUBLE:
-        out->SetDouble(&job, to, in->GetDouble(flags, from));
-        break;
-      case FieldDescriptor::CPPTYPE_BOOL:
-        out->SetBool(&job, to, in->GetBool(flags, from));
-        break;
-      default:
-        out->SetEnumValue(&job, to, in->GetEnumValue(flags, from));
-    }
+  return kSame;
+}
+
+// A field that has its default becomes unset in `to`.
+void copy_field(const google::protobuf::Message& in, const std::string& from, google::protobuf::Message& out,
+                const std::string& to) {
+  using google::protobuf::FieldDescriptor;
+  const FieldDescriptor *source = in.GetDescriptor()->FindFieldByName(from),
+                        *target = out.GetDescriptor()->FindFieldByName(to);
+  const auto *reads = in.GetReflection(), *writes = out.GetReflection();
+  writes->ClearField(&out, target);
+  if (!reads->HasField(in, source)) return;
+  switch (source->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return writes->SetString(&out, target, reads->GetString(in, source));
+    case FieldDescriptor::CPPTYPE_INT64:
+      return writes->SetInt64(&out, target, reads->GetInt64(in, source));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return writes->SetUInt64(&out, target, reads->GetUInt64(in, source));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return writes->SetDouble(&out, target, reads->GetDouble(in, source));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return writes->SetBool(&out, target, reads->GetBool(in, source));
+    default:
+      return writes->SetEnumValue(&out, target, reads->GetEnumValue(in, source));
   }
+}
+
+}  // namespace
+
+proto::Attention flags_of(const proto::Recurrence& job) {
+  proto::Attention flags;
+  for (const auto& [of_attention, of_recurrence] : same_fields())
+    copy_field(job, of_recurrence, flags, of_attention);
+  return flags;
+}
+
+proto::Recurrence recurrence_of(const proto::Attention& flags, proto::Recurrence job) {
+  std::vector<const google::protobuf::FieldDescriptor*> given;
+  flags.GetReflection()->ListFields(flags, &given);
+  for (const auto* field : given) {
+    if (same_fields().contains(field->name())) continue;
+    std::string flag = field->name();
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    const bool heads = flag == "q-heads" || flag == "kv-heads";
+    throw InvalidInput(
+        str("--", flag, " is of attention, and --recurrence has none; ",
+            heads ? "use --key-heads (of q and k) and --value-heads" : "leave one of them out"));
+  }
+  for (const auto& [of_attention, of_recurrence] : same_fields())
+    copy_field(flags, of_attention, job, of_recurrence);
   return job;
 }
 

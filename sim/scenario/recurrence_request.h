@@ -27,8 +27,10 @@ struct RecurrenceJob {
 // fault, quotes its text and says what would work. It does not check whether the strategies are legal.
 RecurrenceJob make_recurrence_job(const proto::Recurrence& job, const Target& device = host_target());
 
-// The job of a recurrence that flags of `cpsim run` ask for, which fill in the fields of an attention; `job`
-// has what those have no fields for. Throws InvalidInput that names a flag that only attention has.
+// Flags of `cpsim run` fill in the fields of an attention. flags_of() returns those of a recurrence that they
+// have fields for, so that flags can change them; recurrence_of() puts them back into the job, and throws
+// InvalidInput that names a flag that only attention has.
+proto::Attention flags_of(const proto::Recurrence& job);
 proto::Recurrence recurrence_of(const proto::Attention& flags, proto::Recurrence job);
 
 }  // namespace cp::sim

@@ -57,6 +57,17 @@ TEST_F(CprunEmulated, TwoRanksOfOneGpuAreTheFabrics) {
                              HasSubstr("\nidentical: 2 ranks, ")));
 }
 
+TEST_F(CprunEmulated, SoAreThoseOfARecurrence) {
+  const TemporaryFolder folder;
+  const std::string delta =
+      scenario(folder, R"(recurrence { rule: "delta" mesh: "cp=3" strategy: "recursive_doubling")"
+                       R"( seq_len: 50 key_heads: 2 value_heads: 4 head_dim: 8 backward: true })");
+  const ProgramEnd end =
+      on_gpus(1, {"--backend", "nccl", "--nproc-per-node", "3", "--allow-shared-gpu", "--verify", delta});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("\nidentical: 3 ranks, "));
+}
+
 // Beyond the timeout: it lives, as the server knows, and the other's watchdog asks.
 TEST_F(CprunEmulated, ARankThatComesLateIsWaitedFor) {
   const TemporaryFolder folder;

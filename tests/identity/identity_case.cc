@@ -49,9 +49,7 @@ std::string run_case(const IdentityCase& identity_case, runtime::ProcessDevice& 
 }  // namespace
 
 IdentityCase make_identity_case(std::string name, proto::Scenario scenario, const Target& target) {
-  (scenario.has_run()          ? *scenario.mutable_run()->mutable_target()
-   : scenario.has_recurrence() ? *scenario.mutable_recurrence()->mutable_target()
-                               : *scenario.mutable_redistribute()->mutable_target()) = target.name;
+  sim::target_field(scenario) = target.name;
   IdentityCase made{std::move(name), std::move(scenario), {}};
   for (RankTrace& trace : sim::simulate(made.scenario)) {
     const Rank rank = trace.rank;

@@ -88,6 +88,9 @@ TEST(RecurrenceLedger, FindsADocumentThatIsNotStarted) {
   request.problem.cu_seqlens = {0, 15, 40};
   EXPECT_THAT(keep_ledger(request, RecurrencePass::forward, plans).states.summary(),
               HasSubstr("several documents"));
+  request.problem.cu_seqlens = {0, 35, 40};  // among the last rank's rows, which sends nothing
+  EXPECT_THAT(keep_ledger(request, RecurrencePass::forward, plans).states.summary(),
+              HasSubstr("starts documents at rows  where they begin at 5"));
 }
 
 TEST(RecurrenceLedger, FindsBytesThatNobodyNeeds) {

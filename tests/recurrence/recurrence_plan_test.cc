@@ -145,6 +145,13 @@ TEST(RecurrencePlan, RefusesWithWhatWorks) {
               HasSubstr("a rank has 8 chunks of one document"));
   EXPECT_THAT(reason(problem, 2, {StateScan::all_gather, parse_balance("cost:4")}),
               HasSubstr("use contiguous"));
+  RecurrenceProblem endless = delta_of(std::int64_t{1} << 40);
+  EXPECT_THAT(reason(endless, 2, {StateScan::all_gather, parse_balance("striped:1")}),
+              HasSubstr("a rank has 549755813888 chunks of one document"));
+  RecurrenceProblem long_keys = problem;
+  long_keys.key_dim = 1100;
+  EXPECT_THAT(refuse(long_keys, 2, {}, gpu_target("sm90")).value_or(RecurrenceRefusal{}).reason,
+              HasSubstr("is more than the 1024"));
   EXPECT_THAT(reason(problem, 3, {StateScan::all_gather, parse_balance("striped:4")}),
               HasSubstr("use balance contiguous or head_tail"));
 }
@@ -171,6 +178,11 @@ TEST(RecurrenceProblem, RefusesWhatMakesNoSense) {
   EXPECT_THAT(error([](RecurrenceProblem& p) { p.key_dim = p.value_dim = std::int64_t{1} << 40; }),
               HasSubstr("2^63 bytes"));
   EXPECT_THAT(error([](RecurrenceProblem& p) { p.scale = INFINITY; }), HasSubstr("no number"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.scale = 1e39; }), HasSubstr("no number of f32"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.value_heads = 4000000007, p.key_heads = 4000000006; }),
+              HasSubstr("use key_heads=1"));
+  EXPECT_THAT(error([](RecurrenceProblem& p) { p.key_dim = p.value_dim = std::int64_t{1} << 29; }),
+              HasSubstr("what the backward pass keeps"));
 }
 
 }  // namespace

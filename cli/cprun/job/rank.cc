@@ -64,8 +64,7 @@ class RankProgram {
  private:
   // Plans are for the GPU that runs them, unless the scenario says for which.
   static void name_target(proto::Scenario& scenario, const runtime::RankGpu& gpu) {
-    std::string& target = scenario.has_run() ? *scenario.mutable_run()->mutable_target()
-                                             : *scenario.mutable_redistribute()->mutable_target();
+    std::string& target = sim::target_field(scenario);
     if (!target.empty()) return;
     if (!gpu.targets_differ.empty()) {
       throw InvalidInput(

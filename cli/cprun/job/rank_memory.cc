@@ -26,16 +26,16 @@ void require_rank_memory(const proto::Scenario& scenario, const LaunchRequest& r
   const double needed = bytes * here;
   if (needed <= static_cast<double>(*free)) return;
   const double share = static_cast<double>(*free) / needed;
+  const auto rows =
+      static_cast<double>(scenario.has_run() ? scenario.run().seq_len() : scenario.recurrence().seq_len());
   const auto shown = [](double size) {
     return human_bytes(static_cast<std::int64_t>(std::min(size, 0x1p62)));
   };
   throw InvalidInput(
       str(here, here == 1 ? " rank on this machine needs " : " ranks on this machine need ", shown(needed),
           " (", shown(bytes), " each), but only ", human_bytes(*free), " are free; use ",
-          scenario.has_run()
-              ? str("seq_len: ",
-                    std::max<std::int64_t>(
-                        1, static_cast<std::int64_t>(share * static_cast<double>(scenario.run().seq_len()))))
+          scenario.has_run() || scenario.has_recurrence()
+              ? str("seq_len: ", std::max<std::int64_t>(1, static_cast<std::int64_t>(share * rows)))
               : str("a shape with ", std::max(1, static_cast<int>(100 * share)), " % of the elements"),
           ", or more machines (--nnodes)"));
 }

@@ -225,17 +225,25 @@ int estimate_states(const Flags& flags, const proto::Recurrence& scenario) {
     throw InvalidInput(str("--trace ", flags.trace, " shows the timeline of attention; leave it out"));
   if (flags.padding || !flags.kernels.empty())
     throw InvalidInput("--padding and --kernels are of attention; leave them out with --recurrence");
-  const sim::RecurrenceJob job = sim::make_recurrence_job(scenario);
+  // Made for a GPU, whose workspace is another than a host's; all generations declare the same one.
+  const sim::RecurrenceJob job = sim::make_recurrence_job(scenario, gpu_target("sm90"));
   const Rank last = *std::max_element(job.ranks.begin(), job.ranks.end());
+  const std::vector<AttentionPass> passes = passes_of(flags, job.backward);
+  const auto asks = [&](AttentionPass pass) {
+    return std::find(passes.begin(), passes.end(), pass) != passes.end();
+  };
   return estimate_recurrence(
       job, {cluster_for(flags, last + 1), sim::find_software(flags.software), settings_of(flags),
-            passes_of(flags, job.backward).size() > 1, flags.json});
+            asks(AttentionPass::forward), asks(AttentionPass::backward), flags.json});
 }
 
 int estimate_step(const Flags& flags) {
   const proto::Scenario asked = scenario_of(flags.job, flags.recurrence);
   if (asked.has_recurrence()) return estimate_states(flags, asked.recurrence());
   if (!flags.trace.empty()) sim::require_trace_name(flags.trace);
+  if (!asked.run().strategies().empty())
+    throw InvalidInput(str("--strategies ", asked.run().strategies(),
+                           " compares those of a recurrence; use --strategy with one of attention's"));
   const sim::AttentionJob job = sim::make_attention_job(asked.run());
   require_covered(job.problem, flags.job, flags.padding);
   const int cp = static_cast<int>(job.ranks.size());

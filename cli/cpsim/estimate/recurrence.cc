@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -61,10 +62,11 @@ ordered_json json_of(const PassCost& cost) {
 std::string text_of(const sim::RecurrenceJob& job, const RecurrenceEstimate& asked,
                     const std::vector<StrategyCost>& costs) {
   using sim::Align;
-  std::vector<sim::Column> columns = {
-      {"strategy"}, {"forward", Align::right}, {"exposed", Align::right}, {"received", Align::right}};
-  if (asked.backward) {
-    for (const char* title : {"backward", "exposed", "received"}) columns.push_back({title, Align::right});
+  std::vector<sim::Column> columns = {{"strategy"}};
+  for (const auto& [title, asks] :
+       {std::pair("forward", asked.forward), std::pair("backward", asked.backward)}) {
+    if (!asks) continue;
+    for (const char* of_pass : {title, "exposed", "received"}) columns.push_back({of_pass, Align::right});
   }
   columns.push_back({"peak per rank", Align::right});
   sim::Table table(columns);
@@ -76,7 +78,7 @@ std::string text_of(const sim::RecurrenceJob& job, const RecurrenceEstimate& ask
     }
     std::vector<std::string> cells = {to_string(cost.strategy)};
     for (const PassCost* pass : {&cost.forward, &cost.backward}) {
-      if (pass == &cost.backward && !asked.backward) continue;
+      if (pass == &cost.forward ? !asked.forward : !asked.backward) continue;
       cells.push_back(sim::human_us(pass->time_us)), cells.push_back(sim::human_us(pass->exposed_us));
       cells.push_back(human_bytes(pass->bytes_received));
     }
@@ -85,7 +87,8 @@ std::string text_of(const sim::RecurrenceJob& job, const RecurrenceEstimate& ask
   }
   return fmt::format(
       "{} on {}, {} of {} GPUs of {}, software {}\n\n{}\n{}Kernels of recurrences are taken to reach 80 % of "
-      "the GPU's products or memory, whichever takes longer; nobody's rates are known here.\n",
+      "the GPU's products or memory, whichever takes longer; nobody's rates are known here.\n"
+      "What is received is that of the rank that receives most.\n",
       to_string(job.problem), job.where, job.ranks.size(), asked.cluster.num_gpus(), asked.cluster.name,
       asked.software.name, table.text(), refused.empty() ? "" : refused + "\n");
 }
@@ -106,7 +109,7 @@ int estimate_recurrence(const sim::RecurrenceJob& job, const RecurrenceEstimate&
       }
       progress.show(str("planning and replaying ", cp, " ranks: ", to_string(strategy)));
       const RecurrenceRequest request{job.problem, job.ranks, strategy, asked.backward};
-      cost.forward = cost_of(request, RecurrencePass::forward, job, asked);
+      if (asked.forward) cost.forward = cost_of(request, RecurrencePass::forward, job, asked);
       if (asked.backward) cost.backward = cost_of(request, RecurrencePass::backward, job, asked);
     }
   }
@@ -128,7 +131,7 @@ int estimate_recurrence(const sim::RecurrenceJob& job, const RecurrenceEstimate&
     if (!cost.refused.empty()) {
       row["refused"] = cost.refused;
     } else {
-      row["forward"] = json_of(cost.forward);
+      if (asked.forward) row["forward"] = json_of(cost.forward);
       if (asked.backward) row["backward"] = json_of(cost.backward);
     }
     json["strategies"].push_back(std::move(row));

@@ -12,7 +12,8 @@ struct RecurrenceEstimate {
   sim::Cluster cluster;
   sim::SoftwareProfile software;
   sim::CollectiveSettings collectives;
-  bool backward = false, json = false;
+  bool forward = true, backward = false;  // which passes; at least one
+  bool json = false;
 };
 
 // Prints a line for each strategy, fastest first, and what was refused. Returns the exit code.

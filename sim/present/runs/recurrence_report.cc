@@ -93,9 +93,11 @@ std::string count_text(const RecurrenceJob& job, const std::vector<RecurrenceOut
     seconds += outcome.run->seconds;
     for (const TensorError& error : outcome.run->errors) tolerance = std::max(tolerance, error.tolerance);
   }
-  return fmt::format("{} of {} exact: {} ranks, {} rows each computed once{}; tolerances up to {:.1e}; {}\n",
-                     exact, outcomes.size(), job.ranks.size(), human_count(job.problem.seq_len),
-                     job.backward ? " forward and once backward" : "", tolerance, human_seconds(seconds));
+  const std::string rows = fmt::format(", {} rows each computed once{}", human_count(job.problem.seq_len),
+                                       job.backward ? " forward and once backward" : "");
+  return fmt::format("{} of {} exact: {} ranks{}; tolerances up to {:.1e}; {}\n", exact, outcomes.size(),
+                     job.ranks.size(), exact == static_cast<std::ptrdiff_t>(outcomes.size()) ? rows : "",
+                     tolerance, human_seconds(seconds));
 }
 
 ordered_json pass_of(const RecurrencePassResult& pass) {

@@ -9,7 +9,7 @@
 //   bytes    what each rank receives, against what the places of the rows say: states and transitions of
 //            scans, rows of heads.
 //
-// It shares no code with the builders and the kernels.
+// It shares no code with the builders and the kernels, but for row_layout(), which says where rows are.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,11 @@
 #include "sim/proof/run/recurrence_run_memory.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/base/parallel_for.h"
 
 namespace cp::sim {
 namespace {
@@ -35,6 +37,12 @@ std::int64_t test_data_bytes(const RecurrenceProblem& problem, bool backward) {
   if (backward)
     results +=
         2 * keys_of_row(problem) + 3 * values_of_row(problem) + 2 * static_cast<double>(problem.value_heads);
+  // What the reference keeps of a head's states, on each core.
+  const double states = backward ? num_cores() * 2 * std::sqrt(static_cast<double>(problem.seq_len)) *
+                                       static_cast<double>(problem.key_dim) *
+                                       static_cast<double>(problem.value_dim)
+                                 : 0;
+  results += states / (static_cast<double>(problem.batch) * static_cast<double>(problem.seq_len));
   const std::int64_t inputs = test_input_bytes(problem), more = float64_bytes(problem, results);
   return inputs + more;  // either is at most 2^62
 }
