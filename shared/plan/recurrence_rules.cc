@@ -24,7 +24,7 @@ std::int64_t recurrence_workspace_numel(std::int64_t rows, std::int64_t value_he
   return states * value_heads * key_dim * value_dim;
 }
 
-// Keys of rows, with what else each row has: `keys` is q or k.
+// The keys of rows, with what else each row has.
 void RecurrenceRules::check_keys(const View& keys, std::string_view role, const View& log_decay,
                                  const View& beta) const {
   four_dims(keys), floating(keys);

@@ -7,6 +7,7 @@
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
+#include "shared/plan/plan_text.h"
 
 namespace cp {
 namespace {
@@ -52,16 +53,17 @@ std::vector<std::int64_t> RecurrenceProblem::document_starts() const {
   return starts;
 }
 
-std::string_view name(RecurrenceRule rule) { return rule == RecurrenceRule::decay ? "decay" : "delta"; }
+std::string_view name(RecurrenceRule rule) { return name_in(kRecurrenceRules, rule); }
 
 RecurrenceRule parse_recurrence_rule(std::string_view text) {
-  for (const RecurrenceRule rule : {RecurrenceRule::decay, RecurrenceRule::delta}) {
-    if (text == name(rule)) return rule;
+  std::vector<std::string_view> names;
+  for (const auto& [rule, known] : kRecurrenceRules) {
+    if (text == known) return rule;
+    names.push_back(known);
   }
   throw InvalidInput(str("recurrence '", text,
-                         "' is unknown; use decay (Mamba-2) or delta (gated delta net); "
-                         "the nearest is ",
-                         nearest_name(text, {"decay", "delta"})));
+                         "' is unknown; use decay (Mamba-2) or delta (gated delta net); the nearest is ",
+                         nearest_name(text, names)));
 }
 
 void validate_problem(const RecurrenceProblem& problem) {

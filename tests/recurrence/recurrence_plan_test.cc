@@ -8,6 +8,7 @@
 
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
+#include "shared/recurrence/chunks.h"
 #include "sim/proof/run/recurrence_run.h"
 #include "tests/recurrence/problem_generator.h"
 
@@ -80,6 +81,45 @@ RC_GTEST_PROP(RecurrencePlan, ArePureAndEqualOneByOne, ()) {
     check(plans);
     for (const Plan& plan : plans) RC_ASSERT(recurrence_plan(request, pass, plan.self) == plan);
   }
+}
+
+// Where rows are, by hand: all else is derived from it, the ledger's pieces too.
+TEST(RowLayout, PlacesRowsAsTheBalanceSays) {
+  const auto rows_of = [](const char* balance, Rank rank, std::vector<std::int64_t> documents) {
+    RecurrenceProblem problem = delta_of(11);
+    problem.cu_seqlens = std::move(documents);
+    const RecurrenceRequest request{problem, ranks_to(2), {StateScan::heads, parse_balance(balance)}, true};
+    const IndexSet set = indices(row_layout(request, 4, 6, DType::f32), 1, rank);
+    std::vector<std::int64_t> rows;
+    for (std::int64_t i = 0; i < size(set); ++i) rows.push_back(to_global(set, i));
+    return rows;
+  };
+  using Rows = std::vector<std::int64_t>;
+  EXPECT_EQ(rows_of("contiguous", 0, {}), Rows({0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(rows_of("contiguous", 1, {}), Rows({6, 7, 8, 9, 10}));
+  EXPECT_EQ(rows_of("head_tail", 0, {}), Rows({0, 1, 2, 9, 10}));  // parts of 3, 3, 3 and 2
+  EXPECT_EQ(rows_of("head_tail", 1, {}), Rows({3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(rows_of("striped:2", 1, {}), Rows({2, 3, 6, 7, 10}));
+  EXPECT_EQ(rows_of("per_document:contiguous", 0, {0, 4, 11}), Rows({0, 1, 4, 5, 6, 7}));
+}
+
+TEST(Chunks, KnowWhatComesInAndWhatGoesOn) {
+  RecurrenceProblem problem = delta_of(12);
+  problem.cu_seqlens = {0, 5, 5, 8, 12};
+  // The first rank has [0, 3) and [9, 12), the second one [3, 9), where two documents begin.
+  const std::vector<Chunk> chunks = chunks_of(problem, {{{0, 3, 3, 1}, {9, 3, 3, 1}}, {{3, 6, 6, 1}}});
+  ASSERT_EQ(chunks.size(), 3U);
+  EXPECT_EQ(std::tuple(chunks[0].begin, chunks[0].rows, chunks[0].index), std::tuple(0, 3, 0));
+  EXPECT_FALSE(chunks[0].comes_in);
+  EXPECT_TRUE(chunks[0].goes_on);
+  EXPECT_EQ(chunks[1].starts, std::vector<std::int64_t>({2, 5}));
+  EXPECT_TRUE(chunks[1].comes_in && chunks[1].goes_on);
+  EXPECT_FALSE(chunks[1].hands_on());
+  EXPECT_EQ(chunks[1].head_rows(), 2);
+  EXPECT_EQ(chunks[1].tail_begin(), 5);
+  EXPECT_EQ(chunks[2].local_row, 3);
+  EXPECT_TRUE(chunks[2].comes_in);
+  EXPECT_FALSE(chunks[2].goes_on);
 }
 
 // Nine chunks, of which eight send.
