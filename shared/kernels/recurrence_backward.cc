@@ -36,23 +36,23 @@ class Lane {
         beta_(values(as_rows_of_one(kernel.beta), memory, iteration, batch, key_head)),
         dlog_decay_(values(as_rows_of_one(kernel.dlog_decay), memory, iteration, batch, key_head)),
         dbeta_(values(as_rows_of_one(kernel.dbeta), memory, iteration, batch, key_head)),
-        state_(each_ * size_.numel()),
-        dstate_(each_ * size_.numel()),
+        state_(each_, size_),
+        dstate_(each_, size_),
         w_(size_.values),
         u_(size_.values),
         dw_(size_.values) {
-    load(kernel.state, memory, iteration, batch, key_head, state_.data());
-    load(kernel.dstate, memory, iteration, batch, key_head, dstate_.data());
+    if (!is_absent(kernel.state)) state_.load(kernel.state, memory, iteration, batch, key_head * each_);
+    if (!is_absent(kernel.dstate)) dstate_.load(kernel.dstate, memory, iteration, batch, key_head * each_);
   }
 
   void run() {
     const std::int64_t blocks = (rows_ + block_ - 1) / block_;
     for (std::int64_t b = 0; b < blocks; ++b) {
-      std::copy_n(state_.data(), each_ * size_.numel(), kept_ + b * each_ * size_.numel());
+      std::copy_n(state_.of(0), each_ * size_.numel(), kept_ + b * each_ * size_.numel());
       if (b + 1 < blocks) through_block(b, false);
     }
     for (std::int64_t b = blocks - 1; b >= 0; --b) {
-      std::copy_n(kept_ + b * each_ * size_.numel(), each_ * size_.numel(), state_.data());
+      std::copy_n(kept_ + b * each_ * size_.numel(), each_ * size_.numel(), state_.of(0));
       through_block(b, true);
       back_through_block(b);
     }
@@ -67,20 +67,6 @@ class Lane {
                     std::int64_t key_head) const {
     return {view, memory, iteration, batch, key_head * each_, each_, block_};
   }
-  void load(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
-            std::int64_t key_head, float* out) const {
-    std::fill_n(out, each_ * size_.numel(), 0.0F);
-    if (is_absent(view)) return;
-    const float* const first = reinterpret_cast<const float*>(memory.at(view, iteration));
-    for (std::int64_t h = 0; h < each_; ++h) {
-      const float* const from = first + batch * view.strides[0] + (key_head * each_ + h) * view.strides[1];
-      for (std::int64_t i = 0; i < size_.keys; ++i) {
-        for (std::int64_t j = 0; j < size_.values; ++j)
-          *out++ = from[i * view.strides[2] + j * view.strides[3]];
-      }
-    }
-  }
-
   bool starts_at(std::int64_t row) const {
     return std::binary_search(kernel_.starts.begin(), kernel_.starts.end(), row);
   }
@@ -96,10 +82,10 @@ class Lane {
     const std::int64_t begin = block * block_, count = std::min(block_, rows_ - begin);
     k_.load(begin, count), v_.load(begin, count), log_decay_.load(begin, count), beta_.load(begin, count);
     for (std::int64_t row = 0; row < count; ++row) {
-      if (starts_at(begin + row)) std::fill_n(state_.data(), each_ * size_.numel(), 0.0F);
-      if (keeps) std::copy_n(state_.data(), each_ * size_.numel(), before_row(row, 0));
+      if (starts_at(begin + row)) state_.clear();
+      if (keeps) std::copy_n(state_.of(0), each_ * size_.numel(), before_row(row, 0));
       for (std::int64_t h = 0; h < each_; ++h)
-        apply_row(kernel_.rule, row_of(row, h), size_, state_.data() + h * size_.numel(), w_.data());
+        apply_row(kernel_.rule, row_of(row, h), size_, state_.of(h), w_.data());
     }
   }
 
@@ -109,7 +95,7 @@ class Lane {
     dq_.fill(0, count), dk_.fill(0, count);
     for (std::int64_t row = count - 1; row >= 0; --row) {
       for (std::int64_t h = 0; h < each_; ++h) back_through_row(row, h);
-      if (starts_at(begin + row)) std::fill_n(dstate_.data(), each_ * size_.numel(), 0.0F);
+      if (starts_at(begin + row)) dstate_.clear();
     }
     dq_.store(begin, count), dk_.store(begin, count), dv_.store(begin, count);
     dlog_decay_.store(begin, count), dbeta_.store(begin, count);
@@ -120,7 +106,7 @@ class Lane {
     const float* const dout = dout_.at(row, h);
     const auto scale = static_cast<float>(kernel_.scale);
     float* const state = before_row(row, h);
-    float* const dstate = dstate_.data() + h * size_.numel();
+    float* const dstate = dstate_.of(h);
     begin_row(kernel_.rule, values, size_, state, w_.data());  // P, and w
     for (std::int64_t j = 0; j < size_.values; ++j) u_.data()[j] = values.beta * w_.data()[j];
     // out = scale S'^T q with S' = P + k u^T, of which dq needs S' dout.
@@ -152,7 +138,8 @@ class Lane {
   const std::int64_t rows_, block_;
   float *const states_, *const kept_;  // before each row of a block; at the begin of each block
   LoadedRows q_, k_, dq_, dk_, v_, dout_, dv_, log_decay_, beta_, dlog_decay_, dbeta_;
-  Floats state_, dstate_, w_, u_, dw_;
+  HeadStates state_, dstate_;  // the state that goes through the rows, and its gradient on the way back
+  Floats w_, u_, dw_;
 };
 
 }  // namespace

@@ -56,45 +56,6 @@ void for_each_block(std::int64_t rows, bool backward, const Visit& visit) {
   }
 }
 
-// The states of some neighbouring heads, [head][key_dim][value_dim], and how they lie in a view.
-class HeadStates {
- public:
-  HeadStates(std::int64_t heads, StateSize size)
-      : heads_(heads), size_(size), values_(std::max<std::int64_t>(1, heads * size.numel())) {
-    clear();
-  }
-  void clear() { std::fill_n(values_.data(), heads_ * size_.numel(), 0.0F); }
-  float* of(std::int64_t head) { return values_.data() + head * size_.numel(); }
-
-  void load(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
-            std::int64_t first_head) {
-    visit(view, memory, iteration, batch, first_head, [](float& here, float& there) { here = there; });
-  }
-  void store(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
-             std::int64_t first_head) {
-    visit(view, memory, iteration, batch, first_head, [](float& here, float& there) { there = here; });
-  }
-
- private:
-  template <class Visit>
-  void visit(const View& view, const HostMemory& memory, std::int64_t iteration, std::int64_t batch,
-             std::int64_t first_head, const Visit& move) {
-    float* const first = reinterpret_cast<float*>(memory.at(view, iteration));
-    const Shape& step = view.strides;
-    for (std::int64_t h = 0; h < heads_; ++h) {
-      float* const there = first + batch * step[0] + (first_head + h) * step[1];
-      for (std::int64_t i = 0; i < size_.keys; ++i) {
-        for (std::int64_t j = 0; j < size_.values; ++j)
-          move(of(h)[i * size_.values + j], there[i * step[2] + j * step[3]]);
-      }
-    }
-  }
-
-  std::int64_t heads_;
-  StateSize size_;
-  Floats values_;
-};
-
 }  // namespace
 
 void run(const RecurrenceForward& kernel, const HostMemory& memory, std::int64_t iteration) {

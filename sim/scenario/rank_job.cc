@@ -11,6 +11,7 @@
 #include "sim/proof/run/free_memory.h"
 #include "sim/proof/run/redistribute_run.h"
 #include "sim/proof/run/redistribute_shards.h"
+#include "sim/proof/run/require_exact.h"
 #include "sim/scenario/attention_request.h"
 #include "sim/scenario/recurrence_rank.h"
 #include "sim/scenario/redistribute_request.h"
@@ -240,14 +241,7 @@ std::vector<RankTrace> simulate(const proto::Scenario& scenario, const Target& d
   options.memory_limit_bytes = free_memory_bytes();
   const AttentionTestData data(attention.request.problem, attention.seed);
   AttentionRun run = run_attention(data, attention.request, options);
-  for (const Verdict& verdict : run.verdicts) {
-    if (!verdict.holds)
-      throw CheckFailure(str("on the simulated fabric, ", verdict.name, ": ", verdict.finding));
-  }
-  for (const TensorError& error : run.errors) {
-    if (!error.holds())
-      throw CheckFailure(str("on the simulated fabric, ", error.tensor, ": ", error.finding));
-  }
+  require_exact(run.verdicts, run.errors);
   return std::move(run.traces);
 }
 

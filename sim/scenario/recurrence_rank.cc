@@ -7,6 +7,7 @@
 #include "sim/proof/run/free_memory.h"
 #include "sim/proof/run/recurrence_run.h"
 #include "sim/proof/run/recurrence_run_memory.h"
+#include "sim/proof/run/require_exact.h"
 #include "sim/scenario/recurrence_request.h"
 
 namespace cp::sim {
@@ -109,14 +110,7 @@ std::vector<RankTrace> simulate(const proto::Recurrence& scenario, const Target&
   options.memory_limit_bytes = free_memory_bytes();
   const RecurrenceTestData data(one.request.problem, one.job.seed);
   RecurrenceRun run = run_recurrence(data, one.request, options);
-  for (const Verdict& verdict : run.verdicts) {
-    if (!verdict.holds)
-      throw CheckFailure(str("on the simulated fabric, ", verdict.name, ": ", verdict.finding));
-  }
-  for (const TensorError& error : run.errors) {
-    if (!error.holds())
-      throw CheckFailure(str("on the simulated fabric, ", error.tensor, ": ", error.finding));
-  }
+  require_exact(run.verdicts, run.errors);
   return std::move(run.traces);
 }
 

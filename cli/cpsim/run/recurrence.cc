@@ -1,6 +1,5 @@
 #include "cli/cpsim/run/recurrence.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
 #include "cli/cpsim/progress_line.h"
+#include "cli/cpsim/run/outcome_error.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"
 #include "sim/present/runs/recurrence_report.h"
@@ -45,20 +45,6 @@ sim::RecurrenceOutcome run_one(const sim::RecurrenceJob& job, const RecurrenceSt
     outcome.error = error.what();
   }
   return outcome;
-}
-
-// A failed ledger is reported rather than wrong data, because it explains them.
-int code_of(const std::vector<sim::RecurrenceOutcome>& outcomes) {
-  int code = kSuccess;
-  for (const sim::RecurrenceOutcome& outcome : outcomes) {
-    if (outcome.exact()) continue;
-    const bool ledger =
-        outcome.run && std::any_of(outcome.run->verdicts.begin(), outcome.run->verdicts.end(),
-                                   [](const sim::Verdict& verdict) { return !verdict.holds; });
-    if (ledger) return exit_code(ErrorKind::ledger);
-    code = exit_code(ErrorKind::check_failed);
-  }
-  return code;
 }
 
 }  // namespace
@@ -100,7 +86,8 @@ int run_recurrence(const proto::Recurrence& scenario, const RecurrenceOutput& ou
   fmt::print("{}", output.json ? sim::report_json(job, outcomes).dump(2) + "\n"
                                : printable(sim::report_text(job, outcomes)));
   std::fflush(stdout);
-  return code_of(outcomes);
+  const auto error = error_of(outcomes);
+  return error ? exit_code(*error) : kSuccess;
 }
 
 }  // namespace cp::cli

@@ -20,6 +20,7 @@
 #include "cli/cpsim/commands.h"
 #include "cli/cpsim/progress_line.h"
 #include "cli/cpsim/recurrence_flags.h"
+#include "cli/cpsim/run/outcome_error.h"
 #include "cli/cpsim/run/recurrence.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"
@@ -125,20 +126,6 @@ void announce(const sim::AttentionJob& job, const AttentionProblem& problem) {
              "shorter "
              "sequence, for example --seq-len 4K, checks the same plans\n",
              sim::human_seconds(*seconds));
-}
-
-// A failed ledger is reported rather than wrong data, because it explains them.
-std::optional<ErrorKind> error_of(const std::vector<sim::StrategyOutcome>& outcomes) {
-  std::optional<ErrorKind> error;
-  for (const sim::StrategyOutcome& outcome : outcomes) {
-    if (outcome.exact()) continue;
-    const bool ledger =
-        outcome.run && std::any_of(outcome.run->verdicts.begin(), outcome.run->verdicts.end(),
-                                   [](const sim::Verdict& verdict) { return !verdict.holds; });
-    if (ledger) return ErrorKind::ledger;
-    error = ErrorKind::check_failed;
-  }
-  return error;
 }
 
 int run(const Flags& flags) {
