@@ -48,7 +48,7 @@ StepRequest request_of(const Case& c) {
 
 void step_plans(benchmark::State& state, const Case& c) {
   const StepRequest request = request_of(c);
-  AttentionPlanCache cache;
+  MixerPlanCache cache;
   for (auto _ : state) benchmark::DoNotOptimize(step_plan(request, StepPart::micro_batch, 0, 0, &cache));
 }
 

@@ -64,7 +64,7 @@ inline constexpr std::string_view kOperationName<RecurrenceBackward> = "recurren
 template <>
 inline constexpr std::string_view kOperationName<RowKernel> = "row_kernel";
 
-inline constexpr std::array<std::pair<RowOperation, std::string_view>, 17> kRowOperations = {
+inline constexpr std::array<std::pair<RowOperation, std::string_view>, 25> kRowOperations = {
     {{RowOperation::rms_norm, "rms_norm"},
      {RowOperation::rms_norm_backward, "rms_norm_backward"},
      {RowOperation::rotary, "rotary"},
@@ -81,7 +81,15 @@ inline constexpr std::array<std::pair<RowOperation, std::string_view>, 17> kRowO
      {RowOperation::combine, "combine"},
      {RowOperation::add_bias, "add_bias"},
      {RowOperation::squared_norm, "squared_norm"},
-     {RowOperation::optimizer, "optimizer"}}};
+     {RowOperation::optimizer, "optimizer"},
+     {RowOperation::output_gate, "output_gate"},
+     {RowOperation::output_gate_backward, "output_gate_backward"},
+     {RowOperation::short_convolution, "short_convolution"},
+     {RowOperation::short_convolution_backward, "short_convolution_backward"},
+     {RowOperation::decay_and_beta, "decay_and_beta"},
+     {RowOperation::decay_and_beta_backward, "decay_and_beta_backward"},
+     {RowOperation::gated_norm, "gated_norm"},
+     {RowOperation::gated_norm_backward, "gated_norm_backward"}}};
 
 // Whether the text and the digest of a plan leave the field out if it has its default.
 template <class Op>

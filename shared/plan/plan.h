@@ -371,6 +371,14 @@ enum class RowOperation : std::uint8_t {
   add_bias,
   squared_norm,
   optimizer,
+  output_gate,
+  output_gate_backward,
+  short_convolution,
+  short_convolution_backward,
+  decay_and_beta,
+  decay_and_beta_backward,
+  gated_norm,
+  gated_norm_backward,
 };
 // The name of the operation in Targets, traces and messages: "rms_norm".
 std::string_view name(RowOperation operation);

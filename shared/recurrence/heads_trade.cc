@@ -15,7 +15,8 @@ HeadsTrade::HeadsTrade(const RecurrenceRequest& request) {
         std::any_of(moves_.begin(), moves_.end(), [&](const Moves& moves) { return moves.kind == kind; });
     if (known) continue;
     const Layout rows = row_layout(request, kind.heads, std::max<std::int64_t>(1, kind.dim), kind.dtype);
-    const Layout heads = make_layout(rows.mesh, {Shard{2, Balanced{}}}, rows.shape, rows.dtype);
+    const std::vector<Placement> by_heads(rows.placements.size(), Shard{2, Balanced{}});
+    const Layout heads = make_layout(rows.mesh, by_heads, rows.shape, rows.dtype);
     moves_.push_back({kind, plan_redistribution(rows, heads), plan_redistribution(heads, rows)});
   }
 }

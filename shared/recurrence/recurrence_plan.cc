@@ -17,6 +17,15 @@ namespace cp {
 namespace detail {
 namespace {
 
+// Of each of the cp ranks.
+std::vector<IndexSet> home_rows(const RecurrenceRequest& request) {
+  const Layout layout = row_layout(request, 1, 1, DType::f32);
+  std::vector<IndexSet> rows;
+  rows.reserve(request.ranks.size());
+  for (const Rank rank : request.ranks) rows.push_back(indices(layout, 1, rank));
+  return rows;
+}
+
 // What all ranks' plans of a request are made from.
 struct Context {
   const RecurrenceRequest& request;
@@ -25,9 +34,8 @@ struct Context {
   std::optional<HeadsTrade> trade;  // with StateScan::heads, on more than one rank
   Digest inputs;                    // of each pass, but for the pass itself
 
-  Context(const RecurrenceRequest& asked, RecurrencePass pass, const Target& target) : request(asked) {
-    const Layout layout = row_layout(request, 1, 1, DType::f32);
-    for (const Rank rank : request.ranks) rows.push_back(indices(layout, 1, rank));
+  Context(const RecurrenceRequest& asked, RecurrencePass pass, const Target& target)
+      : request(asked), rows(home_rows(asked)) {
     if (request.strategy.scan == StateScan::heads && request.ranks.size() > 1)
       trade.emplace(request);
     else
@@ -275,13 +283,11 @@ class PassWriter {
     }
   }
 
-  // A host computes head by head. A GPU computes as many key heads side by side as it has room for; 64 of
-  // them, chosen, occupy half of the multiprocessors of the largest.
+  // A host computes head by head. A GPU computes as many key heads side by side as it has room for.
   View workspace(std::int64_t rows) {
     const std::int64_t key_heads = problem_.key_heads / share_;
-    constexpr std::int64_t kMostLanes = 64;
-    const bool is_gpu = builder_.target().fused_attention.has_value();
-    const std::int64_t lanes = is_gpu ? std::min(kMostLanes, problem_.batch * key_heads) : 1;
+    const bool is_gpu = builder_.target().name != host_target().name;
+    const std::int64_t lanes = is_gpu ? std::min(kRecurrenceLanes, problem_.batch * key_heads) : 1;
     const std::int64_t numel =
         lanes * recurrence_workspace_numel(rows, problem_.value_heads / problem_.key_heads, problem_.key_dim,
                                            problem_.value_dim);
@@ -331,8 +337,24 @@ Layout row_layout(const RecurrenceRequest& request, std::int64_t heads, std::int
     ends.push_back(problem.seq_len);
     split = PerSequence{std::move(ends), of_kind(std::type_identity<InnerSplit>{})};
   }
-  return make_layout(Mesh({{"cp", static_cast<int>(request.ranks.size())}}, request.ranks),
-                     {Shard{1, std::move(split)}}, {problem.batch, problem.seq_len, heads, dim}, dtype);
+  const int cp = static_cast<int>(request.ranks.size()), inner = request.strategy.ulysses_degree;
+  Shape shape = {problem.batch, problem.seq_len, heads, dim};
+  if (inner == 1)
+    return make_layout(Mesh({{"cp", cp}}, request.ranks), {Shard{1, std::move(split)}}, std::move(shape),
+                       dtype);
+  const MeshAxis outer_axis{"ring", cp / inner}, inner_axis{"ulysses", inner};
+  const bool last = request.strategy.ulysses_inner;
+  const Mesh mesh =
+      last ? Mesh({outer_axis, inner_axis}, request.ranks) : Mesh({inner_axis, outer_axis}, request.ranks);
+  std::vector<Placement> placements = {Shard{1, std::move(split)}, Shard{1, Balanced{}}};
+  if (!last) std::swap(placements[0], placements[1]);
+  std::vector<std::vector<int>> order(4);
+  order[1] = last ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
+  return make_layout(mesh, std::move(placements), std::move(shape), dtype, std::move(order));
+}
+
+std::vector<Chunk> chunks_of(const RecurrenceRequest& request) {
+  return chunks_of(request.problem, detail::home_rows(request));
 }
 
 Plan recurrence_plan(const RecurrenceRequest& request, RecurrencePass pass, Rank self, const Target& target) {

@@ -24,6 +24,7 @@
 
 #include "shared/placement/layout.h"
 #include "shared/plan/plan.h"
+#include "shared/recurrence/chunks.h"
 #include "shared/recurrence/problem.h"
 #include "shared/recurrence/strategy.h"
 
@@ -38,8 +39,12 @@ struct RecurrenceRequest {
   bool keep_for_backward = true;  // forward: write the saved_ buffers
 };
 
-// The layout of a [batch, seq_len, heads, dim] tensor at home, on a mesh of one axis, "cp".
+// The layout of a [batch, seq_len, heads, dim] tensor at home, on a mesh of one axis, "cp"; where the
+// strategy cuts twice, of "ring" and "ulysses".
 Layout row_layout(const RecurrenceRequest& request, std::int64_t heads, std::int64_t dim, DType dtype);
+
+// All chunks of these rows, in the order of the sequence.
+std::vector<Chunk> chunks_of(const RecurrenceRequest& request);
 
 // The plan of one of the ranks, a pure function of its arguments. Throws InvalidInput if the request is not
 // legal, with the reason that refuse() gives, if a rank comes twice, and if `self` is not among the ranks.

@@ -24,12 +24,9 @@ constexpr std::array<std::pair<StateScan, std::string_view>, 4> kNames = {
 
 // The most chunks that a rank has of one document.
 std::int64_t most_of_a_document(const RecurrenceRequest& request) {
-  const Layout layout = row_layout(request, 1, 1, DType::f32);
-  std::vector<IndexSet> rows;
-  for (const Rank rank : request.ranks) rows.push_back(indices(layout, 1, rank));
   std::map<std::pair<int, std::int64_t>, std::int64_t> counts;
   std::int64_t document = 0, most = 0;
-  for (const Chunk& chunk : chunks_of(request.problem, rows)) {
+  for (const Chunk& chunk : chunks_of(request)) {
     if (!chunk.comes_in) ++document;
     most = std::max(most, ++counts[{chunk.index, document}]);
     document += static_cast<std::int64_t>(chunk.starts.size());
@@ -52,7 +49,7 @@ std::optional<RecurrenceRefusal> refuse_balance(const RecurrenceProblem& problem
   std::iota(ranks.begin(), ranks.end(), 0);
   constexpr std::int64_t kMostChunks = 2;  // head_tail's
   // Of stripes there may be more than anybody can list. Those of one document are the most that it has.
-  const bool stripes = balance.kind == Balance::Kind::striped && cp > 1;
+  const bool stripes = balance.kind == Balance::Kind::striped && cp > 1 && strategy.ulysses_degree == 1;
   const std::int64_t rows_of_all =
       balance.block > problem.seq_len / cp ? problem.seq_len : balance.block * cp;
   const std::int64_t most = stripes && problem.document_starts().size() == 1
@@ -103,7 +100,10 @@ std::string to_string(const RecurrenceStrategy& strategy) {
 }
 
 Hasher& hash(Hasher& hasher, const RecurrenceStrategy& strategy) {
-  return hasher.add(name(strategy.scan)).add(std::string_view(to_string(strategy.balance)));
+  hasher.add(name(strategy.scan)).add(std::string_view(to_string(strategy.balance)));
+  if (strategy.ulysses_degree > 1)
+    hasher.add(std::string_view("cut twice")).add(strategy.ulysses_degree).add(strategy.ulysses_inner);
+  return hasher;
 }
 
 StateScan parse_state_scan(std::string_view text) {
@@ -130,6 +130,10 @@ std::optional<RecurrenceRefusal> refuse(const RecurrenceProblem& problem, int cp
                                         const RecurrenceStrategy& strategy, const Target& target) {
   validate_problem(problem);
   if (cp < 1) throw InvalidInput(str("cp=", cp, " is no number of ranks; use at least 1"));
+  if (strategy.ulysses_degree < 1 || cp % strategy.ulysses_degree != 0) {
+    throw InvalidInput(str("ulysses_degree=", strategy.ulysses_degree, " does not divide cp=", cp, "; use ",
+                           std::gcd(cp, std::max(1, strategy.ulysses_degree))));
+  }
   if (strategy.balance.block < 1)
     throw InvalidInput(str("blocks of ", strategy.balance.block, " rows hold none; use at least 1"));
   if (auto refusal = refuse_target(problem, strategy, target)) return refusal;

@@ -37,6 +37,10 @@ std::string_view name(StateScan scan);
 struct RecurrenceStrategy {
   StateScan scan = StateScan::all_gather;
   Balance balance;  // contiguous, head_tail or striped, also per document
+  // Rows may lie where attention layers of the same model have them at home (context_parallel/sharding.h):
+  // the balance splits the sequence over cp / ulysses_degree ranks, and what each got is split evenly again.
+  int ulysses_degree = 1;
+  bool ulysses_inner = true;  // ranks of one such part are neighbours
   bool operator==(const RecurrenceStrategy&) const = default;
 };
 

@@ -1,7 +1,7 @@
 #include "shared/transformer/activations.h"
 
 #include <algorithm>
-#include <optional>
+#include <span>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -9,75 +9,100 @@
 namespace cp {
 namespace {
 
-constexpr std::array<std::string_view, kActivations> kNames = {"norm1",
-                                                               "qk",
-                                                               "q_latent",
-                                                               "kv_latent",
-                                                               "normed_q_latent",
-                                                               "normed_kv_latent",
-                                                               "q",
-                                                               "k",
-                                                               "v",
-                                                               "out",
-                                                               "lse",
-                                                               "saved_q",
-                                                               "saved_k",
-                                                               "saved_v",
-                                                               "saved_out",
-                                                               "attended",
-                                                               "mid",
-                                                               "norm2",
-                                                               "mlp_out",
-                                                               "router",
-                                                               "route",
-                                                               "expert_in",
-                                                               "expert_weight",
-                                                               "expert_gate_up",
-                                                               "expert_activated",
-                                                               "gate_up",
-                                                               "activated",
-                                                               "shared_gate_up",
-                                                               "shared_activated"};
+// What is said of each, in the order of Activation: its name, which layers have it, whether it is cheap to
+// compute again, as norms, activation functions and gates are, and whether it is f32 whatever the dtype of
+// the rows.
+struct Facts {
+  Activation what;
+  std::string_view name;
+  Having owner;
+  bool cheap = false, f32 = false;
+};
+constexpr std::array<Facts, kActivations> kFacts = {{
+    {Activation::norm1, "norm1", Having::mixer, true},
+    {Activation::qk, "qk", Having::attention},
+    {Activation::q_latent, "q_latent", Having::attention},
+    {Activation::kv_latent, "kv_latent", Having::attention},
+    {Activation::normed_q_latent, "normed_q_latent", Having::attention, true},
+    {Activation::normed_kv_latent, "normed_kv_latent", Having::attention, true},
+    {Activation::q, "q", Having::attention},
+    {Activation::k, "k", Having::attention},
+    {Activation::v, "v", Having::attention},
+    {Activation::out, "out", Having::attention},
+    {Activation::lse, "lse", Having::attention, false, true},
+    {Activation::saved_q, "saved_q", Having::attention},
+    {Activation::saved_k, "saved_k", Having::attention},
+    {Activation::saved_v, "saved_v", Having::attention},
+    {Activation::saved_out, "saved_out", Having::attention},
+    {Activation::gates, "gates", Having::attention},
+    {Activation::gated_out, "gated_out", Having::attention, true},
+    {Activation::projected, "projected", Having::recurrence},
+    {Activation::halo, "halo", Having::recurrence},
+    {Activation::recurrent_q, "recurrent_q", Having::recurrence},
+    {Activation::recurrent_k, "recurrent_k", Having::recurrence},
+    {Activation::recurrent_v, "recurrent_v", Having::recurrence},
+    {Activation::log_decay, "log_decay", Having::recurrence, false, true},
+    {Activation::beta, "beta", Having::recurrence, false, true},
+    {Activation::recurrent_out, "recurrent_out", Having::recurrence},
+    {Activation::states, "states", Having::recurrence, false, true},
+    {Activation::transitions, "transitions", Having::recurrence, false, true},
+    {Activation::kept_q, "kept_q", Having::recurrence},
+    {Activation::kept_k, "kept_k", Having::recurrence},
+    {Activation::kept_v, "kept_v", Having::recurrence},
+    {Activation::kept_log_decay, "kept_log_decay", Having::recurrence, false, true},
+    {Activation::kept_beta, "kept_beta", Having::recurrence, false, true},
+    {Activation::normed_out, "normed_out", Having::recurrence, true},
+    {Activation::attended, "attended", Having::mixer},
+    {Activation::mid, "mid", Having::both},
+    {Activation::norm2, "norm2", Having::mlp, true},
+    {Activation::mlp_out, "mlp_out", Having::mlp},
+    {Activation::router, "router", Having::experts},
+    {Activation::route, "route", Having::experts},
+    {Activation::expert_in, "expert_in", Having::experts},
+    {Activation::expert_weight, "expert_weight", Having::experts, false, true},
+    {Activation::expert_gate_up, "expert_gate_up", Having::experts},
+    {Activation::expert_activated, "expert_activated", Having::experts, true},
+    {Activation::gate_up, "gate_up", Having::dense},
+    {Activation::activated, "activated", Having::dense, true},
+    {Activation::shared_gate_up, "shared_gate_up", Having::experts},
+    {Activation::shared_activated, "shared_activated", Having::experts, true},
+}};
+static_assert([] {
+  for (std::size_t i = 0; i < kFacts.size(); ++i) {
+    if (static_cast<std::size_t>(kFacts[i].what) != i) return false;
+  }
+  return true;
+}());
 
 std::size_t index_of(Activation what) { return static_cast<std::size_t>(what); }
-
-// Norms and activation functions are cheap to compute again.
-bool is_cheap(Activation what) {
-  switch (what) {
-    case Activation::norm1:
-    case Activation::normed_q_latent:
-    case Activation::normed_kv_latent:
-    case Activation::norm2:
-    case Activation::activated:
-    case Activation::shared_activated:
-    case Activation::expert_activated:
-      return true;
-    default:
-      return false;
-  }
-}
+const Facts& facts_of(Activation what) { return kFacts[index_of(what)]; }
 
 // What a chunk of rows after the other makes in the same place.
 bool is_in_chunks(Activation what) { return what == Activation::gate_up || what == Activation::activated; }
-
-// What layers with one MLP alone have; no value: all have it.
-std::optional<Mlp> mlp_with(Activation what) {
-  if (is_in_chunks(what)) return Mlp::dense;
-  if (what >= Activation::router) return Mlp::experts;
-  return std::nullopt;
-}
 
 }  // namespace
 
 bool Activations::keeps(Activation what, const LayerPlace& place) const {
   const StepContext& context = writer_.context();
   if (!context.training || place.recomputed) return false;
-  if (context.layout.recompute.kind == Recompute::Kind::selective && is_cheap(what)) return false;
+  if (context.layout.recompute.kind == Recompute::Kind::selective && facts_of(what).cheap) return false;
   if (context.layout.mlp_chunks > 1 && is_in_chunks(what)) return false;
   // Where attention computes on other parts than those at home, its backward pass reads these instead.
   const bool ulysses = context.strategy().ulysses_degree > 1,
              moves_q = ulysses || context.strategy().balance.kind == Balance::Kind::head_tail_exchange;
   if (context.layout.cp == 1) return true;
+  const bool trades = context.recurrence && context.recurrence->strategy.scan == StateScan::heads;
+  switch (what) {
+    case Activation::recurrent_v:  // Mamba-2 adds it to the output
+      return !trades || context.model.recurrence->rule == RecurrenceRule::decay;
+    case Activation::recurrent_q:
+    case Activation::recurrent_k:
+    case Activation::log_decay:
+    case Activation::beta:
+      return !trades;
+    default:
+      break;
+  }
   if (what == Activation::q) return !moves_q;
   if (what == Activation::k || what == Activation::v) return !ulysses;
   return true;
@@ -96,26 +121,27 @@ BufferId Activations::stack(std::string_view name, DType dtype, std::int64_t num
 }
 
 StackIndex Activations::index(Activation what, const LayerPlace& place) const {
-  return mlp_with(what) ? place.kept_of_mlp : place.kept;
+  return place.kept_with(facts_of(what).owner);
 }
 
 std::int64_t Activations::pieces(Activation what) const {
-  const ByMlp<std::int64_t>& kept = writer_.context().layers_that_keep;
-  const std::optional<Mlp> mlp = mlp_with(what);
-  return mlp ? kept[*mlp] : kept[Mlp::dense] + kept[Mlp::experts];
+  return count_of(writer_.context().layers_that_keep, facts_of(what).owner);
 }
 
-Window Activations::at(Activation what, const LayerPlace& place, DType dtype, std::int64_t numel) {
-  if (!keeps(what, place)) return writer_.working(kNames[index_of(what)], dtype, numel);
+Window Activations::at(Activation what, const LayerPlace& place, std::int64_t numel) {
+  const DType dtype = what == Activation::route ? DType::i32
+                      : facts_of(what).f32      ? DType::f32
+                                                : writer_.dtype();
+  if (!keeps(what, place)) return writer_.working(facts_of(what).name, dtype, numel);
   Stack& stack = stacks_[index_of(what)];
   const StackIndex index = this->index(what, place);
   if (on_host()) {
-    const Window window = slot(stack, kNames[index_of(what)], dtype, numel, pieces(what), index);
+    const Window window = slot(stack, facts_of(what).name, dtype, numel, pieces(what), index);
     if (fetches_) fetch(stack, index);
     stack.made = true;
     return window;
   }
-  if (stack.buffer < 0) stack.buffer = this->stack(kNames[index_of(what)], dtype, pieces(what) * numel);
+  if (stack.buffer < 0) stack.buffer = this->stack(facts_of(what).name, dtype, pieces(what) * numel);
   return in_stack(stack.buffer, numel, index);
 }
 
@@ -182,23 +208,44 @@ void Activations::begin_fetching(const LayerPlace& place) {
   fetch(x_, place.layer);
 }
 
+namespace {
+
+using Operand = std::pair<std::string_view, Activation>;
+
+Activation operand_of(std::span<const Operand> operands, std::string_view name) {
+  const auto found = std::find_if(operands.begin(), operands.end(),
+                                  [&](const Operand& operand) { return operand.first == name; });
+  CP_INVARIANT(found != operands.end(), "a mixer has a buffer ", name);
+  return found->second;
+}
+
+}  // namespace
+
 View Activations::attention_operand(std::string_view name, const LayerPlace& place, std::int64_t numel) {
-  static constexpr std::pair<std::string_view, Activation> kOperands[] = {
-      {"q", Activation::q},
-      {"k", Activation::k},
-      {"v", Activation::v},
-      {"out", Activation::out},
-      {"lse", Activation::lse},
-      {"saved_q", Activation::saved_q},
-      {"saved_k", Activation::saved_k},
-      {"saved_v", Activation::saved_v},
-      {"saved_out", Activation::saved_out}};
-  for (const auto& [known, what] : kOperands) {
-    if (known != name) continue;
-    return at(what, place, what == Activation::lse ? DType::f32 : writer_.dtype(), numel).flat(0, numel);
-  }
-  CP_INVARIANT(false, "attention has a buffer ", name);
-  return {};
+  static constexpr Operand kOperands[] = {{"q", Activation::q},
+                                          {"k", Activation::k},
+                                          {"v", Activation::v},
+                                          {"out", Activation::out},
+                                          {"lse", Activation::lse},
+                                          {"saved_q", Activation::saved_q},
+                                          {"saved_k", Activation::saved_k},
+                                          {"saved_v", Activation::saved_v},
+                                          {"saved_out", Activation::saved_out}};
+  const Activation what = operand_of(kOperands, name);
+  return at(what, place, numel).flat(0, numel);
+}
+
+View Activations::recurrence_operand(std::string_view name, const LayerPlace& place, std::int64_t numel) {
+  static constexpr Operand kOperands[] = {
+      {"q", Activation::recurrent_q},       {"k", Activation::recurrent_k},
+      {"v", Activation::recurrent_v},       {"log_decay", Activation::log_decay},
+      {"beta", Activation::beta},           {"out", Activation::recurrent_out},
+      {"saved_states", Activation::states}, {"saved_transitions", Activation::transitions},
+      {"saved_q", Activation::kept_q},      {"saved_k", Activation::kept_k},
+      {"saved_v", Activation::kept_v},      {"saved_log_decay", Activation::kept_log_decay},
+      {"saved_beta", Activation::kept_beta}};
+  const Activation what = operand_of(kOperands, name);
+  return at(what, place, numel).flat(0, numel);
 }
 
 View Activations::positions() {

@@ -32,8 +32,26 @@ enum class Activation : std::uint8_t {
   saved_k,
   saved_v,
   saved_out,  // saved_...: what attention plans keep for their backward pass
-  attended,   // what attention gives, before the norm behind it: [tokens_tp, hidden]
-  mid,        // x between attention and MLP: [tokens_tp, hidden]
+  gates,      // of attention's output, before their sigmoid: [tokens, output's width]
+  gated_out,  // the output times its gates
+  projected,  // recurrence: q, k and v before their convolution, gates, numbers: [tokens, all of them]
+  halo,       // the rows before each chunk, which its convolution sees: [rows, q and k and v]
+  recurrent_q,
+  recurrent_k,
+  recurrent_v,  // behind the convolution, as the recurrence takes them
+  log_decay,
+  beta,           // log_decay, beta: [tokens, value heads], f32
+  recurrent_out,  // [tokens, value heads x value_dim]
+  states,
+  transitions,  // saved_states and saved_transitions of recurrences
+  kept_q,
+  kept_k,
+  kept_v,
+  kept_log_decay,
+  kept_beta,   // kept_...: all rows of some heads, which StateScan::heads brought
+  normed_out,  // of a recurrence, normalized and gated
+  attended,    // what the mixer gives, before the norm behind it: [tokens_tp, hidden]
+  mid,         // x between mixer and MLP: [tokens_tp, hidden]
   norm2,
   mlp_out,  // what the MLP gives, before the norm behind it: [tokens_tp, hidden]
   router,   // logits over the experts: [tokens, experts]
@@ -48,7 +66,7 @@ enum class Activation : std::uint8_t {
   shared_gate_up,  // of the shared MLP beside experts
   shared_activated,
 };
-inline constexpr std::size_t kActivations = 29;
+inline constexpr std::size_t kActivations = 47;
 
 class Activations {
  public:
@@ -57,13 +75,15 @@ class Activations {
   Activations(StepWriter& writer, BufferKind kind) : writer_(writer), kind_(kind) {}
 
   // The place of `what` in this layer, `numel` elements. Buffers are made on first use.
-  Window at(Activation what, const LayerPlace& place, DType dtype, std::int64_t numel);
+  Window at(Activation what, const LayerPlace& place, std::int64_t numel);
   View rows(Activation what, const LayerPlace& place, std::int64_t rows, std::int64_t width) {
-    return at(what, place, writer_.dtype(), rows * width).dense(0, {rows, width});
+    return at(what, place, rows * width).dense(0, {rows, width});
   }
   // The place of a buffer that attention plans ask for by `name`, and that is neither a gradient nor the
   // cache.
   View attention_operand(std::string_view name, const LayerPlace& place, std::int64_t numel);
+  // The same of recurrences.
+  View recurrence_operand(std::string_view name, const LayerPlace& place, std::int64_t numel);
   // Whether `what` is kept in a stack, and not in a working buffer.
   bool keeps(Activation what, const LayerPlace& place) const;
 

@@ -22,7 +22,7 @@ Rank busiest_rank(const StepRequest& request, int stage) {
   const std::vector<std::int64_t> layers = layers_of_kinds(request.model, first_layer, count);
   std::vector<std::int64_t> pairs(ranks.size());  // of the layers of the stage
   for (std::size_t kind = 0; kind < layers.size(); ++kind) {
-    if (layers[kind] == 0) continue;
+    if (layers[kind] == 0 || request.model.kinds[kind].mixer != Mixer::attention) continue;
     const AttentionProblem problem =
         attention_problem(request.model, request.workload, layout, request.model.kinds[kind]);
     const AttentionSharding sharding(problem, layout.cp, layout.strategy);

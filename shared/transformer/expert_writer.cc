@@ -17,8 +17,7 @@ void ExpertWriter::for_each_expert(const F& f) const {
 
 View ExpertWriter::routes(const LayerPlace& place) {
   const std::int64_t top_k = context_.model.experts->top_k;
-  return activations_.at(A::route, place, DType::i32, context_.tokens * top_k)
-      .dense(0, {context_.tokens, top_k});
+  return activations_.at(A::route, place, context_.tokens * top_k).dense(0, {context_.tokens, top_k});
 }
 
 View ExpertWriter::router_logits(const LayerPlace& place) {
@@ -27,7 +26,7 @@ View ExpertWriter::router_logits(const LayerPlace& place) {
 
 ExpertWriter::Tokens ExpertWriter::expert_tokens(const LayerPlace& place) {
   return {activations_.rows(A::expert_in, place, capacity(), context_.hidden),
-          activations_.at(A::expert_weight, place, DType::f32, capacity()).dense(0, {capacity(), 1})};
+          activations_.at(A::expert_weight, place, capacity()).dense(0, {capacity(), 1})};
 }
 
 // ---- between ranks and experts ----
@@ -70,10 +69,10 @@ void ExpertWriter::from_experts(const View& from, const View& to, const std::str
 
 void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const Window& experts,
                            const View& rows, const View& partial) {
-  const std::int64_t columns = context_.sizes.expert_columns;
+  const std::int64_t columns = context_.sizes.expert_columns, ups = context_.model.up_matrices() * columns;
   const View logits = router_logits(place), route = routes(place);
   const View weights = writer_.working("route weights", DType::f32, route.numel()).dense(0, route.shape);
-  writer_.matmul(rows, context_.layer[Mlp::experts].router.transposed(layer), logits, "router");
+  writer_.matmul(rows, context_.layer[place.parts].router.transposed(layer), logits, "router");
   writer_.kernel({RowOperation::route, {logits}, {weights, route}, {}}, "route");
 
   const Tokens in = expert_tokens(place);
@@ -82,7 +81,7 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
   to_experts(sent.rows, in.rows, "tokens");
   to_experts(sent.weights, in.weights, "weights");
 
-  const View gate_up = activations_.rows(A::expert_gate_up, place, capacity(), 2 * columns),
+  const View gate_up = activations_.rows(A::expert_gate_up, place, capacity(), ups),
              activated = activations_.rows(A::expert_activated, place, capacity(), columns),
              out = writer_.working_rows("expert out", capacity(), context_.hidden);
   for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
@@ -105,10 +104,10 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
 void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const Window& experts,
                             const GradientPlace& layer_gradient, const GradientPlace& experts_gradient,
                             const View& rows, const View& d_out, const View& d_rows) {
-  const std::int64_t columns = context_.sizes.expert_columns;
+  const std::int64_t columns = context_.sizes.expert_columns, ups = context_.model.up_matrices() * columns;
   const View route = routes(place), logits = router_logits(place);
   const Tokens in = expert_tokens(place);
-  const View gate_up = activations_.rows(A::expert_gate_up, place, capacity(), 2 * columns),
+  const View gate_up = activations_.rows(A::expert_gate_up, place, capacity(), ups),
              activated = activations_.rows(A::expert_activated, place, capacity(), columns);
   if (!place.recomputed && !activations_.keeps(A::expert_activated, place)) {
     writer_.kernel({RowOperation::gated_activation, {gate_up, in.weights}, {activated}, {}},
@@ -123,7 +122,7 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   to_experts(sent, d_expert_out, "d outputs");
 
   const View d_activated = writer_.working_rows("d activated", capacity(), columns),
-             d_gate_up = writer_.working_rows("d gate_up", capacity(), 2 * columns),
+             d_gate_up = writer_.working_rows("d gate_up", capacity(), ups),
              d_in = writer_.working_rows("d expert in", capacity(), context_.hidden),
              d_weights = writer_.working("d expert weight", DType::f32, capacity()).dense(0, {capacity(), 1});
   for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
@@ -155,7 +154,7 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   writer_.kernel({RowOperation::route_backward, {logits, route, back.weights}, {d_logits}, {}},
                  "route backward");
   // d_rows holds the experts' part by now, and the router's is added to it.
-  const Weight router = context_.layer[Mlp::experts].router;
+  const Weight router = context_.layer[place.parts].router;
   writer_.weight_gradient(transposed(d_logits), rows, router, layer_gradient, "router, wgrad");
   writer_.matmul(d_logits, router.matrix(layer), d_rows, "router, dgrad", true);
 }

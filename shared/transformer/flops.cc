@@ -6,6 +6,7 @@
 namespace cp {
 
 double allowed_pairs(const Transformer& model, const Workload& workload, const LayerKind& kind) {
+  if (kind.mixer != Mixer::attention) return 0;
   const AttentionProblem problem = attention_problem(model, workload, {}, kind);
   return static_cast<double>(pairs_of_queries(problem, index_range(0, problem.q_len)));
 }
@@ -28,14 +29,18 @@ ModelFlops model_flops(const Transformer& model, const Workload& workload) {
       workload.phase == Phase::decode ? 1 : static_cast<double>(workload.seq_len - workload.cached);
   const double passes = training ? 3 : 1;
   const auto head = static_cast<double>(model.vocab * model.hidden);
-  const std::int64_t biases = model.qkv_bias ? model.q_width() + 2 * model.kv_width() : 0;
-  const auto layers = static_cast<double>(counts.active - model.vocab * model.hidden - counts.final_norm -
-                                          model.layers * (counts.norms + biases));
+  const auto layers = static_cast<double>(counts.multiplied);
   ModelFlops flops;
   flops.products = 2 * passes * batch * (rows * layers + (training ? rows : 1) * head);
   flops.attention = 2 * passes * batch *
                     static_cast<double>((model.head_dim + model.v_head_dim()) * model.q_heads) *
                     allowed_pairs(model, workload);
+  if (const auto& recurrence = model.recurrence) {
+    const std::int64_t state = recurrence->value_heads * recurrence->key_dim * recurrence->value_dim,
+                       touched = recurrence->rule == RecurrenceRule::delta ? 3 : 2,
+                       of_model = count_of(layers_of_parts(model, layers_of_kinds(model)), Mixer::recurrence);
+    flops.recurrence = 2 * passes * batch * rows * static_cast<double>(of_model * touched * state);
+  }
   return flops;
 }
 

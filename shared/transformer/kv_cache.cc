@@ -11,7 +11,7 @@ KvCache::KvCache(StepWriter& writer) : writer_(writer) {
   for (int kind = 0; kind < static_cast<int>(context.attention.size()); ++kind) {
     const auto layers = std::count(context.kinds.begin(), context.kinds.end(), kind);
     OfKind& own = kinds_.emplace_back();
-    if (layers == 0) continue;  // on this stage
+    if (layers == 0 || context.parts[idx(kind)].mixer != Mixer::attention) continue;
     const std::int64_t all = layers * numel(kind);
     own.k = writer.builder().inout(name_of("kv_cache/k", kind), context.workload.kv_dtype, all);
     own.v = writer.builder().inout(name_of("kv_cache/v", kind), context.workload.kv_dtype, all);

@@ -9,8 +9,12 @@ void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
   if (place.recomputed) {
     again_.write(place, weights, x, writer_.working_rows("x again", context_.tokens_tp, context_.hidden));
   }
-  mlp(place, weights, gradients, dx);
-  attention(place, weights.layer, gradients.layer, x, dx);
+  if (place.parts.mlp != Mlp::none) {
+    const bool alone = place.parts.mixer == Mixer::none;
+    mlp(place, weights, gradients,
+        alone ? x : activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden), dx);
+  }
+  if (place.parts.mixer != Mixer::none) mix(place, weights.layer, gradients.layer, x, dx);
   add_up_replicated(place, gradients.layer);
 }
 
@@ -58,20 +62,19 @@ View LayerBackward::before_norm_behind(A what, const LayerPlace& place, const We
 // ---- MLP ----
 
 void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
-                        const View& dx) {
+                        const View& mid, const View& dx) {
   const Weight& norm = layer(place).norm2;
-  const View mid = activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden);
   const View d_own = before_norm_behind(A::mlp_out, place, layer(place).norm2_behind, weights.layer,
                                         gradients.layer, dx),
              d_out = writer_.gather_rows(d_own, "d gathered", "gather d mlp");
   const View rows = norm_rows(A::norm2, place, mid, norm, weights.layer);
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
   const View d_rows = writer_.partial_rows(d_norm, "d partial");
-  if (place.mlp == Mlp::experts) {
+  if (place.parts.mlp == Mlp::experts) {
     experts_.backward(place, weights.layer, weights.experts, gradients.layer, gradients.experts, rows, d_out,
                       d_rows);
   }
-  if (context_.sizes.columns[place.mlp] > 0)
+  if (context_.sizes.columns(place.parts.mlp) > 0)
     dense_mlp(place, weights.layer, gradients.layer, rows, d_out, d_rows);
   close_region(d_rows, mid, norm, weights.layer, gradients.layer, dx, "scatter d mlp");
 }
@@ -79,16 +82,17 @@ void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, con
 void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                               const View& rows, const View& d_out, const View& d_rows) {
   const LayerWeights& layer = this->layer(place);
-  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns[place.mlp];
+  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns(place.parts.mlp),
+                     ups = context_.model.up_matrices() * columns;
   const auto [of_gate_up, of_activated] = mlp_activations(place);
-  const View gate_ups = activations_.rows(of_gate_up, place, at_once, 2 * columns),
+  const View gate_ups = activations_.rows(of_gate_up, place, at_once, ups),
              activateds = activations_.rows(of_activated, place, at_once, columns),
              d_activateds = writer_.working_rows("d activated", at_once, columns),
-             d_gate_ups = writer_.working_rows("d gate_up", at_once, 2 * columns);
+             d_gate_ups = writer_.working_rows("d gate_up", at_once, ups);
   // Where the layer was computed again, that of the last chunk alone is still there.
   const bool chunks = context_.layout.mlp_chunks > 1;
   const bool activates = chunks || (!place.recomputed && !activations_.keeps(of_activated, place));
-  const bool adds = place.mlp == Mlp::experts;
+  const bool adds = place.parts.mlp == Mlp::experts;
   GradientPlace sums = gradients;
   for (const RowChunk& chunk : mlp_chunks(context_)) {
     const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk),
@@ -108,20 +112,58 @@ void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, co
   }
 }
 
-// ---- attention ----
+// ---- mixers ----
+
+void LayerBackward::mix(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
+                        const View& x, const View& dx) {
+  const LayerWeights& layer = this->layer(place);
+  const bool attends = place.parts.mixer == Mixer::attention;
+  const View d_own = before_norm_behind(A::attended, place, layer.norm1_behind, weights, gradients, dx),
+             d_projected = writer_.gather_rows(d_own, "d gathered",
+                                               attends ? "gather d attention" : "gather d recurrence");
+  const View out = attends ? attention_output(place) : recurrences_.output(place, weights),
+             d_out = writer_.working_rows("d out", context_.tokens, out.shape[1]);
+  writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
+  writer_.weight_gradient(transposed(d_projected), out, layer.out, gradients, "out projection, wgrad");
+  if (attends) return attention(place, weights, gradients, x, d_out, dx);
+  const View rows = norm_rows(A::norm1, place, x, layer.norm1, weights);
+  const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden),
+             d_rows = writer_.partial_rows(d_norm, "d partial");
+  recurrences_.backward(place, weights, gradients, rows, d_out, d_rows);
+  close_region(d_rows, x, layer.norm1, weights, gradients, dx, "scatter d recurrence");
+}
+
+View LayerBackward::attention_output(const LayerPlace& place) {
+  const View out = activations_.rows(A::out, place, context_.tokens, context_.sizes.out_width);
+  if (place.recomputed || activations_.keeps(A::gated_out, place)) {
+    const std::int64_t width = context_.sizes.gate_width;
+    return width == 0 ? out : activations_.rows(A::gated_out, place, context_.tokens, width);
+  }
+  return again_.gated(place, out);
+}
+
+View LayerBackward::d_projections() {
+  return writer_.working_rows(
+      "d qkv", context_.tokens,
+      context_.sizes.q_width + 2 * context_.sizes.kv_width + context_.sizes.gate_width);
+}
 
 void LayerBackward::attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
-                              const View& x, const View& dx) {
+                              const View& x, const View& d_gated, const View& dx) {
   const LayerWeights& layer = this->layer(place);
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width, v_width = context_.sizes.v_width,
-                     out_width = context_.sizes.out_width;
-  const View d_own = before_norm_behind(A::attended, place, layer.norm1_behind, weights, gradients, dx),
-             d_projected = writer_.gather_rows(d_own, "d gathered", "gather d attention");
-  const View out = activations_.rows(A::out, place, tokens, out_width),
-             d_out = writer_.working_rows("d out", tokens, out_width);
-  writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
-  writer_.weight_gradient(transposed(d_projected), out, layer.out, gradients, "out projection, wgrad");
+                     gate_width = context_.sizes.gate_width;
+  View d_out = d_gated;
+  if (gate_width > 0) {
+    d_out = writer_.working_rows("d ungated", tokens, gate_width);
+    writer_.kernel({RowOperation::output_gate_backward,
+                    {d_gated, activations_.rows(A::out, place, tokens, gate_width),
+                     activations_.rows(A::gates, place, tokens, gate_width)},
+                    {d_out, columns_of(d_projections(), q_width + 2 * kv_width, gate_width)},
+                    {}},
+                   "gates of attention, backward");
+  }
 
   writer_.attention(AttentionPass::backward, place.kind, [&](std::string_view name, std::int64_t numel) {
     if (name == "dout") return flat_view(d_out.buffer, d_out.offset, numel);
@@ -214,13 +256,13 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
                      kv_width = context_.sizes.kv_width, qk_width = q_width + kv_width;
   const View dq = writer_.working_rows("d q", tokens, q_width),
              dk = writer_.working_rows("d k", tokens, kv_width),
-             dv = writer_.working_rows("d v", tokens, kv_width),
-             d_qkv = writer_.working_rows("d qkv", tokens, qk_width + kv_width);
+             dv = writer_.working_rows("d v", tokens, kv_width), d_all = d_projections(),
+             d_qkv = context_.sizes.gate_width == 0 ? d_all : columns_of(d_all, 0, qk_width + kv_width);
   std::vector<View> rotated{dq, dk, dv};
   if (tokens > 0) rotated.push_back(activations_.positions());
   if (!context_.model.qk_norm) {
     writer_.kernel({RowOperation::rotary_backward, std::move(rotated), {d_qkv}, {}}, "rotary backward");
-    return d_qkv;
+    return d_all;
   }
   const View d_normed = writer_.working_rows("d normed qk", tokens, qk_width);
   writer_.kernel({RowOperation::rotary_backward,
@@ -234,7 +276,7 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
                                  {columns_of(d_qkv, 0, qk_width)},
                                  {}},
                                 {layer.q_norm, layer.k_norm}, gradients, "qk norms backward");
-  return d_qkv;
+  return d_all;
 }
 
 // ---- gradients of replicated weights ----
@@ -244,9 +286,9 @@ void LayerBackward::add_up_replicated(const LayerPlace& place, const GradientPla
   const Window& gradients = where.window;
   const LayerWeights& layer = this->layer(place);
   const std::vector<Rank> tp = context_.groups.tp_group();
-  writer_.all_reduce("tp", tp, ReduceOp::sum, context_.summed_over_tp(place.mlp).flat(gradients), "tp",
+  writer_.all_reduce("tp", tp, ReduceOp::sum, context_.summed_over_tp(place.parts).flat(gradients), "tp",
                      "add up d norms");
-  if (context_.model.kv_heads >= context_.layout.tp) return;
+  if (context_.model.kv_heads >= context_.layout.tp || place.parts.mixer != Mixer::attention) return;
   // Ranks that hold copies of one kv head have each the part of its gradient that came from their own query
   // heads.
   const std::vector<Rank> sharing = context_.groups.tp_group_of_kv_head(context_.model.kv_heads);

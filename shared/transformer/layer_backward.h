@@ -18,6 +18,7 @@ class LayerBackward {
         context_(writer.context()),
         activations_(activations),
         again_(writer, activations, nullptr),
+        recurrences_(writer, activations),
         experts_(writer, activations) {}
 
   // Turns dx, [tokens_tp, hidden], from the gradient of the layer's output into that of its input x, in
@@ -28,13 +29,21 @@ class LayerBackward {
  private:
   using A = Activation;
 
+  // `mid`: the MLP's input.
   void mlp(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
-           const View& dx);
+           const View& mid, const View& dx);
   // Of the MLP that computes all rows; the shared one adds to the gradient that experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                  const View& rows, const View& d_out, const View& d_rows);
+  void mix(const LayerPlace& place, const Window& weights, const GradientPlace& gradients, const View& x,
+           const View& dx);
+  // Attention's output as the projection out took it: with its gates, where it has some.
+  View attention_output(const LayerPlace& place);
+  // From the gradient of that to dx.
   void attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
-                 const View& x, const View& dx);
+                 const View& x, const View& d_out, const View& dx);
+  // The gradient of the projections' output: [tokens, q and k and v, and the gates].
+  View d_projections();
   // From the gradients of q, k and v on: through the latent rows to dx.
   void latent(const LayerPlace& place, const Window& weights, const GradientPlace& gradients, const View& x,
               const View& dx);
@@ -51,7 +60,7 @@ class LayerBackward {
   // Takes the gradients of q, k and v back through the rotation and the norms of q and k. Returns the
   // gradient of the projections' output, [tokens, q and k and v].
   View unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients);
-  // The gradient of what attention or the MLP gave, from that of the layer's rows behind the norm; dx itself
+  // The gradient of what mixer or MLP gave, from that of the layer's rows behind the norm; dx itself
   // where there is no norm behind.
   View before_norm_behind(A what, const LayerPlace& place, const Weight& weight, const Window& weights,
                           const GradientPlace& gradients, const View& dx);
@@ -68,12 +77,13 @@ class LayerBackward {
   // Adds up, over the tp ranks, the gradients of weights that all of them hold.
   void add_up_replicated(const LayerPlace& place, const GradientPlace& where);
 
-  const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.mlp]; }
+  const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.parts]; }
 
   StepWriter& writer_;
   const StepContext& context_;
   Activations& activations_;
   LayerForward again_;
+  RecurrenceWriter recurrences_;
   ExpertWriter experts_;
 };
 

@@ -15,7 +15,7 @@ std::vector<RowChunk> mlp_chunks(const StepContext& context) {
 }
 
 MlpActivations mlp_activations(const LayerPlace& place) {
-  if (place.mlp == Mlp::dense) return {Activation::gate_up, Activation::activated};
+  if (place.parts.mlp == Mlp::dense) return {Activation::gate_up, Activation::activated};
   return {Activation::shared_gate_up, Activation::shared_activated};
 }
 
@@ -23,8 +23,10 @@ View of_chunk(const View& rows, const RowChunk& chunk) { return rows_of(rows, 0,
 
 void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, const View& x,
                          const View& x_next) {
+  if (place.parts.mlp == Mlp::none) return mix(place, weights.layer, x, x_next);
+  if (place.parts.mixer == Mixer::none) return mlp(place, weights, x, x_next);
   const View mid = activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden);
-  attention(place, weights.layer, x, mid);
+  mix(place, weights.layer, x, mid);
   mlp(place, weights, mid, x_next);
 }
 
@@ -40,13 +42,24 @@ void LayerForward::close_region(const Region& region, const View& partial, const
   writer_.accumulate(x, next, "residual");
 }
 
-// ---- attention ----
+// ---- mixers ----
 
-void LayerForward::attention(const LayerPlace& place, const Window& weights, const View& x, const View& mid) {
-  const std::int64_t tokens = context_.tokens;
+void LayerForward::mix(const LayerPlace& place, const Window& weights, const View& x, const View& mid) {
   const View norm = activations_.rows(A::norm1, place, context_.tokens_tp, context_.hidden);
+  const bool attends = place.parts.mixer == Mixer::attention;
   writer_.kernel({RowOperation::rms_norm, {x, layer(place).norm1.flat(weights)}, {norm}, {}},
-                 "attention norm");
+                 attends ? "attention norm" : "recurrence norm");
+  const View out =
+      attends ? attention(place, weights, norm)
+              : recurrences_.forward(place, weights, writer_.gather_rows(norm, "gathered", "gather rows"));
+  const Region region{region_output(place, A::attended, mid), layer(place).norm1_behind.flat(weights),
+                      attends ? "scatter attention" : "scatter recurrence"};
+  const View partial = writer_.partial_rows(region.output, "partial");
+  writer_.matmul(out, layer(place).out.transposed(weights), partial, "out projection");
+  close_region(region, partial, x, mid);
+}
+
+View LayerForward::attention(const LayerPlace& place, const Window& weights, const View& norm) {
   if (context_.model.latent) {
     project_latent(place, weights, norm);
   } else {
@@ -54,12 +67,19 @@ void LayerForward::attention(const LayerPlace& place, const Window& weights, con
     context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
   }
   attend(place);
-  const Region region{region_output(place, A::attended, mid), layer(place).norm1_behind.flat(weights),
-                      "scatter attention"};
-  const View out = activations_.rows(A::out, place, tokens, context_.sizes.out_width),
-             partial = writer_.partial_rows(region.output, "partial");
-  writer_.matmul(out, layer(place).out.transposed(weights), partial, "out projection");
-  close_region(region, partial, x, mid);
+  return gated(place, activations_.rows(A::out, place, context_.tokens, context_.sizes.out_width));
+}
+
+View LayerForward::gated(const LayerPlace& place, const View& out) {
+  const std::int64_t width = context_.sizes.gate_width;
+  if (width == 0) return out;
+  const View gated = activations_.rows(A::gated_out, place, context_.tokens, width);
+  writer_.kernel({RowOperation::output_gate,
+                  {out, activations_.rows(A::gates, place, context_.tokens, width)},
+                  {gated},
+                  {}},
+                 "gates of attention");
+  return gated;
 }
 
 View LayerForward::k_rows(const LayerPlace& place) {
@@ -75,12 +95,26 @@ void LayerForward::project(const LayerPlace& place, const Window& weights, const
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width;
   const View qkv = writer_.working_rows("qkv", tokens, q_width + 2 * kv_width);
-  writer_.matmul(rows, layer(place).qkv.transposed(weights), qkv, "qkv");
+  writer_.matmul(rows, layer(place).qkv.part(0, q_width + 2 * kv_width).transposed(weights), qkv, "qkv");
   if (context_.model.qkv_bias) {
-    writer_.kernel({RowOperation::add_bias, {layer(place).qkv_bias.flat(weights)}, {}, {qkv}}, "qkv bias");
+    const View bias = weights.flat(layer(place).qkv_bias.begin, q_width + 2 * kv_width);
+    writer_.kernel({RowOperation::add_bias, {bias}, {}, {qkv}}, "qkv bias");
   }
+  project_gates(place, weights, rows);
   const View q = activations_.rows(A::q, place, tokens, q_width);
   rotate(place, {qkv}, q);
+}
+
+void LayerForward::project_gates(const LayerPlace& place, const Window& weights, const View& rows) {
+  const LayerWeights& layer = this->layer(place);
+  const std::int64_t width = context_.sizes.gate_width,
+                     first = context_.sizes.q_width + 2 * context_.sizes.kv_width;
+  if (width == 0) return;
+  const View gates = activations_.rows(A::gates, place, context_.tokens, width);
+  writer_.matmul(rows, layer.qkv.part(first, width).transposed(weights), gates, "gates");
+  if (context_.model.qkv_bias)
+    writer_.kernel({RowOperation::add_bias, {weights.flat(layer.qkv_bias.begin + first, width)}, {}, {gates}},
+                   "gates' bias");
 }
 
 // The norms' backward pass needs q and k as they were before.
@@ -100,6 +134,7 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
     writer_.kernel({RowOperation::add_bias, {part(0, qk_width)}, {}, {qk}}, "qk bias");
     writer_.kernel({RowOperation::add_bias, {part(qk_width, kv_width)}, {}, {v}}, "v bias");
   }
+  project_gates(place, weights, rows);
   const View normed = writer_.working_rows("normed qk", tokens, qk_width);
   writer_.kernel(
       {RowOperation::rms_norm, {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)}, {normed}, {}},
@@ -181,19 +216,20 @@ void LayerForward::mlp(const LayerPlace& place, const LayerPieces& weights, cons
   const Region region{region_output(place, A::mlp_out, next), layer(place).norm2_behind.flat(weights.layer),
                       "scatter mlp"};
   const View partial = writer_.partial_rows(region.output, "partial");
-  if (place.mlp == Mlp::experts) experts_.forward(place, weights.layer, weights.experts, rows, partial);
-  if (context_.sizes.columns[place.mlp] > 0) dense_mlp(place, weights.layer, rows, partial);
+  if (place.parts.mlp == Mlp::experts) experts_.forward(place, weights.layer, weights.experts, rows, partial);
+  if (context_.sizes.columns(place.parts.mlp) > 0) dense_mlp(place, weights.layer, rows, partial);
   close_region(region, partial, x, next);
 }
 
 void LayerForward::dense_mlp(const LayerPlace& place, const Window& weights, const View& rows,
                              const View& partial) {
   const LayerWeights& layer = this->layer(place);
-  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns[place.mlp];
+  const std::int64_t at_once = context_.mlp_rows(), columns = context_.sizes.columns(place.parts.mlp),
+                     ups = context_.model.up_matrices() * columns;
   const auto [of_gate_up, of_activated] = mlp_activations(place);
-  const View gate_ups = activations_.rows(of_gate_up, place, at_once, 2 * columns),
+  const View gate_ups = activations_.rows(of_gate_up, place, at_once, ups),
              activateds = activations_.rows(of_activated, place, at_once, columns);
-  const bool adds = place.mlp == Mlp::experts;
+  const bool adds = place.parts.mlp == Mlp::experts;
   for (const RowChunk& chunk : mlp_chunks(context_)) {
     const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk);
     writer_.matmul(rows_of(rows, chunk.first, chunk.count), layer.gate_up.transposed(weights), gate_up,

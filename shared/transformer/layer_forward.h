@@ -7,6 +7,7 @@
 #include "shared/transformer/activations.h"
 #include "shared/transformer/expert_writer.h"
 #include "shared/transformer/kv_cache.h"
+#include "shared/transformer/recurrence_writer.h"
 #include "shared/transformer/step_writer.h"
 
 namespace cp {
@@ -46,20 +47,27 @@ class LayerForward {
         context_(writer.context()),
         activations_(activations),
         cache_(cache),
+        recurrences_(writer, activations),
         experts_(writer, activations) {}
 
   // Computes x_next from x; both are [tokens_tp, hidden].
   void write(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& x_next);
+  // The output of attention, times its gates where it has some.
+  View gated(const LayerPlace& place, const View& out);
 
  private:
   using A = Activation;
 
-  void attention(const LayerPlace& place, const Window& weights, const View& x, const View& mid);
-  // Computes q, k and v as attention takes them from the norm: of the rank's own rows for latent attention,
+  // mid = x + the mixer of its norm.
+  void mix(const LayerPlace& place, const Window& weights, const View& x, const View& mid);
+  // From the norm, of the rank's own rows, to what the projection out takes: [tokens, width].
+  View attention(const LayerPlace& place, const Window& weights, const View& norm);
+  // Compute q, k and v as attention takes them, from the norm: of the rank's own rows for latent attention,
   // which gathers its latent rows, and of the gathered ones else.
   void project_latent(const LayerPlace& place, const Window& weights, const View& norm);
   void project(const LayerPlace& place, const Window& weights, const View& rows);
   void project_with_norms(const LayerPlace& place, const Window& weights, const View& rows);
+  void project_gates(const LayerPlace& place, const Window& weights, const View& rows);
   // Rotates q, k and v to what attention takes, from the projections' output or from that of the norms of q
   // and k.
   void rotate(const LayerPlace& place, std::vector<View> products, const View& q);
@@ -67,7 +75,7 @@ class LayerForward {
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
   // The MLP that computes all rows: the dense one, or the shared one, which adds to what experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const View& rows, const View& partial);
-  // What attention or the MLP ends with: the place of its output, which is that of the next rows unless there
+  // What mixer or MLP ends with: the place of its output, which is that of the next rows unless there
   // is a norm behind it.
   struct Region {
     View output, norm_behind;
@@ -77,13 +85,14 @@ class LayerForward {
   // next = x + the sum of `partial` over the tp ranks, or x + its norm.
   void close_region(const Region& region, const View& partial, const View& x, const View& next);
 
-  const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.mlp]; }
+  const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.parts]; }
   View k_rows(const LayerPlace&place), v_rows(const LayerPlace&place);
 
   StepWriter& writer_;
   const StepContext& context_;
   Activations& activations_;
   KvCache* cache_;
+  RecurrenceWriter recurrences_;
   ExpertWriter experts_;
 };
 

@@ -76,7 +76,9 @@ StackIndex reversed(StackIndex index, std::int64_t count) {
 class Numbers {
  public:
   explicit Numbers(const StageLayers& layers)
-      : mlps_(layers.mlps), before_(kLabels + layers.mlps.size()), in_body_(before_.size()) {}
+      : parts_of_kinds_(layers.parts_of_kinds),
+        before_(kOfKinds + layers.parts_of_kinds.size()),
+        in_body_(before_.size()) {}
 
   LayerLoop number(const Pattern& pattern) {
     std::fill(in_body_.begin(), in_body_.end(), 0);
@@ -85,19 +87,16 @@ class Numbers {
     LayerLoop loop{pattern.count, {}};
     std::vector<std::int64_t> next = before_;
     for (const Traits& traits : pattern.body) {
-      const Mlp mlp = mlps_[idx(traits.kind)];
+      const LayerParts parts = parts_of_kinds_[idx(traits.kind)];
       const auto index = [&](std::size_t label) {
         return StackIndex{next[label], pattern.count > 1 ? in_body_[label] : 0};
       };
-      loop.body.push_back({.layer = index(kAll),
-                           .kept = index(kKept),
-                           .of_kind = index(of_kind(traits.kind)),
-                           .of_mlp = index(of_mlp(mlp)),
-                           .kept_of_mlp = index(kept_of_mlp(mlp)),
-                           .turn = index(of_mlp(mlp)),
-                           .kind = traits.kind,
-                           .mlp = mlp,
-                           .recomputed = traits.recomputed});
+      LayerPlace& place = loop.body.emplace_back();
+      place.layer = index(kAll), place.of_kind = index(kOfKinds + idx(traits.kind));
+      place.of_parts = place.turn = index(of_parts(parts));
+      place.of_mlp = place.mlp_turn = index(of_mlp(parts.mlp));
+      for (const Having what : kHaving) place.kept[static_cast<std::size_t>(what)] = index(kept_with(what));
+      place.kind = traits.kind, place.parts = parts, place.recomputed = traits.recomputed;
       for_each_label(traits, [&](std::size_t label) { ++next[label]; });
     }
     for (std::size_t label = 0; label < before_.size(); ++label)
@@ -105,23 +104,33 @@ class Numbers {
     return loop;
   }
 
-  // How many layers with that MLP have been numbered.
+  // How many layers with these parts, and with this MLP, have been numbered.
+  std::int64_t layers(LayerParts parts) const { return before_[of_parts(parts)]; }
   std::int64_t layers(Mlp mlp) const { return before_[of_mlp(mlp)]; }
 
  private:
-  static constexpr std::size_t kAll = 0, kKept = 1, kLabels = 6;
-  static std::size_t of_mlp(Mlp mlp) { return 2 + static_cast<std::size_t>(mlp); }
-  static std::size_t kept_of_mlp(Mlp mlp) { return 4 + static_cast<std::size_t>(mlp); }
-  static std::size_t of_kind(int kind) { return kLabels + idx(kind); }
+  // Labels: all layers; those with the same parts; with the same MLP; that keep and have something; of a
+  // kind.
+  static constexpr std::size_t kAll = 0, kOfParts = 1, kOfMlps = kOfParts + kLayerParts.size(),
+                               kKept = kOfMlps + 3, kOfKinds = kKept + kHaving.size();
+  static std::size_t of_parts(LayerParts parts) {
+    return kOfParts + static_cast<std::size_t>(std::find(kLayerParts.begin(), kLayerParts.end(), parts) -
+                                               kLayerParts.begin());
+  }
+  static std::size_t of_mlp(Mlp mlp) { return kOfMlps + static_cast<std::size_t>(mlp); }
+  static std::size_t kept_with(Having what) { return kKept + static_cast<std::size_t>(what); }
 
   template <class F>
   void for_each_label(const Traits& traits, const F& f) const {
-    const Mlp mlp = mlps_[idx(traits.kind)];
-    f(kAll), f(of_mlp(mlp)), f(of_kind(traits.kind));
-    if (!traits.recomputed) f(kKept), f(kept_of_mlp(mlp));
+    const LayerParts parts = parts_of_kinds_[idx(traits.kind)];
+    f(kAll), f(of_parts(parts)), f(of_mlp(parts.mlp)), f(kOfKinds + idx(traits.kind));
+    if (traits.recomputed) return;
+    for (const Having what : kHaving) {
+      if (have(parts, what)) f(kept_with(what));
+    }
   }
 
-  std::span<const Mlp> mlps_;
+  std::span<const LayerParts> parts_of_kinds_;
   std::vector<std::int64_t> before_, in_body_;  // layers with each label, before the pattern and in its body
 };
 
@@ -132,6 +141,34 @@ std::vector<LayerLoop> loops_of(const StageLayers& layers, const Recompute& reco
 }
 
 }  // namespace
+
+bool have(LayerParts parts, Having what) {
+  switch (what) {
+    case Having::anything:
+      return true;
+    case Having::mixer:
+      return parts.mixer != Mixer::none;
+    case Having::attention:
+      return parts.mixer == Mixer::attention;
+    case Having::recurrence:
+      return parts.mixer == Mixer::recurrence;
+    case Having::mlp:
+      return parts.mlp != Mlp::none;
+    case Having::dense:
+      return parts.mlp == Mlp::dense;
+    case Having::experts:
+      return parts.mlp == Mlp::experts;
+    case Having::both:
+      return parts.mixer != Mixer::none && parts.mlp != Mlp::none;
+  }
+  return false;
+}
+
+std::int64_t count_of(const ByParts<std::int64_t>& layers, Having what) {
+  std::int64_t count = 0;
+  for (const LayerParts parts : kLayerParts) count += have(parts, what) ? layers[parts] : 0;
+  return count;
+}
 
 std::vector<LayerLoop> forward_loops(const StageLayers& layers, const Recompute& recompute) {
   Numbers numbers(layers);
@@ -145,18 +182,20 @@ std::vector<LayerLoop> backward_loops(const StageLayers& layers, const Recompute
   for (LayerLoop& loop : loops) {
     std::reverse(loop.body.begin(), loop.body.end());
     for (LayerPlace& place : loop.body) {
-      for (StackIndex* index : {&place.layer, &place.kept, &place.of_kind, &place.of_mlp, &place.kept_of_mlp})
+      for (StackIndex* index : {&place.layer, &place.of_kind, &place.of_parts, &place.of_mlp})
         *index = reversed(*index, loop.count);
-      place.turn = {numbers.layers(place.mlp) - 1 - place.of_mlp.first, -place.of_mlp.step};
+      for (StackIndex& index : place.kept) index = reversed(index, loop.count);
+      place.turn = {numbers.layers(place.parts) - 1 - place.of_parts.first, -place.of_parts.step};
+      place.mlp_turn = {numbers.layers(place.parts.mlp) - 1 - place.of_mlp.first, -place.of_mlp.step};
     }
   }
   return loops;
 }
 
-ByMlp<std::int64_t> layers_that_keep(const StageLayers& layers, const Recompute& recompute) {
-  ByMlp<std::int64_t> kept;
+ByParts<std::int64_t> layers_that_keep(const StageLayers& layers, const Recompute& recompute) {
+  ByParts<std::int64_t> kept;
   for (std::int64_t layer = 0; layer < static_cast<std::int64_t>(layers.kinds.size()); ++layer) {
-    if (!is_recomputed(layer, recompute)) ++kept[layers.mlp(layer)];
+    if (!is_recomputed(layer, recompute)) ++kept[layers.parts(layer)];
   }
   return kept;
 }

@@ -7,6 +7,7 @@
 // a Repeat of 4 iterations with a body of 6, and one of 2 with a body of 1.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,19 +17,30 @@
 
 namespace cp {
 
+// What some layers have and others do not, and so keep for the backward pass.
+enum class Having : std::uint8_t { anything, mixer, attention, recurrence, mlp, dense, experts, both };
+inline constexpr std::array<Having, 8> kHaving = {Having::anything,   Having::mixer, Having::attention,
+                                                  Having::recurrence, Having::mlp,   Having::dense,
+                                                  Having::experts,    Having::both};
+bool have(LayerParts parts, Having what);
+std::int64_t count_of(const ByParts<std::int64_t>& layers, Having what);
+
 // One layer of a body. Each index advances with the iterations of the Repeat (see StackIndex).
 struct LayerPlace {
-  StackIndex layer;        // which layer of the stage
-  StackIndex kept;         // which among the layers that keep what the backward pass needs
-  StackIndex of_kind;      // which among the layers of its kind
-  StackIndex of_mlp;       // which among the layers with its MLP
-  StackIndex kept_of_mlp;  // which among those of them that keep what the backward pass needs
-  StackIndex turn;         // how many layers with its MLP this pass has visited before
-  int kind = 0;            // of the model's kinds
-  Mlp mlp = Mlp::dense;
+  StackIndex layer;     // which layer of the stage
+  StackIndex of_kind;   // which among the layers of its kind
+  StackIndex of_parts;  // which among the layers with its parts
+  StackIndex of_mlp;    // which among the layers with its MLP
+  StackIndex turn;      // how many layers with its parts this pass has visited before
+  StackIndex mlp_turn;  // how many layers with its MLP
+  // Which among the layers that have something, and keep more than their input.
+  std::array<StackIndex, kHaving.size()> kept;
+  int kind = 0;  // of the model's kinds
+  LayerParts parts;
   bool recomputed = false;  // keeps only its input
 
   StackIndex next_layer() const { return {layer.first + 1, layer.step}; }
+  StackIndex kept_with(Having what) const { return kept[static_cast<std::size_t>(what)]; }
 };
 
 struct LayerLoop {
@@ -36,19 +48,19 @@ struct LayerLoop {
   std::vector<LayerPlace> body;
 };
 
-// The layers of a stage: the kind of each, and the MLP of each of the model's kinds.
+// The layers of a stage: the kind of each, and the parts of each of the model's kinds.
 struct StageLayers {
   std::span<const int> kinds;
-  std::span<const Mlp> mlps;
+  std::span<const LayerParts> parts_of_kinds;
 
-  Mlp mlp(std::int64_t layer) const { return mlps[idx(kinds[idx(layer)])]; }
+  LayerParts parts(std::int64_t layer) const { return parts_of_kinds[idx(kinds[idx(layer)])]; }
 };
 std::vector<LayerLoop> forward_loops(const StageLayers& layers, const Recompute& recompute);
 // From the last layer to the first.
 std::vector<LayerLoop> backward_loops(const StageLayers& layers, const Recompute& recompute);
 // The number of layers that keep more than their input.
 std::int64_t layers_that_keep(std::int64_t layers, const Recompute& recompute);
-// The same of the layers with each MLP.
-ByMlp<std::int64_t> layers_that_keep(const StageLayers& layers, const Recompute& recompute);
+// The same of the layers with the same parts.
+ByParts<std::int64_t> layers_that_keep(const StageLayers& layers, const Recompute& recompute);
 
 }  // namespace cp

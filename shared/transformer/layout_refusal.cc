@@ -46,12 +46,19 @@ std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const Parall
 std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const ParallelLayout& layout) {
   if (auto refusal = refuse_model(layout, {model.q_heads, model.kv_heads, std::nullopt})) return refusal;
   const int tp = layout.tp;
+  if (const auto& recurrence = model.recurrence; recurrence && recurrence->key_heads % tp != 0) {
+    return LayoutRefusal{
+        "tp does not divide the heads of recurrences",
+        str("the ", recurrence->key_heads, " key heads of recurrences are not divisible by tp=", tp),
+        str("use tp=", nearest_divisor(std::gcd(model.q_heads, recurrence->key_heads), tp))};
+  }
   const Experts experts = model.experts.value_or(Experts{});
   const std::pair<const char*, std::int64_t> widths[] = {
       {"intermediate_size", model.has(Mlp::dense) ? model.intermediate : 0},
       {model.has(Mlp::dense) ? "moe_intermediate_size" : "intermediate_size", experts.intermediate},
       {"the width of the shared experts", experts.shared}};
-  std::int64_t common = model.q_heads;
+  std::int64_t common =
+      model.recurrence ? std::gcd(model.q_heads, model.recurrence->key_heads) : model.q_heads;
   for (const auto& [name, columns] : widths) common = std::gcd(common, columns);
   for (const auto& [name, columns] : widths) {
     if (columns % tp == 0) continue;
@@ -109,6 +116,22 @@ std::optional<LayoutRefusal> refuse_stages(const Transformer& model, const Workl
   return std::nullopt;
 }
 
+std::optional<LayoutRefusal> refuse_recurrence(const Transformer& model, const Workload& workload,
+                                               const ParallelLayout& layout) {
+  if (!model.recurrence) return std::nullopt;
+  if (layout.strategy.balance.kind == Balance::Kind::striped) {
+    return LayoutRefusal{"stripes of a recurrence",
+                         str("balance=", to_string(layout.strategy.balance), " gives a rank chunks of ",
+                             layout.strategy.balance.block, " rows, and a recurrence's convolution needs ",
+                             model.recurrence->convolution - 1, " rows before each"),
+                         "use balance=head_tail or contiguous"};
+  }
+  const auto refusal = refuse(recurrence_problem(model, workload, layout), layout.cp,
+                              recurrence_strategy(layout), shape_target());
+  if (refusal) return LayoutRefusal{"scan", refusal->reason, str("use scan=", name(refusal->strategy.scan))};
+  return std::nullopt;
+}
+
 std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Workload& workload,
                                              const ParallelLayout& layout) {
   const std::int64_t rows =
@@ -127,6 +150,7 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
   }
   if (layout.cp == 1) return std::nullopt;
   for (const LayerKind& kind : model.kinds) {
+    if (kind.mixer != Mixer::attention) continue;
     const auto refusal = refuse(attention_problem(model, workload, layout, kind), layout.cp, layout.strategy);
     if (refusal) return LayoutRefusal{"strategy", refusal->reason, ""};
   }
@@ -138,7 +162,7 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
                              model.kinds.size(), " masks"),
                          str("use balance=head_tail")};
   }
-  return std::nullopt;
+  return refuse_recurrence(model, workload, layout);
 }
 
 // What is kept, where, and in how many pieces.
@@ -185,6 +209,14 @@ std::optional<LayoutRefusal> refuse_serving(const Transformer& model, const Work
                          str(name(workload.phase), " of latent attention keeps latent rows in its cache (",
                              model.latent->kv_row(), " elements a token), which is not planned yet"),
                          "plan training"};
+  }
+  if (model.recurrence) {
+    return LayoutRefusal{
+        "recurrences are planned for training alone",
+        str(name(workload.phase), " of layers with a recurrence keeps a state of ",
+            model.recurrence->value_heads * model.recurrence->key_dim * model.recurrence->value_dim,
+            " elements for each request, which is not planned yet"),
+        "plan training"};
   }
   if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1 ||
       layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shared/context_parallel/cores.h"
+#include "shared/plan/recurrence_rules.h"
 #include "shared/transformer/layer_loops.h"
 #include "shared/transformer/sizes.h"
 
@@ -16,13 +17,14 @@ namespace {
 
 constexpr std::int64_t kF32 = 4;
 
-// How many layers there are with each MLP, and how many of these keep more than their input.
+// How many layers there are with which parts, and how many of these keep more than their input.
 struct Layers {
-  ByMlp<std::int64_t> with, keeping;
+  ByParts<std::int64_t> with, keeping;
 
-  std::int64_t count() const { return with[Mlp::dense] + with[Mlp::experts]; }
+  std::int64_t count() const { return count_of(with); }
   void add(const Layers& more) {
-    for (const Mlp mlp : kMlps) with[mlp] += more.with[mlp], keeping[mlp] += more.keeping[mlp];
+    for (const LayerParts parts : kLayerParts)
+      with[parts] += more.with[parts], keeping[parts] += more.keeping[parts];
   }
 };
 
@@ -32,23 +34,24 @@ class LayersOf {
   LayersOf(const Transformer& model, const ParallelLayout& layout)
       : model_(model), recompute_(layout.recompute) {
     if (alike_) return;
-    alike_ = !model.has(Mlp::dense) || !model.has(Mlp::experts);
-    if (!alike_) mlps_ = mlps_of_kinds(model);
+    const LayerParts first = model.parts_of(model.kinds.front());
+    parts_ = parts_of_kinds(model);
+    alike_ = std::all_of(parts_.begin(), parts_.end(), [&](LayerParts parts) { return parts == first; });
   }
 
-  // Whether all layers have the same MLP.
+  // Whether all layers have the same parts.
   bool alike() const { return alike_; }
 
   // Layers first .. first + count - 1, which are a stage of their own.
   Layers operator()(std::int64_t first, std::int64_t count) const {
     Layers layers;
     if (alike_) {
-      const Mlp mlp = model_.mlp_of(model_.kinds.front());
-      layers.with[mlp] = count, layers.keeping[mlp] = layers_that_keep(count, recompute_);
+      const LayerParts parts = model_.parts_of(model_.kinds.front());
+      layers.with[parts] = count, layers.keeping[parts] = layers_that_keep(count, recompute_);
       return layers;
     }
-    const StageLayers stage{std::span(model_.order).subspan(idx(first), idx(count)), mlps_};
-    for (const int kind : stage.kinds) ++layers.with[mlps_[idx(kind)]];
+    const StageLayers stage{std::span(model_.order).subspan(idx(first), idx(count)), parts_};
+    for (const int kind : stage.kinds) ++layers.with[parts_[idx(kind)]];
     layers.keeping = layers_that_keep(stage, recompute_);
     return layers;
   }
@@ -57,7 +60,7 @@ class LayersOf {
   const Transformer& model_;
   const Recompute& recompute_;
   bool alike_ = model_.order.empty();
-  std::vector<Mlp> mlps_;  // of the kinds, where they differ
+  std::vector<LayerParts> parts_;  // of the kinds
 };
 
 class MemoryModel {
@@ -77,9 +80,9 @@ class MemoryModel {
     const bool first = rank == 0, last = rank == layout_.pp - 1;
     Memory memory;
     add_parameters(memory, layers, first, last);
-    ByMlp<LayerKept> kept;
-    for (const Mlp mlp : kMlps) {
-      if (layers.with[mlp] > 0) kept[mlp] = kept_of_layer(mlp);
+    ByParts<LayerKept> kept;
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] > 0) kept[parts] = kept_of_layer(parts);
     }
     if (training_) {
       const std::int64_t stages = layout_.pp == 1 ? 1
@@ -87,16 +90,19 @@ class MemoryModel {
                                                               accumulation(workload_, layout_));
       memory.activations =
           layout_.host_activations
-              ? slots_of_activations(layers, kept)
+              ? slots_of_activations(layers)
               : stages * activations_of(layout_.virtual_stages == 1 ? layers : most_of_a_stage, kept);
       memory.activations += positions();
     } else {
       memory.kv_cache = cache_of_stage(rank);
     }
-    for (const Mlp mlp : kMlps) {
-      if (layers.with[mlp] > 0) memory.working = std::max(memory.working, working_of_layer(mlp, kept[mlp]));
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] > 0)
+        memory.working = std::max(memory.working, working_of_layer(parts, kept[parts]));
     }
     memory.attention = attention_workspace();
+    if (count_of(layers.with, Mixer::recurrence) > 0)
+      memory.attention = std::max(memory.attention, recurrence_workspace());
     if (last) memory.logits = logits();
     memory.communicators = rules_.communicator_bytes * groups();
     memory.context = rules_.context_bytes;
@@ -110,7 +116,9 @@ class MemoryModel {
   struct LayerKept {
     std::int64_t input = 0;
     std::int64_t cheap = 0;  // norms, activation function: selective computes these again
-    std::int64_t rest = 0;   // what comes from products and attention
+    std::int64_t rest = 0;   // what comes from products and mixers
+
+    void add(const LayerKept& more) { input += more.input, cheap += more.cheap, rest += more.rest; }
   };
 
   void add_parameters(Memory& memory, const Layers& layers, bool first, bool last) const {
@@ -118,9 +126,10 @@ class MemoryModel {
                embedding_here = first || (last && model_.tied_embeddings);
     const std::int64_t ends = (embedding_here ? sizes_.embedding : 0) + (head_here ? sizes_.head : 0) +
                               (last ? sizes_.final_norm : 0);
-    const std::int64_t experts = layers.with[Mlp::experts] * sizes_.expert_layer;
+    const std::int64_t with_experts = count_of(layers.with, Mlp::experts),
+                       experts = with_experts * sizes_.expert_layer;
     std::int64_t dense = ends, of_layer = 0, in_slots = 0;
-    for (const Mlp mlp : kMlps) dense += layers.with[mlp] * sizes_.layer[mlp];
+    for (const LayerParts parts : kLayerParts) dense += layers.with[parts] * sizes_.layer[parts];
     if (!training_) {
       memory.parameters =
           std::llround(static_cast<double>(dense + experts - ends) * rules_.served_layer_bytes) +
@@ -128,25 +137,38 @@ class MemoryModel {
       return;
     }
     const std::int64_t ranks = layout_.sharding_size();
-    // Layers with experts and those without have slots of their own: two, or one for a layer that is alone.
-    const auto slots = [&](Mlp mlp) { return std::min<std::int64_t>(2, layers.with[mlp]); };
-    for (const Mlp mlp : kMlps) {
-      of_layer += layers.with[mlp] > 0 ? sizes_.layer[mlp] : 0;
-      in_slots += slots(mlp) * sizes_.layer[mlp];
+    // Layers of other parts have slots of their own: two, or one for a layer that is alone.
+    const auto slots = [](std::int64_t count) { return std::min<std::int64_t>(2, count); };
+    // Whole pieces are as many elements as shards of equal sizes make.
+    for (const LayerParts parts : kLayerParts) {
+      const std::int64_t padded = ranks * ceil_div(sizes_.layer[parts], ranks);
+      of_layer += layers.with[parts] > 0 ? padded : 0;
+      in_slots += slots(layers.with[parts]) * padded;
     }
-    add_shards(memory, dense, of_layer, in_slots, ranks);
+    // Each layer, the embedding, and the head with its norm are sharded by themselves.
+    std::int64_t shard = ceil_div(embedding_here ? sizes_.embedding : 0, ranks) +
+                         ceil_div((head_here ? sizes_.head : 0) + (last ? sizes_.final_norm : 0), ranks);
+    for (const LayerParts parts : kLayerParts)
+      shard += layers.with[parts] * ceil_div(sizes_.layer[parts], ranks);
+    add_shards(memory, {dense, shard, of_layer, in_slots}, ranks);
     // Where as many ranks share the experts as share the parameters, each expert is whole.
     if (experts > 0) {
-      add_shards(memory, experts, sizes_.expert_layer, slots(Mlp::experts) * sizes_.expert_layer,
-                 std::max<std::int64_t>(1, ranks / layout_.ep));
+      const std::int64_t sharing = std::max<std::int64_t>(1, ranks / layout_.ep),
+                         shard_of_layer = ceil_div(sizes_.expert_layer, sharing),
+                         padded = sharing * shard_of_layer;
+      add_shards(memory, {experts, with_experts * shard_of_layer, padded, slots(with_experts) * padded},
+                 sharing);
     }
   }
 
-  // Of `numel` parameters that `ranks` ranks share, `of_layer` of them in each layer (or one of each kind),
-  // and `in_slots` in the slots to which layers are gathered.
-  void add_shards(Memory& memory, std::int64_t numel, std::int64_t of_layer, std::int64_t in_slots,
-                  std::int64_t ranks) const {
-    const std::int64_t shard = ceil_div(numel, ranks), gradient = size_bytes(workload_.gradient_dtype);
+  // Parameters that some ranks share: all of them, the shard of one rank, those of one layer (or of one of
+  // each kind), and those in the slots to which layers are gathered.
+  struct Shared {
+    std::int64_t numel, shard, of_layer, in_slots;
+  };
+  void add_shards(Memory& memory, const Shared& shared, std::int64_t ranks) const {
+    const auto& [numel, shard, of_layer, in_slots] = shared;
+    const std::int64_t gradient = size_bytes(workload_.gradient_dtype);
     const Optimizer& optimizer = workload_.optimizer;
     const std::int64_t f32 = optimizer.offload ? 0 : kF32 * shard;
     // A shard in f32 is what gathers read from; where nothing is gathered 16-bit parameters lie beside their
@@ -187,42 +209,112 @@ class MemoryModel {
            ((layout_.keeps_whole_parameters() ? 0 : 1) + (layout_.keeps_whole_gradients() ? 0 : 1));
   }
 
-  // What does not depend on the layer's MLP.
-  LayerKept kept_by_all() const {
-    const std::int64_t tokens = sizes_.tokens, shared = sizes_.tokens_tp * model_.hidden;
+  // ---- what a layer keeps, part by part ----
+
+  LayerKept kept_of_attention() const {
+    const std::int64_t tokens = sizes_.tokens;
     const Strategy& strategy = layout_.strategy;
     const bool ulysses = layout_.cp > 1 && strategy.ulysses_degree > 1;
     const bool exchange = layout_.cp > 1 && strategy.balance.kind == Balance::Kind::head_tail_exchange;
     LayerKept kept;
-    kept.input = shared * width_;
-    kept.cheap = 2 * shared * width_;
     // q and out, k and v, with copies where attention computes on other parts than those at home.
     const std::int64_t q_copies = ulysses || exchange ? 3 : 2;
     const std::int64_t q_and_out = sizes_.q_width + (q_copies - 1) * sizes_.out_width;
-    kept.rest = (shared + tokens * (q_and_out + kept_kv_width())) * width_;
+    kept.rest = tokens * (q_and_out + kept_kv_width()) * width_;
     kept.rest += tokens * sizes_.q_heads * kF32;  // lse
     if (model_.latent) {
       const std::int64_t rows = sizes_.tokens_tp * (model_.latent->q_rank + model_.latent->kv_row()) * width_;
       kept.cheap += rows, kept.rest += rows;  // with their norms, and without
     }
-    if (model_.norms_behind) kept.rest += 2 * shared * width_;  // before the norms behind
     if (model_.qk_norm)
       kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
+    // The gates, and what they were multiplied with gives.
+    kept.rest += tokens * sizes_.gate_width * width_, kept.cheap += tokens * sizes_.gate_width * width_;
     return kept;
   }
 
-  LayerKept kept_of_layer(Mlp mlp) const {
+  LayerKept kept_of_recurrence() const {
+    const Recurrence& r = sizes_.recurrence;
     const std::int64_t tokens = sizes_.tokens;
-    LayerKept kept = kept_by_all();
+    LayerKept kept;
+    // What the projection gave; q, k and v behind the convolution, or all rows of some heads of these, which
+    // are as many; decay and beta; the output, before its norm and behind it.
+    kept.rest =
+        tokens * ((r.projected() + r.convolved() + r.value_width()) * width_ + 2 * r.value_heads * kF32);
+    kept.cheap = tokens * r.value_width() * width_;
+    if (layout_.cp == 1) return kept;
+    const OfScan most = most_of_scan();
+    // The halo.
+    kept.rest += most.states * layout_.micro_batch * (r.convolution - 1) * r.convolved() * width_;
+    if (layout_.scan == StateScan::heads) {  // v at home, too, where it is added to the output
+      if (r.rule == RecurrenceRule::decay) kept.rest += tokens * r.value_width() * width_;
+      return kept;
+    }
+    const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
+    kept.rest += (most.states * problem.state_numel() + most.transitions * problem.transition_numel()) * kF32;
+    return kept;
+  }
+
+  // What the rank that has most keeps of a scan: the states that came in to its chunks, and the transitions
+  // of chunks that hand on what came in. The first chunk of all gets nothing, and the last one hands nothing
+  // on.
+  struct OfScan {
+    std::int64_t states = 1, transitions = 1;
+  };
+  OfScan most_of_scan() const {
+    const RecurrenceStrategy strategy = recurrence_strategy(layout_);
+    const int inner = strategy.ulysses_degree, ring = layout_.cp / inner;
+    if (strategy.balance.kind != Balance::Kind::head_tail || ring == 1) return {1, layout_.cp > 2 ? 1 : 0};
+    // A rank has two chunks, but for the last one, whose chunks are neighbours. Cut again into an even number
+    // of pieces, no piece has rows of both; of an odd number the middle one has.
+    if (inner % 2 == 0 || (inner == 1 && ring == 2)) return {1, 1};
+    return {2, 2};
+  }
+
+  LayerKept kept_of_mlp(Mlp mlp) const {
+    const std::int64_t tokens = sizes_.tokens, ups = model_.up_matrices();
+    LayerKept kept;
     if (mlp == Mlp::experts) {
       kept.cheap += sizes_.expert_tokens * sizes_.expert_columns * width_;
-      kept.rest += sizes_.expert_tokens * ((2 * sizes_.expert_columns + model_.hidden) * width_ + kF32);
+      kept.rest += sizes_.expert_tokens * ((ups * sizes_.expert_columns + model_.hidden) * width_ + kF32);
       // What the router said, and which experts were chosen.
       kept.rest += tokens * (model_.experts->count * width_ + model_.experts->top_k * kF32);
     }
     if (layout_.mlp_chunks == 1) {
-      kept.cheap += tokens * sizes_.columns[mlp] * width_;
-      kept.rest += tokens * 2 * sizes_.columns[mlp] * width_;
+      kept.cheap += tokens * sizes_.columns(mlp) * width_;
+      kept.rest += tokens * ups * sizes_.columns(mlp) * width_;
+    }
+    return kept;
+  }
+
+  // What the layers that have `what` keep of it.
+  LayerKept kept_with(Having what) const {
+    const std::int64_t rows = sizes_.tokens_tp * model_.hidden * width_,
+                       behind = model_.norms_behind ? rows : 0;  // before the norm behind
+    switch (what) {
+      case Having::anything:
+        return {.input = rows};
+      case Having::mixer:
+      case Having::mlp:
+        return {.cheap = rows, .rest = behind};  // the norm
+      case Having::both:
+        return {.rest = rows};  // between the two
+      case Having::attention:
+        return kept_of_attention();
+      case Having::recurrence:
+        return kept_of_recurrence();
+      case Having::dense:
+        return kept_of_mlp(Mlp::dense);
+      case Having::experts:
+        return kept_of_mlp(Mlp::experts);
+    }
+    return {};
+  }
+
+  LayerKept kept_of_layer(LayerParts parts) const {
+    LayerKept kept;
+    for (const Having what : kHaving) {
+      if (have(parts, what)) kept.add(kept_with(what));
     }
     return kept;
   }
@@ -241,56 +333,67 @@ class MemoryModel {
     return ulysses * ceil_div(q_heads, heads_per_kv) * (model_.head_dim + model_.v_head_dim());
   }
 
+  // Inside of the mixer's region in one pass.
+  std::int64_t mixer_inside(Mixer mixer) const {
+    return mixer == Mixer::attention    ? attention_inside()
+           : mixer == Mixer::recurrence ? recurrence_inside()
+                                        : 0;
+  }
+  // What the projection gives, q, k and v, and the output before and behind its norm, or their gradients.
+  std::int64_t recurrence_inside() const {
+    const Recurrence& r = sizes_.recurrence;
+    return sizes_.tokens * (r.projected() + r.convolved() + 2 * r.value_width()) +
+           sizes_.tokens * 2 * r.value_heads * kF32 / width_;
+  }
+
   // Inside of the attention region in one pass: q and its gradient or what it is made of, and k and v with
   // theirs; beside latent rows, those gathered, and their gradients.
   std::int64_t attention_inside() const {
     const std::int64_t tokens = sizes_.tokens;
-    if (!model_.latent) return tokens * 2 * (sizes_.q_width + sizes_.kv_width);
+    if (!model_.latent) return tokens * (2 * (sizes_.q_width + sizes_.kv_width) + sizes_.gate_width);
     const std::int64_t rows = model_.latent->q_rank + model_.latent->kv_row();
     return tokens * (2 * sizes_.q_width + sizes_.kv_width + sizes_.v_width + sizes_.up_width + 2 * rows) +
            2 * sizes_.tokens_tp * rows;
   }
 
-  std::int64_t activations_of(const Layers& layers, const ByMlp<LayerKept>& kept) const {
+  std::int64_t activations_of(const Layers& layers, const ByParts<LayerKept>& kept) const {
     std::int64_t bytes = 0;
-    for (const Mlp mlp : kMlps) {
-      bytes += layers.with[mlp] * kept[mlp].input + layers.keeping[mlp] * beside_input(kept[mlp]);
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] == 0) continue;
+      bytes += layers.with[parts] * kept[parts].input + layers.keeping[parts] * beside_input(kept[parts]);
     }
     return bytes;
   }
 
-  // In host memory: of two layers, which take turns. Of what layers with one MLP alone have, there are two as
-  // well.
-  std::int64_t slots_of_activations(const Layers& layers, const ByMlp<LayerKept>& kept) const {
+  // In host memory: of two layers, which take turns. Of what some layers alone have, there are two as well.
+  std::int64_t slots_of_activations(const Layers& layers) const {
     // Two slots take turns; activations.h says why two are enough.
     constexpr std::int64_t kHeld = 2;
-    const LayerKept common = kept_by_all();
-    std::int64_t bytes = common.input;
-    if (layers.keeping[Mlp::dense] + layers.keeping[Mlp::experts] > 0) bytes += beside_input(common);
-    for (const Mlp mlp : kMlps) {
-      if (layers.keeping[mlp] > 0) bytes += beside_input(kept[mlp]) - beside_input(common);
+    std::int64_t bytes = kept_with(Having::anything).input;
+    for (const Having what : kHaving) {
+      if (count_of(layers.keeping, what) > 0) bytes += beside_input(kept_with(what));
     }
     return kHeld * bytes;
   }
 
   // The layer at work: what it computes again, and the gradients on their way; forward, what it makes.
-  std::int64_t working_of_layer(Mlp of, const LayerKept& kept) const {
-    const std::int64_t tokens = sizes_.tokens, hidden = model_.hidden;
-    const bool experts = of == Mlp::experts;
+  std::int64_t working_of_layer(LayerParts of, const LayerKept& kept) const {
+    const std::int64_t tokens = sizes_.tokens, hidden = model_.hidden, widths = model_.up_matrices() + 1;
+    const bool experts = of.mlp == Mlp::experts;
     // Rows times the width inside, of experts and of the MLP that computes all rows.
     const auto inside = [&](std::int64_t rows) {
-      return (experts ? sizes_.expert_tokens * sizes_.expert_columns : 0) + rows * sizes_.columns[of];
+      return (experts ? sizes_.expert_tokens * sizes_.expert_columns : 0) + rows * sizes_.columns(of.mlp);
     };
     // Whole rows on both sides of a region, and their gradients.
     const std::int64_t gathered = layout_.row_ranks() > 1 ? (training_ ? 3 : 1) * tokens * hidden : 0;
     if (!training_) {
-      const std::int64_t mlp = 3 * inside(tokens), attention = attention_inside();
+      const std::int64_t mlp = widths * inside(tokens), attention = mixer_inside(of.mixer);
       return (std::max(mlp, attention) + 2 * sizes_.tokens_tp * hidden + gathered) * width_;
     }
     // Chunks make gate, up and their product again, beside the gradients of these.
     const std::int64_t at_once = layout_.mlp_chunks > 1 ? 2 * sizes_.mlp_tokens : tokens;
-    const std::int64_t mlp = 3 * inside(at_once) + (experts ? 2 * sizes_.expert_tokens * hidden : 0),
-                       attention = attention_inside();
+    const std::int64_t mlp = widths * inside(at_once) + (experts ? 2 * sizes_.expert_tokens * hidden : 0),
+                       attention = mixer_inside(of.mixer);
     const std::int64_t backward =
         (std::max(mlp, attention) + tokens * hidden + gathered + 2 * sizes_.tokens_tp * hidden) * width_;
     switch (layout_.recompute.kind) {
@@ -313,6 +416,7 @@ class MemoryModel {
     const std::vector<std::int64_t> layers = layers_of_kinds(model_, first, count);
     std::int64_t rows = 0;
     for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      if (model_.kinds[kind].mixer != Mixer::attention) continue;
       const AttentionProblem problem = attention_problem(model_, workload_, layout_, model_.kinds[kind]);
       rows += layers[kind] * ceil_div(problem.kv_len, layout_.cp);
     }
@@ -340,6 +444,32 @@ class MemoryModel {
     if (ring == 1) return bytes;
     return bytes + facts(strategy.core)
                        .workspace_bytes(strategy, {ring, in_flight(q), in_flight(kv), width_, training_});
+  }
+
+  // What recurrence plans allocate beyond what is kept: for each chunk its own state, and what the scan
+  // brings and joins; backward the states of rows, of the heads that are computed at once.
+  std::int64_t recurrence_workspace() const {
+    const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
+    const std::int64_t chunks = most_of_scan().states, cp = layout_.cp;
+    const bool trades = layout_.scan == StateScan::heads && cp > 1;
+    const std::int64_t key_heads = problem.key_heads / (trades ? cp : 1),
+                       rows = trades ? workload_.seq_len : ceil_div(sizes_.rows, chunks),
+                       lanes = std::min<std::int64_t>(kRecurrenceLanes, problem.batch * key_heads);
+    std::int64_t bytes = lanes * kF32 *
+                         recurrence_workspace_numel(rows, problem.value_heads / problem.key_heads,
+                                                    problem.key_dim, problem.value_dim);
+    if (cp == 1) return bytes;
+    if (trades) {  // outputs where they are computed, and packed on their way
+      const Recurrence& r = sizes_.recurrence;
+      return bytes +
+             2 * sizes_.tokens * ((r.convolved() + r.value_width()) * width_ + 2 * r.value_heads * kF32);
+    }
+    std::int64_t pairs = 0;  // that come from afar
+    for (std::int64_t n = 1; n < chunks * cp; n *= 2) ++pairs;
+    if (layout_.scan == StateScan::all_gather) pairs = chunks * cp - 2;
+    if (layout_.scan == StateScan::sequential) pairs = 0;
+    const std::int64_t state = problem.state_numel() * kF32, pair = state + problem.transition_numel() * kF32;
+    return bytes + chunks * 2 * state + pairs * (layout_.scan == StateScan::all_gather ? 1 : chunks) * pair;
   }
 
   // In the workload's dtype; and their gradient, or before it comes what the loss makes of them in f32.

@@ -56,8 +56,21 @@ void check_latent(const Transformer& model, detail::Complaints& complaints) {
     complaints.add(str("kv_heads=", model.kv_heads, " must be q_heads=", model.q_heads,
                        " with latent attention, which makes keys and values for each head"));
   }
-  if (model.qkv_bias || model.qk_norm)
-    complaints.add("qkv_bias and qk_norm must be false with latent attention");
+  if (model.qkv_bias || model.qk_norm || model.gated_attention)
+    complaints.add("qkv_bias, qk_norm and gated_attention must be false with latent attention");
+}
+
+void check_recurrence(const Recurrence& recurrence, detail::Complaints& complaints) {
+  require_size("recurrence.key_dim", recurrence.key_dim, complaints);
+  require_size("recurrence.value_dim", recurrence.value_dim, complaints);
+  complaints.require_range("recurrence.convolution", recurrence.convolution, 1, kMaxCount);
+  const bool values = require_count("recurrence.value_heads", recurrence.value_heads, complaints);
+  if (require_count("recurrence.key_heads", recurrence.key_heads, complaints) && values &&
+      recurrence.value_heads % recurrence.key_heads != 0) {
+    complaints.add(str("recurrence.key_heads=", recurrence.key_heads,
+                       " does not divide recurrence.value_heads=", recurrence.value_heads, "; use one of ",
+                       divisors_text(recurrence.value_heads)));
+  }
 }
 
 void check_kinds(const Transformer& model, detail::Complaints& complaints) {
@@ -65,7 +78,15 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
   if (count == 0) complaints.add("kinds is empty; a model has at least one kind of layers");
   for (std::size_t i = 0; i < model.kinds.size(); ++i) {
     const std::string kind = count == 1 ? "" : str("kinds[", i, "].");
-    const auto& [window, chunk, dense] = model.kinds[i];
+    const std::string of_kind = count == 1 ? "a layer " : str("kinds[", i, "] ");
+    const auto& [window, chunk, dense, mixer, has_mlp] = model.kinds[i];
+    if (mixer != Mixer::attention && (window || chunk))
+      complaints.add(kind + "window and chunk are of attention, which this kind does not have");
+    if (mixer == Mixer::none && !has_mlp)
+      complaints.add(of_kind + "has neither mixer nor MLP; leave such layers out");
+    if (mixer == Mixer::recurrence && !model.recurrence)
+      complaints.add(of_kind + "has a recurrence, and the model's recurrence is unset; set its sizes");
+    if (!has_mlp && dense) complaints.add(kind + "dense is said of an MLP that this kind does not have");
     if (window) require_size(kind + "window", *window, complaints);
     if (chunk) require_size(kind + "chunk", *chunk, complaints);
     if (dense && !model.experts)
@@ -76,6 +97,10 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
         complaints.add(str("kinds[", before, "] and kinds[", i, "] are equal; name a kind once"));
     }
   }
+  if (!model.has(Mixer::attention) && count > 0)
+    complaints.add("no layer has attention; models without any are not described");
+  if (model.recurrence && !model.has(Mixer::recurrence))
+    complaints.add("recurrence is set, and no layer has one; leave it out");
   if (model.order.empty()) return;
   if (const auto size = static_cast<std::int64_t>(model.order.size()); size != model.layers)
     complaints.add(str("order has ", size, " entries, one is due for each of layers=", model.layers));
@@ -94,12 +119,25 @@ double estimated_parameters(const Transformer& model) {
                attention = in * (f(model.head_dim) + f(latent.v_head_dim)) * 2 *
                            (f(model.q_heads) + f(model.kv_heads));
   const Experts experts = model.experts.value_or(Experts{});
+  const Recurrence recurrence = model.recurrence.value_or(Recurrence{});
+  const double of_recurrence =
+      f(model.hidden) * 4 *
+      (f(recurrence.key_heads) * f(recurrence.key_dim) + f(recurrence.value_heads) * f(recurrence.value_dim));
   const double of_experts = f(experts.count) * f(experts.intermediate) + f(experts.shared),
                mlp = 3 * f(model.hidden) * std::max(of_experts, f(model.intermediate));
-  return f(model.layers) * (attention + mlp) + 2 * f(model.vocab) * f(model.hidden);
+  return f(model.layers) * (std::max(attention, of_recurrence) + mlp) + 2 * f(model.vocab) * f(model.hidden);
 }
 
 }  // namespace
+
+std::string_view name(Mixer mixer) {
+  constexpr std::array<std::string_view, 3> kNames = {"attention", "recurrence", "none"};
+  return kNames[static_cast<std::size_t>(mixer)];
+}
+std::string_view name(Mlp mlp) {
+  constexpr std::array<std::string_view, 3> kNames = {"dense", "experts", "none"};
+  return kNames[static_cast<std::size_t>(mlp)];
+}
 
 void validate_model(const Transformer& model) {
   detail::Complaints complaints;
@@ -118,6 +156,7 @@ void validate_model(const Transformer& model) {
   check_kinds(model, complaints);
   if (model.experts) check_experts(*model.experts, complaints);
   if (model.latent) check_latent(model, complaints);
+  if (model.recurrence) check_recurrence(*model.recurrence, complaints);
   if (complaints.empty() && estimated_parameters(model) > kMaxParameters) {
     complaints.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,
                        ", the largest number that is counted"));
@@ -150,28 +189,57 @@ std::vector<std::int64_t> layers_of_kinds(const Transformer& model) {
   return layers_of_kinds(model, 0, model.layers);
 }
 
+std::int64_t count_of(const ByParts<std::int64_t>& layers) {
+  std::int64_t count = 0;
+  for (const LayerParts parts : kLayerParts) count += layers[parts];
+  return count;
+}
+std::int64_t count_of(const ByParts<std::int64_t>& layers, Mixer mixer) {
+  std::int64_t count = 0;
+  for (const LayerParts parts : kLayerParts) count += parts.mixer == mixer ? layers[parts] : 0;
+  return count;
+}
+std::int64_t count_of(const ByParts<std::int64_t>& layers, Mlp mlp) {
+  std::int64_t count = 0;
+  for (const LayerParts parts : kLayerParts) count += parts.mlp == mlp ? layers[parts] : 0;
+  return count;
+}
+
+bool Transformer::has(LayerParts parts) const {
+  return std::any_of(kinds.begin(), kinds.end(),
+                     [&](const LayerKind& kind) { return parts_of(kind) == parts; });
+}
+bool Transformer::has(Mixer mixer) const {
+  return std::any_of(kinds.begin(), kinds.end(), [&](const LayerKind& kind) { return kind.mixer == mixer; });
+}
 bool Transformer::has(Mlp mlp) const {
-  return std::any_of(kinds.begin(), kinds.end(), [&](const LayerKind& kind) { return mlp_of(kind) == mlp; });
+  return std::any_of(kinds.begin(), kinds.end(),
+                     [&](const LayerKind& kind) { return parts_of(kind).mlp == mlp; });
 }
 
-std::vector<Mlp> mlps_of_kinds(const Transformer& model) {
-  std::vector<Mlp> mlps;
-  for (const LayerKind& kind : model.kinds) mlps.push_back(model.mlp_of(kind));
-  return mlps;
+const LayerKind& first_attention(const Transformer& model) {
+  return *std::find_if(model.kinds.begin(), model.kinds.end(),
+                       [](const LayerKind& kind) { return kind.mixer == Mixer::attention; });
 }
 
-ByMlp<std::int64_t> layers_of_mlps(const Transformer& model, const std::vector<std::int64_t>& of_kinds) {
-  ByMlp<std::int64_t> layers;
+std::vector<LayerParts> parts_of_kinds(const Transformer& model) {
+  std::vector<LayerParts> parts;
+  for (const LayerKind& kind : model.kinds) parts.push_back(model.parts_of(kind));
+  return parts;
+}
+
+ByParts<std::int64_t> layers_of_parts(const Transformer& model, const std::vector<std::int64_t>& of_kinds) {
+  ByParts<std::int64_t> layers;
   for (std::size_t kind = 0; kind < of_kinds.size(); ++kind)
-    layers[model.mlp_of(model.kinds[kind])] += of_kinds[kind];
+    layers[model.parts_of(model.kinds[kind])] += of_kinds[kind];
   return layers;
 }
 
-ParameterCounts parameter_counts(const Transformer& model) {
-  ParameterCounts counts;
-  const std::int64_t qkv = model.q_width() + 2 * model.kv_width();
-  counts.embedding = model.vocab * model.hidden;
-  counts.norms = (model.norms_behind ? 4 : 2) * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+// ---- parameters ----
+
+namespace {
+
+void count_attention(const Transformer& model, ParameterCounts& counts) {
   if (model.latent) {
     const Latent& latent = *model.latent;
     const std::int64_t q_down = model.hidden * latent.q_rank,
@@ -179,26 +247,64 @@ ParameterCounts parameter_counts(const Transformer& model) {
                        kv_down = model.hidden * latent.kv_row(),
                        kv_up = latent.kv_rank * model.q_heads * model.up_head_dim();
     counts.attention = q_down + q_up + kv_down + kv_up + model.hidden * model.q_heads * latent.v_head_dim;
-    counts.norms += latent.q_rank + latent.kv_rank;
-  } else {
-    counts.attention = model.hidden * (qkv + model.q_width()) + (model.qkv_bias ? qkv : 0);
+    counts.attention_rows = latent.q_rank + latent.kv_rank;
+    return;
   }
+  const std::int64_t gates = model.gated_attention ? model.q_width() : 0,
+                     in = model.q_width() + gates + 2 * model.kv_width();
+  counts.attention = model.hidden * (in + model.q_width());
+  counts.attention_rows = (model.qkv_bias ? in : 0) + (model.qk_norm ? 2 * model.head_dim : 0);
+}
+
+// Of numbers for each value head: the decay's two, and with Mamba-2 what x itself adds to the output.
+void count_recurrence(const Transformer& model, ParameterCounts& counts) {
+  if (!model.recurrence) return;
+  const Recurrence& r = *model.recurrence;
+  counts.recurrence = model.hidden * (r.projected() + r.value_width());
+  counts.recurrence_rows = r.convolved() * (r.convolution + (r.convolution_bias ? 1 : 0)) + r.norm_width() +
+                           r.head_numbers() * r.value_heads;
+}
+
+}  // namespace
+
+std::int64_t ParameterCounts::layer(LayerParts of) const {
+  std::int64_t count = (of.mixer == Mixer::none || of.mlp == Mlp::none ? 1 : 2) * norms;
+  if (of.mixer == Mixer::attention) count += attention + attention_rows;
+  if (of.mixer == Mixer::recurrence) count += recurrence + recurrence_rows;
+  if (of.mlp == Mlp::dense) count += mlp;
+  if (of.mlp == Mlp::experts) count += experts + shared + router;
+  return count;
+}
+
+ParameterCounts parameter_counts(const Transformer& model) {
+  ParameterCounts counts;
+  counts.embedding = model.vocab * model.hidden;
+  counts.norms = (model.norms_behind ? 2 : 1) * model.hidden;
+  count_attention(model, counts);
+  count_recurrence(model, counts);
+  const std::int64_t matrices = model.up_matrices() + 1;
   std::int64_t not_met = 0;  // of one layer's experts by a token
-  if (model.has(Mlp::dense)) counts.mlp = 3 * model.hidden * model.intermediate;
+  if (model.has(Mlp::dense)) counts.mlp = matrices * model.hidden * model.intermediate;
   if (model.has(Mlp::experts)) {
-    const std::int64_t expert = 3 * model.hidden * model.experts->intermediate;
+    const std::int64_t expert = matrices * model.hidden * model.experts->intermediate;
     counts.experts = model.experts->count * expert;
-    counts.shared = 3 * model.hidden * model.experts->shared;
+    counts.shared = matrices * model.hidden * model.experts->shared;
     counts.router = model.hidden * model.experts->count;
     not_met = (model.experts->count - model.experts->top_k) * expert;
   }
   counts.final_norm = model.hidden;
   counts.head = model.tied_embeddings ? 0 : counts.embedding;
-  const ByMlp<std::int64_t> layers = layers_of_mlps(model, layers_of_kinds(model));
+  const ByParts<std::int64_t> layers = layers_of_parts(model, layers_of_kinds(model));
   std::int64_t of_layers = 0;
-  for (const Mlp mlp : kMlps) of_layers += layers[mlp] * counts.layer(mlp);
+  for (const LayerParts parts : kLayerParts) of_layers += layers[parts] * counts.layer(parts);
+  const std::int64_t of_rows =
+      count_of(layers, Mixer::attention) * counts.attention_rows +
+      count_of(layers, Mixer::recurrence) * counts.recurrence_rows +
+      (2 * count_of(layers) - count_of(layers, Mixer::none) - count_of(layers, Mlp::none)) * counts.norms;
+  const std::int64_t met = of_layers - count_of(layers, Mlp::experts) * not_met;
   counts.total = counts.embedding + of_layers + counts.final_norm + counts.head;
-  counts.active = of_layers - layers[Mlp::experts] * not_met + counts.final_norm + counts.embedding;
+  counts.active = met + counts.final_norm + counts.embedding;
+  counts.multiplied = met - of_rows;
   return counts;
 }
 
@@ -211,10 +317,19 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
       .add(model.max_seq_len);
   hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
   if (model.norms_behind) hasher.add(std::string_view("norms behind"));
+  if (model.gated_attention) hasher.add(std::string_view("gated attention"));
+  if (!model.gated_mlp) hasher.add(std::string_view("two matrices"));
   hasher.add(static_cast<std::int64_t>(model.kinds.size())).add_all(model.order);
-  for (const auto& [window, chunk, dense] : model.kinds) {
+  for (const auto& [window, chunk, dense, mixer, has_mlp] : model.kinds) {
+    if (mixer != Mixer::attention || !has_mlp)
+      hasher.add(std::string_view("parts")).add(static_cast<int>(mixer)).add(has_mlp);
     hasher.add(window.has_value()).add(window.value_or(0)).add(chunk.has_value()).add(chunk.value_or(0));
     hasher.add(dense);
+  }
+  if (model.recurrence) {
+    const auto& [rule, key_heads, value_heads, key_dim, value_dim, convolution, bias] = *model.recurrence;
+    hasher.add(std::string_view("recurrence")).add(static_cast<int>(rule)).add(key_heads).add(value_heads);
+    hasher.add(key_dim).add(value_dim).add(convolution).add(bias);
   }
   hasher.add(model.latent.has_value());
   const Latent latent = model.latent.value_or(Latent{});

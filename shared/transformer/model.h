@@ -1,15 +1,16 @@
 // A Transformer holds the sizes of a decoder-only language model, as its config.json gives them. Sizes are of
 // the whole model, before any GPU is thought of.
 //
-// Layers differ in which keys a query sees, and in their MLP: a model has a few kinds of layers, in some
-// order. For example, every second layer of gpt-oss has a window of 128 tokens, and the first three layers of
-// DeepSeek-V3 have no experts. All else is alike in all layers.
+// Layers differ in their parts, and in which keys a query sees: a model has a few kinds of layers, in some
+// order. For example, every second layer of gpt-oss has a window of 128 tokens, the first three layers of
+// DeepSeek-V3 have no experts, and three of four layers of Qwen3-Next have a recurrence in attention's place.
+// All else is alike in all layers.
 //
-// Each layer computes x += attention(norm(x)) and then x += mlp(norm(x)); with norms behind, x +=
-// norm(attention(norm(x))) and x += norm(mlp(norm(x))). The MLP is gated: down(act(gate(x))
-// * up(x)). A mixture of experts has `experts` instead, of which each token uses top_k, and beside them it
-// may have a shared MLP, which all tokens use. Behind the last layer come a final norm and the head; the head
-// may share its weights with the embedding.
+// Each layer computes x += mixer(norm(x)) and then x += mlp(norm(x)), or one of the two alone; with norms
+// behind, x += norm(mixer(norm(x))) and x += norm(mlp(norm(x))). The mixer is attention or a recurrence. The
+// MLP is gated, down(act(gate(x)) * up(x)), or not, down(act(up(x))). A mixture of experts has `experts`
+// instead, of which each token uses top_k, and beside them it may have a shared MLP, which all tokens use.
+// Behind the last layer come a final norm and the head; the head may share its weights with the embedding.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 
 #include "shared/base/digest.h"
 #include "shared/base/index.h"
+#include "shared/plan/plan.h"
 
 namespace cp {
 
@@ -46,6 +48,74 @@ struct Latent {
   bool operator==(const Latent&) const = default;
 };
 
+// What a layer mixes the rows of a sequence with.
+enum class Mixer : std::uint8_t { attention, recurrence, none };
+// What it has behind the mixer, and computes each row with.
+enum class Mlp : std::uint8_t { dense, experts, none };
+
+std::string_view name(Mixer mixer);  // "attention"
+std::string_view name(Mlp mlp);      // "dense"
+
+// All layers with the same parts have equally large parameters. A layer has one part at least.
+struct LayerParts {
+  Mixer mixer = Mixer::attention;
+  Mlp mlp = Mlp::dense;
+  bool operator==(const LayerParts&) const = default;
+};
+inline constexpr std::array<LayerParts, 8> kLayerParts = {{{Mixer::attention, Mlp::dense},
+                                                           {Mixer::attention, Mlp::experts},
+                                                           {Mixer::attention, Mlp::none},
+                                                           {Mixer::recurrence, Mlp::dense},
+                                                           {Mixer::recurrence, Mlp::experts},
+                                                           {Mixer::recurrence, Mlp::none},
+                                                           {Mixer::none, Mlp::dense},
+                                                           {Mixer::none, Mlp::experts}}};
+
+// A value for each of them.
+template <class T>
+class ByParts {
+ public:
+  T& operator[](LayerParts parts) { return values_[index(parts)]; }
+  const T& operator[](LayerParts parts) const { return values_[index(parts)]; }
+  bool operator==(const ByParts&) const = default;
+
+ private:
+  static std::size_t index(LayerParts parts) {
+    return 3 * static_cast<std::size_t>(parts.mixer) + static_cast<std::size_t>(parts.mlp);
+  }
+  std::array<T, kLayerParts.size()> values_{};
+};
+
+// Of numbers of layers by their parts: all together, those with a mixer, and those with an MLP.
+std::int64_t count_of(const ByParts<std::int64_t>& layers);
+std::int64_t count_of(const ByParts<std::int64_t>& layers, Mixer mixer);
+std::int64_t count_of(const ByParts<std::int64_t>& layers, Mlp mlp);
+
+// Of layers with a recurrence (shared/recurrence/problem.h): a projection of the layer's rows gives q, k and
+// v, a row of gates as wide as v, and one or two numbers for each value head, of which log_decay and beta are
+// made. q, k and v go through a short convolution along the sequence. The output is normalized and multiplied
+// with the gates before the projection out.
+struct Recurrence {
+  RecurrenceRule rule = RecurrenceRule::delta;  // delta: gated delta nets; decay: Mamba-2
+  std::int64_t key_heads = 0, value_heads = 0;  // key_heads divides value_heads
+  std::int64_t key_dim = 0, value_dim = 0;      // of a head
+  std::int64_t convolution = 4;                 // rows that it sees, the row itself among them
+  bool convolution_bias = false;
+  bool operator==(const Recurrence&) const = default;
+
+  std::int64_t key_width() const { return key_heads * key_dim; }
+  std::int64_t value_width() const { return value_heads * value_dim; }
+  std::int64_t convolved() const { return 2 * key_width() + value_width(); }  // elements of q, k and v
+  // delta has one that makes beta and one that makes the decay; decay has its time step, which makes both.
+  std::int64_t numbers() const { return (rule == RecurrenceRule::delta ? 2 : 1) * value_heads; }
+  std::int64_t projected() const { return convolved() + value_width() + numbers(); }
+  // Of the norm of outputs: a gated delta net has one vector for all heads, Mamba-2 one for all elements.
+  std::int64_t norm_width() const { return rule == RecurrenceRule::delta ? value_dim : value_width(); }
+  // Learnt numbers of each value head: the rate of its decay and the time step's bias; with Mamba-2 also the
+  // weight with which v itself is added to the output.
+  std::int64_t head_numbers() const { return rule == RecurrenceRule::delta ? 2 : 3; }
+};
+
 struct LayerKind {
   // Which keys a query sees, of those that the causal mask allows. Both may be set.
   // The last `window` ones, the query's own among them, as in MaskSlice. Unset: all.
@@ -54,23 +124,9 @@ struct LayerKind {
   std::optional<std::int64_t> chunk;
   // In a model with experts: whether the layer has the dense MLP in their place.
   bool dense = false;
+  Mixer mixer = Mixer::attention;
+  bool has_mlp = true;
   bool operator==(const LayerKind&) const = default;
-};
-
-// What a layer has behind attention. All layers with the same one have equally large parameters.
-enum class Mlp : std::uint8_t { dense, experts };
-inline constexpr std::array<Mlp, 2> kMlps = {Mlp::dense, Mlp::experts};
-
-// A value for each of the two.
-template <class T>
-class ByMlp {
- public:
-  T& operator[](Mlp mlp) { return values_[static_cast<std::size_t>(mlp)]; }
-  const T& operator[](Mlp mlp) const { return values_[static_cast<std::size_t>(mlp)]; }
-  bool operator==(const ByMlp&) const = default;
-
- private:
-  std::array<T, 2> values_{};
 };
 
 struct Transformer {
@@ -83,9 +139,12 @@ struct Transformer {
   bool tied_embeddings = false;  // the head uses the embedding's table
   bool qkv_bias = false;
   bool qk_norm = false;          // q and k are normalized over head_dim (as in Qwen3)
-  bool norms_behind = false;     // what attention and the MLP give is normalized, too (as in Gemma 2 and 3)
+  bool norms_behind = false;     // what mixer and MLP give is normalized, too (as in Gemma 2 and 3)
+  bool gated_attention = false;  // its output is multiplied with gates, one for each element (Qwen3-Next)
+  bool gated_mlp = true;         // false: an MLP, or an expert, has two matrices instead of three
   std::optional<Latent> latent;  // of all layers; it needs kv_heads = q_heads, and neither of the two above
   std::optional<Experts> experts;
+  std::optional<Recurrence> recurrence;                      // of all layers that have one
   std::vector<LayerKind> kinds = std::vector<LayerKind>(1);  // at least one; no two are equal
   std::vector<int> order;  // of each layer, its index among `kinds`; empty: all layers are kinds[0]
   bool operator==(const Transformer&) const = default;
@@ -97,8 +156,15 @@ struct Transformer {
   // What is made of a latent row for each head: its key but for the rotated part, and its value.
   std::int64_t up_head_dim() const { return head_dim - latent->rope_dim + latent->v_head_dim; }
   int kind_of(std::int64_t layer) const { return order.empty() ? 0 : order[idx(layer)]; }
-  Mlp mlp_of(const LayerKind& kind) const { return experts && !kind.dense ? Mlp::experts : Mlp::dense; }
-  bool has(Mlp mlp) const;  // in some layer
+  LayerParts parts_of(const LayerKind& kind) const {
+    return {kind.mixer, !kind.has_mlp ? Mlp::none : experts && !kind.dense ? Mlp::experts : Mlp::dense};
+  }
+  // In some layer.
+  bool has(LayerParts parts) const;
+  bool has(Mixer mixer) const;
+  bool has(Mlp mlp) const;
+  // Matrices that an MLP's rows are multiplied with before its activation: gate and up, or up alone.
+  std::int64_t up_matrices() const { return gated_mlp ? 2 : 1; }
 };
 
 // Sets the kinds and the order of a model from what each of its layers is. Kinds are numbered as they first
@@ -108,10 +174,12 @@ void set_layers(Transformer& model, const std::vector<LayerKind>& layers);
 std::vector<std::int64_t> layers_of_kinds(const Transformer& model, std::int64_t first, std::int64_t count);
 // The same of all layers.
 std::vector<std::int64_t> layers_of_kinds(const Transformer& model);
+// The first kind of layers that have attention: all of them have their rows at one home.
+const LayerKind& first_attention(const Transformer& model);
 // Of each kind of layers.
-std::vector<Mlp> mlps_of_kinds(const Transformer& model);
-// How many of so many layers of each kind have which MLP.
-ByMlp<std::int64_t> layers_of_mlps(const Transformer& model, const std::vector<std::int64_t>& of_kinds);
+std::vector<LayerParts> parts_of_kinds(const Transformer& model);
+// How many of so many layers of each kind have which parts.
+ByParts<std::int64_t> layers_of_parts(const Transformer& model, const std::vector<std::int64_t>& of_kinds);
 
 // Throws InvalidInput that names every field at fault, its value, and what is allowed.
 void validate_model(const Transformer& model);
@@ -119,25 +187,25 @@ void validate_model(const Transformer& model);
 // Numbers of parameters (not bytes).
 struct ParameterCounts {
   std::int64_t embedding = 0;
-  // Of one layer:
-  std::int64_t attention = 0;  // the projections q, k, v (or those by latent rows) and out, with their biases
-  std::int64_t norms = 0;
-  // Of one dense layer:
-  std::int64_t mlp = 0;
-  // Of one layer with experts:
+  // Of one mixer: its matrices, biases included, and what is no matrix inside of it, such as norms of q and
+  // k.
+  std::int64_t attention = 0, attention_rows = 0;
+  std::int64_t recurrence = 0, recurrence_rows = 0;
+  // Of one MLP:
+  std::int64_t mlp = 0;      // the dense one
   std::int64_t experts = 0;  // all together, without the shared MLP
   std::int64_t shared = 0, router = 0;
+  std::int64_t norms = 0;  // before one part of a layer, and behind it
   // Behind the last layer:
   std::int64_t final_norm = 0;
   std::int64_t head = 0;  // 0 if the head uses the embedding's table
 
-  std::int64_t layer(Mlp of) const {
-    return attention + norms + (of == Mlp::dense ? mlp : experts + shared + router);
-  }
+  std::int64_t layer(LayerParts of) const;
   std::int64_t total = 0;  // of the whole model
   // The parameters that one token is multiplied with: of the experts top_k, the head even if it is tied, and
   // not the embedding, which is looked up.
   std::int64_t active = 0;
+  std::int64_t multiplied = 0;  // those of them in the matrices of layers
 };
 ParameterCounts parameter_counts(const Transformer& model);
 

@@ -104,6 +104,29 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   return problem;
 }
 
+RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& workload,
+                                     const ParallelLayout& layout) {
+  const Recurrence& sizes = *model.recurrence;
+  RecurrenceProblem problem;
+  problem.rule = sizes.rule, problem.dtype = workload.dtype;
+  problem.batch = layout.micro_batch;
+  problem.seq_len = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
+  problem.key_heads = sizes.key_heads / layout.tp, problem.value_heads = sizes.value_heads / layout.tp;
+  problem.key_dim = sizes.key_dim, problem.value_dim = sizes.value_dim;
+  return problem;
+}
+
+RecurrenceStrategy recurrence_strategy(const ParallelLayout& layout) {
+  RecurrenceStrategy strategy{layout.scan, {}};
+  if (layout.cp == 1) return strategy;
+  strategy.ulysses_degree = layout.strategy.ulysses_degree;
+  strategy.ulysses_inner = layout.strategy.ulysses_inner;
+  // head_tail_exchange moves queries for attention alone; at home its rows are contiguous.
+  if (layout.strategy.balance.kind != Balance::Kind::head_tail_exchange)
+    strategy.balance = layout.strategy.balance;
+  return strategy;
+}
+
 Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
   hasher.add(layout.dp_replicate)
       .add(layout.dp_shard)
@@ -117,6 +140,7 @@ Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
   hasher.add(layout.micro_batch).add(static_cast<int>(layout.recompute.kind)).add(layout.recompute.every);
   hasher.add(layout.loss_chunks).add(layout.zero).add(layout.sequence_parallel ? 1 : 0);
   hasher.add(layout.mlp_chunks).add(layout.host_activations ? 1 : 0);
+  if (layout.scan != StateScan::all_gather) hasher.add(name(layout.scan));
   return hash(hasher, layout.strategy);
 }
 

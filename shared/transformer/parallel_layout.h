@@ -26,6 +26,7 @@
 #include "shared/fully_shard/sharding_group.h"
 #include "shared/mesh/mesh.h"
 #include "shared/mesh/parallel_dims.h"
+#include "shared/recurrence/strategy.h"
 #include "shared/transformer/model.h"
 #include "shared/transformer/workload.h"
 
@@ -60,6 +61,8 @@ const std::vector<AxisOrder>& axis_orders();
 struct ParallelLayout : ParallelDegrees {
   int virtual_stages = 1;
   Strategy strategy;  // has no meaning if cp is 1
+  // How layers with a recurrence pass their states on; has no meaning if cp is 1 or no layer has one.
+  StateScan scan = StateScan::all_gather;
   ShardingGroup sharding = ShardingGroup::dp_shard_cp;
   AxisOrder order = AxisOrder::tp_cp_dp_pp;
   std::int64_t micro_batch = 1;  // sequences that a replica computes at once
@@ -153,6 +156,12 @@ std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t mic
 // ranks, several ranks hold the same one: kv_heads = max(1, kv_heads / tp).
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout, const LayerKind& kind);
+
+// The recurrence of one micro-batch on one tp rank: its share of the heads. The model must have one.
+RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& workload,
+                                     const ParallelLayout& layout);
+// How it is computed: rows are where attention has them at home.
+RecurrenceStrategy recurrence_strategy(const ParallelLayout& layout);
 
 Hasher& hash(Hasher& hasher, const ParallelLayout& layout);
 

@@ -41,7 +41,7 @@ std::int64_t most_home_rows(const AttentionProblem& problem, int cp, const Strat
 LocalSizes local_sizes(const Transformer& model, const Workload& workload, const ParallelLayout& layout) {
   LocalSizes sizes;
   const int tp = layout.tp;
-  sizes.rows = most_home_rows(attention_problem(model, workload, layout, model.kinds.front()), layout.cp,
+  sizes.rows = most_home_rows(attention_problem(model, workload, layout, first_attention(model)), layout.cp,
                               layout.strategy);
   sizes.tokens = layout.micro_batch * sizes.rows;
   sizes.tokens_tp = ceil_div(sizes.tokens, layout.row_ranks());
@@ -54,16 +54,21 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
   sizes.kv_width = sizes.kv_heads * model.head_dim, sizes.v_width = sizes.kv_heads * model.v_head_dim();
   sizes.vocab = ceil_div(model.vocab, tp);
   if (model.latent) sizes.up_width = sizes.kv_heads * model.up_head_dim();
-  if (model.has(Mlp::dense)) sizes.columns[Mlp::dense] = model.intermediate / tp;
-  if (model.has(Mlp::experts)) {
-    sizes.columns[Mlp::experts] = model.experts->shared / tp;
+  if (model.gated_attention) sizes.gate_width = sizes.out_width;
+  if (model.recurrence) {
+    sizes.recurrence = *model.recurrence;
+    sizes.recurrence.key_heads /= tp, sizes.recurrence.value_heads /= tp;
+  }
+  if (model.has(Mlp::dense)) sizes.dense_columns = model.intermediate / tp;
+  if (model.experts) {
+    sizes.shared_columns = model.experts->shared / tp;
     sizes.expert_columns = model.experts->intermediate / tp;
     sizes.experts = model.experts->count / layout.ep;
     const double share = static_cast<double>(sizes.tokens * model.experts->top_k) / layout.ep;
     sizes.expert_tokens = layout.ep * static_cast<std::int64_t>(std::ceil(share * workload.expert_imbalance));
   }
-  for (const Mlp mlp : kMlps) {
-    if (model.has(mlp)) sizes.layer[mlp] = LayerWeights(model, sizes, mlp).numel;
+  for (const LayerParts parts : kLayerParts) {
+    if (model.has(parts)) sizes.layer[parts] = LayerWeights(model, sizes, parts).numel;
   }
   sizes.expert_layer = ExpertWeights(model, sizes).numel;
   sizes.embedding = sizes.vocab * hidden;

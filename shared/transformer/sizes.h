@@ -22,16 +22,21 @@ struct LocalSizes {
   std::int64_t q_width = 0, kv_width = 0;   // of queries, and of keys
   std::int64_t v_width = 0, out_width = 0;  // of values, and of attention's output
   std::int64_t up_width = 0;                // of what latent rows of keys and values are projected to
-  // On one tp rank: of the MLP that a layer computes all rows with, the dense one, or the shared one beside
-  // experts. 0: there is none.
-  ByMlp<std::int64_t> columns;
+  std::int64_t gate_width = 0;              // of the gates of attention's output; 0: it has none
+  Recurrence recurrence;                    // with the heads of one tp rank; no heads: no layer has one
+  std::int64_t dense_columns = 0, shared_columns = 0;  // of one tp rank
+  // Of the MLP that a layer computes all rows with: the dense one, or the shared one beside experts. 0: there
+  // is none.
+  std::int64_t columns(Mlp mlp) const {
+    return mlp == Mlp::dense ? dense_columns : mlp == Mlp::experts ? shared_columns : 0;
+  }
   std::int64_t vocab = 0;           // on one tp rank: ceil(vocab / tp)
   std::int64_t experts = 0;         // of a layer on one ep rank; 0 if the model has none
   std::int64_t expert_columns = 0;  // of one expert on one tp rank
   std::int64_t expert_tokens = 0;   // rows that all experts of a rank compute together: their capacity
 
   // Parameters of one tp (and ep) rank before data parallelism shards them.
-  ByMlp<std::int64_t> layer;      // without the experts, which other ranks share
+  ByParts<std::int64_t> layer;    // without the experts, which other ranks share
   std::int64_t expert_layer = 0;  // the experts of one layer
   std::int64_t embedding = 0, head = 0, final_norm = 0;
 };

@@ -22,7 +22,7 @@ class PartWriter {
       if (unit.sharded.numel == 0) return nullptr;
       return std::make_unique<UnshardWriter>(writer_.builder(), context.self, unit.sharded);
     };
-    for (const Mlp mlp : kMlps) layers_[mlp] = open(units_.layers[mlp]);
+    for (const LayerParts parts : kLayerParts) layers_[parts] = open(units_.layers[parts]);
     experts_ = open(units_.experts);
     embedding_ = open(units_.embedding), head_ = open(units_.head);
   }
@@ -129,11 +129,11 @@ class PartWriter {
   }
 
   LayerPieces unshard(const LayerPlace& place) {
-    LayerPieces pieces{layers_[place.mlp]->unshard(place.of_mlp, place.turn), {}};
-    if (has_experts(place)) pieces.experts = experts_->unshard(place.of_mlp, place.turn);
+    LayerPieces pieces{layers_[place.parts]->unshard(place.of_parts, place.turn), {}};
+    if (has_experts(place)) pieces.experts = experts_->unshard(place.of_mlp, place.mlp_turn);
     return pieces;
   }
-  bool has_experts(const LayerPlace& place) const { return place.mlp == Mlp::experts; }
+  bool has_experts(const LayerPlace& place) const { return place.parts.mlp == Mlp::experts; }
 
   void layers_forward(Activations& activations, KvCache* cache) {
     LayerForward forward(writer_, activations, cache);
@@ -150,13 +150,14 @@ class PartWriter {
     for_each_layer(backward_loops(context_.stage_layers(), context_.layout.recompute),
                    [&](const LayerPlace& place) {
                      const LayerPieces weights = unshard(place);
-                     UnshardWriter& layers = *layers_[place.mlp];
-                     LayerGradients gradients{layers.gradient(place.of_mlp, place.turn), {}};
-                     if (has_experts(place)) gradients.experts = experts_->gradient(place.of_mlp, place.turn);
+                     UnshardWriter& layers = *layers_[place.parts];
+                     LayerGradients gradients{layers.gradient(place.of_parts, place.turn), {}};
+                     if (has_experts(place))
+                       gradients.experts = experts_->gradient(place.of_mlp, place.mlp_turn);
                      activations.begin_fetching(place);
                      backward.write(place, weights, gradients, activations.x(place.layer), dx);
-                     layers.reduce(place.of_mlp, place.turn);
-                     if (has_experts(place)) experts_->reduce(place.of_mlp, place.turn);
+                     layers.reduce(place.of_parts, place.turn);
+                     if (has_experts(place)) experts_->reduce(place.of_mlp, place.mlp_turn);
                    });
   }
 
@@ -201,7 +202,7 @@ class PartWriter {
   const StepContext& context_;
   StepWriter writer_;
   StepUnits units_;
-  ByMlp<std::unique_ptr<UnshardWriter>> layers_;
+  ByParts<std::unique_ptr<UnshardWriter>> layers_;
   std::unique_ptr<UnshardWriter> experts_, embedding_, head_;
   std::optional<Window> table_;
 };
@@ -234,7 +235,7 @@ void validate(const StepRequest& request, StepPart part, int stage) {
     throw InvalidInput(str("part ", name(part), " needs pp above 1, not pp=1; use micro_batch"));
 }
 
-Plan write(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache& cache) {
+Plan write(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache) {
   const StepContext context(request, part, stage, self, cache);
   if (context.groups.pp() != stage % request.layout.pp) {
     throw InvalidInput(str("rank ", self, " does not hold stage ", stage, "; it holds stages ",
@@ -251,16 +252,15 @@ std::string_view name(StepPart part) {
   return kNames[static_cast<std::size_t>(part)];
 }
 
-Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache* cache) {
+Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache* cache) {
   validate(request, part, stage);
-  AttentionPlanCache own(2);
+  MixerPlanCache own(2);
   return write(request, part, stage, self, cache == nullptr ? own : *cache);
 }
 
-std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage,
-                             AttentionPlanCache* cache) {
+std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage, MixerPlanCache* cache) {
   validate(request, part, stage);
-  AttentionPlanCache own;
+  MixerPlanCache own;
   std::vector<Plan> plans;
   for (Rank rank = 0; rank < request.layout.world(); ++rank) {
     if (RankGroups(request.layout, rank).pp() != stage % request.layout.pp) continue;
@@ -284,7 +284,7 @@ std::vector<StepPart> parts_of(const StepRequest& request) {
 
 std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part) {
   std::vector<Plan> all;
-  AttentionPlanCache cache;
+  MixerPlanCache cache;
   for (int stage = 0; stage < request.layout.pp; ++stage) {
     for (Plan& plan : step_plans(request, part, stage, &cache)) all.push_back(std::move(plan));
   }

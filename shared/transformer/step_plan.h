@@ -34,10 +34,12 @@
 // What is kept for the backward pass depends on Recompute. It is stacked over the layers that keep it:
 //   all           x (the stack has one piece more, for the last layer's output)
 //   none          the norms' outputs (one tp rank's rows, which are gathered again backward); rotated q, k
-//                 and v, or what attention saved instead; out and lse; x between attention and MLP; gate and
-//                 up; the activation's output. With qk_norm also q and k before it. With experts also the
-//                 router's logits and choice, and the rows and weights that arrived
-//   selective     the same without the outputs of the norms and of the activation
+//                 and v, or what attention saved instead; out and lse; x between mixer and MLP; gate and up;
+//                 the activation's output. With qk_norm also q and k before it. With a recurrence what its
+//                 projection gave, q, k and v behind the convolution, decay and beta, the states that came
+//                 in, and the output before and behind its norm. With experts also the router's logits and
+//                 choice, and the rows and weights that arrived
+//   selective     the same without the outputs of the norms, of the activation and of gates
 // With mlp_chunks, nothing that a dense MLP makes on its way is kept.
 //
 // Kernels for which no host version exists are RowKernels. A plan that has them is complete, but no device
@@ -56,6 +58,7 @@
 
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/plan/plan.h"
+#include "shared/recurrence/recurrence_plan.h"
 #include "shared/transformer/parallel_layout.h"
 
 namespace cp {
@@ -80,16 +83,21 @@ struct StepRequest {
   ParallelLayout layout;
 };
 
-// Keeps attention plans by request, pass and index of the rank, since most steps of a search share a few. It
-// is bounded by `max_plans` (256 is chosen: too few only means that plans are made again). The caller owns it
-// and uses it from one thread. A plan equals that of attention_plan() except for its digest of inputs, and
-// stays valid until the next call of get().
-class AttentionPlanCache {
+// Keeps plans of attention and of recurrences by request, pass and index of the rank, since most steps of a
+// search share a few. It is bounded by `max_plans` (256 is chosen: too few only means that plans are made
+// again). The caller owns it and uses it from one thread. A plan equals that of attention_plan() or
+// recurrence_plan() except for its digest of inputs, and stays valid until the next call of get().
+class MixerPlanCache {
  public:
-  explicit AttentionPlanCache(std::size_t max_plans = 256) : max_plans_(max_plans) {}
+  explicit MixerPlanCache(std::size_t max_plans = 256) : max_plans_(max_plans) {}
   const Plan& get(const AttentionRequest& request, AttentionPass pass, Rank self, const Target& target);
+  const Plan& get(const RecurrenceRequest& request, RecurrencePass pass, Rank self, const Target& target);
 
  private:
+  template <class Request, class Pass, class Make>
+  const Plan& get(Hasher key, const Request& request, Pass pass, Rank self, const Target& target,
+                  const Make& make);
+
   struct Entry {
     Plan plan;
     std::vector<Group> groups;  // with the indices of the ranks
@@ -102,10 +110,10 @@ class AttentionPlanCache {
 // Without a cache the call makes one for itself. Throws InvalidInput with the reason of refuse() if the
 // layout is not legal.
 Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self,
-               AttentionPlanCache* cache = nullptr);
+               MixerPlanCache* cache = nullptr);
 // The plans of all ranks that hold the stage, by ascending rank.
 std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage,
-                             AttentionPlanCache* cache = nullptr);
+                             MixerPlanCache* cache = nullptr);
 
 // The parts that a step of the request has; each is listed once.
 std::vector<StepPart> parts_of(const StepRequest& request);

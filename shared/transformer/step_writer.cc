@@ -25,6 +25,13 @@ std::vector<AttentionRequest> attention_requests(const StepRequest& request, con
   return all;
 }
 
+std::optional<RecurrenceRequest> recurrence_request(const StepRequest& request, const RankGroups& groups,
+                                                    bool training) {
+  if (!request.model.recurrence) return std::nullopt;
+  return RecurrenceRequest{recurrence_problem(request.model, request.workload, request.layout),
+                           groups.cp_group(), recurrence_strategy(request.layout), training};
+}
+
 bool owns_table(const StepRequest& request) {
   return !request.model.tied_embeddings || request.layout.pp > 1;
 }
@@ -32,7 +39,7 @@ bool owns_table(const StepRequest& request) {
 }  // namespace
 
 StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage_number, Rank rank,
-                         AttentionPlanCache& cache)
+                         MixerPlanCache& cache)
     : request(asked),
       model(asked.model),
       workload(asked.workload),
@@ -40,12 +47,13 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       part(step_part),
       stage(stage_number),
       self(rank),
-      attention_plans(cache),
+      mixer_plans(cache),
       groups(layout, rank),
       sizes(local_sizes(model, workload, layout)),
       attention(attention_requests(asked, groups, workload.phase == Phase::training)),
+      recurrence(recurrence_request(asked, groups, workload.phase == Phase::training)),
       kinds(kinds_of_stage(model, layout, stage_number)),
-      mlps(mlps_of_kinds(model)),
+      parts(parts_of_kinds(model)),
       layers(static_cast<std::int64_t>(kinds.size())),
       first_stage(stage == 0),
       last_stage(stage == layout.pp * layout.virtual_stages - 1),
@@ -54,10 +62,10 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       experts(model, sizes),
       head(model, sizes, owns_table(asked)),
       embedding{0, sizes.vocab, model.hidden} {
-  for (const int kind : kinds) ++layers_with[mlps[idx(kind)]];
+  for (const int kind : kinds) ++layers_with[parts[idx(kind)]];
   layers_that_keep = cp::layers_that_keep(stage_layers(), layout.recompute);
-  for (const Mlp mlp : kMlps) {
-    if (model.has(mlp)) layer[mlp] = LayerWeights(model, sizes, mlp);
+  for (const LayerParts of : kLayerParts) {
+    if (model.has(of)) layer[of] = LayerWeights(model, sizes, of);
   }
   // Layers of all kinds have their rows at one home: refuse() sees to that.
   const AttentionSharding sharding(attention.front().problem, layout.cp, strategy());
@@ -220,17 +228,28 @@ void StepWriter::exchange(int direction, const View& rows, bool sends) {
 void StepWriter::receive(int direction, const View& rows) { exchange(direction, rows, false); }
 void StepWriter::send(int direction, const View& rows) { exchange(direction, rows, true); }
 
-// ---- attention ----
+// ---- mixers ----
 
 void StepWriter::attention(AttentionPass pass, int kind,
                            const std::function<View(std::string_view, std::int64_t)>& place) {
-  const Plan& plan =
-      context_.attention_plans.get(context_.attention[idx(kind)], pass, context_.self, shape_target());
+  splice(context_.mixer_plans.get(context_.attention[idx(kind)], pass, context_.self, shape_target()), place,
+         "attention/");
+}
+
+// Its workspace counts as attention's does: a rank has either at once.
+void StepWriter::recurrence(RecurrencePass pass,
+                            const std::function<View(std::string_view, std::int64_t)>& place) {
+  splice(context_.mixer_plans.get(*context_.recurrence, pass, context_.self, shape_target()), place,
+         "attention/recurrence/");
+}
+
+void StepWriter::splice(const Plan& plan, const std::function<View(std::string_view, std::int64_t)>& place,
+                        std::string_view prefix) {
   std::map<std::string, View> places;
   for (const Buffer& buffer : plan.buffers) {
     if (buffer.kind != BufferKind::temporary) places.emplace(buffer.name, place(buffer.name, buffer.numel));
   }
-  builder_.splice(plan, places, "attention/");
+  builder_.splice(plan, places, prefix);
 }
 
 Plan StepWriter::build() && {

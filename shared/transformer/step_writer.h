@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,7 +27,7 @@ namespace cp {
 
 // What all writers of one rank's plan need to know. It keeps references to the request and the cache.
 struct StepContext {
-  StepContext(const StepRequest& request, StepPart part, int stage, Rank self, AttentionPlanCache& cache);
+  StepContext(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache);
 
   const StepRequest& request;
   const Transformer& model;
@@ -35,14 +36,15 @@ struct StepContext {
   StepPart part;
   int stage;
   Rank self;
-  AttentionPlanCache& attention_plans;
+  MixerPlanCache& mixer_plans;
   RankGroups groups;
   LocalSizes sizes;
-  std::vector<AttentionRequest> attention;            // of each of the model's kinds of layers
-  std::vector<int> kinds;                             // of the layers of the stage
-  std::vector<Mlp> mlps;                              // of the model's kinds of layers
-  std::int64_t layers = 0;                            // of the stage
-  ByMlp<std::int64_t> layers_with, layers_that_keep;  // of the stage; the latter keep more than their input
+  std::vector<AttentionRequest> attention;              // of each of the model's kinds of layers
+  std::optional<RecurrenceRequest> recurrence;          // of all layers that have one
+  std::vector<int> kinds;                               // of the layers of the stage
+  std::vector<LayerParts> parts;                        // of the model's kinds of layers
+  std::int64_t layers = 0;                              // of the stage
+  ByParts<std::int64_t> layers_with, layers_that_keep;  // of the stage; the latter keep more than their input
   bool first_stage, last_stage, training;
 
   std::int64_t hidden = 0;
@@ -54,20 +56,20 @@ struct StepContext {
   std::int64_t mlp_rows() const {
     return layout.mlp_chunks == 1 ? tokens : std::max<std::int64_t>(1, ceil_div(tokens, layout.mlp_chunks));
   }
-  const Strategy& strategy() const { return attention.front().strategy; }  // without cp: none
+  const Strategy& strategy() const { return attention.front().strategy; }  // without cp: the default
   // Those of the weights that all tp ranks hold alike whose gradients are sums over these ranks; they stand
   // at the end of LayerWeights::replicated. With sequence parallelism these are all: each rank's norms see a
   // part of the rows. Without it every rank's norms, and what makes latent rows, see all rows and have the
   // whole gradient, once that of the latent rows is added up; the norms of q
   // and k, and the router, still see a rank's own columns only.
-  Weight summed_over_tp(Mlp mlp) const {
-    const LayerWeights& weights = layer[mlp];
+  Weight summed_over_tp(LayerParts of) const {
+    const LayerWeights& weights = layer[of];
     const std::int64_t begin = layout.row_ranks() > 1 ? 0 : weights.norm2.end();
     return {begin, 1, weights.replicated - begin};
   }
-  StageLayers stage_layers() const { return {kinds, mlps}; }
+  StageLayers stage_layers() const { return {kinds, parts}; }
 
-  ByMlp<LayerWeights> layer;
+  ByParts<LayerWeights> layer;
   ExpertWeights experts;
   HeadWeights head;
   Weight embedding;
@@ -128,9 +130,14 @@ class StepWriter {
   void attention(AttentionPass pass, int kind,
                  const std::function<View(std::string_view, std::int64_t)>& place);
 
+  // The same of recurrences.
+  void recurrence(RecurrencePass pass, const std::function<View(std::string_view, std::int64_t)>& place);
+
   Plan build() &&;
 
  private:
+  void splice(const Plan& plan, const std::function<View(std::string_view, std::int64_t)>& place,
+              std::string_view prefix);
   void exchange(int direction, const View& rows, bool sends);
 
   const StepContext& context_;

@@ -4,6 +4,19 @@
 #include "shared/base/text.h"
 
 namespace cp {
+namespace {
+
+std::string name_of_layers(const Transformer& model, LayerParts parts) {
+  std::string text;
+  // Where other layers have experts.
+  if (parts.mlp == Mlp::dense && parts.mixer != Mixer::none && model.has(Mlp::experts)) text += "dense_";
+  if (parts.mixer == Mixer::recurrence) text += "recurrent_";
+  if (parts.mlp == Mlp::none && parts.mixer == Mixer::attention) text += "attention_";
+  if (parts.mixer == Mixer::none) text += parts.mlp == Mlp::experts ? "expert_" : "mlp_";
+  return text + "layers";
+}
+
+}  // namespace
 
 // ---- units ----
 
@@ -58,12 +71,11 @@ StepUnits::StepUnits(const StepContext& context) {
   // With stages, the last one has a table of its own for the head, even if it is tied: the head's unit.
   const bool table = context.first_stage || (context.last_stage && layout.pp == 1);
   const auto& with = context.layers_with;
-  const bool both = context.model.has(Mlp::dense) && context.model.has(Mlp::experts);
-  for (const Mlp mlp : kMlps) {
-    const char* name = both && mlp == Mlp::dense ? "dense_layers" : "layers";
-    layers[mlp] = unit(name, with[mlp] > 0 ? context.layer[mlp].numel : 0, with[mlp], false);
-  }
-  experts = unit("experts", with[Mlp::experts] > 0 ? context.experts.numel : 0, with[Mlp::experts], true);
+  for (const LayerParts parts : kLayerParts)
+    layers[parts] = unit(name_of_layers(context.model, parts),
+                         with[parts] > 0 ? context.layer[parts].numel : 0, with[parts], false);
+  const std::int64_t with_experts = count_of(with, Mlp::experts);
+  experts = unit("experts", with_experts > 0 ? context.experts.numel : 0, with_experts, true);
   embedding = unit("embedding", table ? context.embedding.numel() : 0, 1, false);
   head = unit("head", context.last_stage ? context.head.numel : 0, 1, false);
 }
@@ -77,9 +89,11 @@ bool StepUnits::completes_gradients(const StepContext& context, const StepUnit& 
 
 std::vector<const StepUnit*> StepUnits::present() const {
   std::vector<const StepUnit*> units;
-  for (const StepUnit* unit : {&layers[Mlp::dense], &layers[Mlp::experts], &experts, &embedding, &head}) {
-    if (unit->sharded.numel > 0) units.push_back(unit);
-  }
+  const auto add = [&](const StepUnit& unit) {
+    if (unit.sharded.numel > 0) units.push_back(&unit);
+  };
+  for (const LayerParts parts : kLayerParts) add(layers[parts]);
+  add(experts), add(embedding), add(head);
   return units;
 }
 
@@ -113,14 +127,14 @@ BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
 void UpdateWriter::add_up_replicated() {
   if (context_.layout.tp == 1 || !units_.head.sharded.adds_gradients()) return;
   const auto for_each_unit = [&](const auto& add_up) {
-    for (const Mlp mlp : kMlps) {
-      if (units_.layers[mlp].sharded.numel > 0) add_up(mlp, context_.layer[mlp]);
+    for (const LayerParts parts : kLayerParts) {
+      if (units_.layers[parts].sharded.numel > 0) add_up(parts, context_.layer[parts]);
     }
   };
-  for_each_unit([&](Mlp mlp, const LayerWeights&) {
-    const Weight summed = context_.summed_over_tp(mlp);
+  for_each_unit([&](LayerParts parts, const LayerWeights&) {
+    const Weight summed = context_.summed_over_tp(parts);
     if (summed.numel() > 0)
-      add_up_pieces(mlp, "tp", context_.groups.tp_group(), summed.begin, summed.numel(),
+      add_up_pieces(parts, "tp", context_.groups.tp_group(), summed.begin, summed.numel(),
                     "replicated weights");
   });
   if (context_.last_stage && writer_.splits_rows()) {
@@ -131,19 +145,20 @@ void UpdateWriter::add_up_replicated() {
   if (context_.model.kv_heads >= context_.layout.tp) return;
   const std::vector<Rank> sharing = context_.groups.tp_group_of_kv_head(context_.model.kv_heads);
   const std::int64_t q_width = context_.sizes.q_width, kv_width = context_.sizes.kv_width;
-  for_each_unit([&](Mlp mlp, const LayerWeights& layer) {
+  for_each_unit([&](LayerParts parts, const LayerWeights& layer) {
+    if (parts.mixer != Mixer::attention) return;
     const Weight kv = layer.qkv.part(q_width, 2 * kv_width);
-    add_up_pieces(mlp, "tp_kv", sharing, kv.begin, kv.numel(), "k, v weights");
+    add_up_pieces(parts, "tp_kv", sharing, kv.begin, kv.numel(), "k, v weights");
     if (!context_.model.qkv_bias) return;
-    add_up_pieces(mlp, "tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
+    add_up_pieces(parts, "tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
   });
 }
 
-void UpdateWriter::add_up_pieces(Mlp mlp, const std::string& group, const std::vector<Rank>& ranks,
+void UpdateWriter::add_up_pieces(LayerParts parts, const std::string& group, const std::vector<Rank>& ranks,
                                  std::int64_t begin, std::int64_t numel, const std::string& label) {
-  const ShardedUnit& layers = units_.layers[mlp].sharded;
+  const ShardedUnit& layers = units_.layers[parts].sharded;
   const View pieces{
-      whole_gradients(units_.layers[mlp]), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
+      whole_gradients(units_.layers[parts]), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
   // What makes latent rows, and replicated kv heads, are millions of elements of a layer: packed they would
   // need as much memory again for all layers. Chosen: 2 to 4 MB take longer on a link than its latency.
   constexpr std::int64_t kLeastAlone = std::int64_t{1} << 20;

@@ -29,10 +29,11 @@ struct StepUnit {
   std::string replica_group;
 };
 // The units of a stage: "layers", "experts", "embedding", and "head" (the final norm, and the head's table
-// unless it is the embedding's). In a model of both kinds of MLP, layers without experts are "dense_layers",
-// since pieces of one unit are equally large. A unit that the stage lacks has numel 0.
+// unless it is the embedding's). Pieces of one unit are equally large, so that layers with other parts are
+// units of their own: "dense_layers" where other layers have experts, "recurrent_layers", "mlp_layers" of one
+// MLP alone, and so on. A unit that the stage lacks has numel 0.
 struct StepUnits {
-  ByMlp<StepUnit> layers;
+  ByParts<StepUnit> layers;
   StepUnit experts, embedding, head;
 
   explicit StepUnits(const StepContext& context);
@@ -54,10 +55,10 @@ class UpdateWriter {
   // Adds up, over the tp ranks, the gradients of weights that all of them hold, if the backward pass has
   // added its products to the gradients of the step directly.
   void add_up_replicated();
-  // Adds up the same piece of the gradients of every layer with that MLP over `ranks`, packed into one
+  // Adds up the same piece of the gradients of every layer with these parts over `ranks`, packed into one
   // AllReduce if it is a small one.
-  void add_up_pieces(Mlp mlp, const std::string& group, const std::vector<Rank>& ranks, std::int64_t begin,
-                     std::int64_t numel, const std::string& label);
+  void add_up_pieces(LayerParts parts, const std::string& group, const std::vector<Rank>& ranks,
+                     std::int64_t begin, std::int64_t numel, const std::string& label);
   // Adds up the gradients of a tied table, which both the first and the last stage hold.
   void add_up_tied_tables();
   void take_norm(const std::vector<View>& gradients);

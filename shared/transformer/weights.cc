@@ -20,35 +20,47 @@ class Placing {
 
 }  // namespace
 
-LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, Mlp mlp) {
-  const std::int64_t hidden = model.hidden, qkv_width = sizes.q_width + 2 * sizes.kv_width;
+LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, LayerParts parts) {
+  const std::int64_t hidden = model.hidden, qkv_width = sizes.q_width + 2 * sizes.kv_width + sizes.gate_width;
   Placing placing;
-  const Latent latent = model.latent.value_or(Latent{});
-  norm1 = placing.vector(hidden);
-  const std::int64_t behind = model.norms_behind ? hidden : 0;
-  norm1_behind = placing.vector(behind), norm2_behind = placing.vector(behind);
+  const bool attends = parts.mixer == Mixer::attention, recurs = parts.mixer == Mixer::recurrence;
+  const bool mixes = parts.mixer != Mixer::none, has_mlp = parts.mlp != Mlp::none;
+  const Latent latent = attends ? model.latent.value_or(Latent{}) : Latent{};
+  const bool is_latent = attends && model.latent, is_usual = attends && !model.latent;
+  const Recurrence r = recurs ? sizes.recurrence : Recurrence{};
+  norm1 = placing.vector(mixes ? hidden : 0);
+  norm1_behind = placing.vector(mixes && model.norms_behind ? hidden : 0);
+  norm2_behind = placing.vector(has_mlp && model.norms_behind ? hidden : 0);
   q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
   kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
-  norm2 = placing.vector(hidden);
-  q_norm = placing.vector(model.qk_norm ? model.head_dim : 0);
-  k_norm = placing.vector(model.qk_norm ? model.head_dim : 0);
-  router = placing.matrix(mlp == Mlp::experts ? model.experts->count : 0, hidden);
+  norm2 = placing.vector(has_mlp ? hidden : 0);
+  q_norm = placing.vector(is_usual && model.qk_norm ? model.head_dim : 0);
+  k_norm = placing.vector(is_usual && model.qk_norm ? model.head_dim : 0);
+  const bool of_heads = r.rule == RecurrenceRule::delta;
+  head_norm = placing.vector(recurs && of_heads ? r.norm_width() : 0);
+  router = placing.matrix(parts.mlp == Mlp::experts ? model.experts->count : 0, hidden);
   replicated = placing.end();
-  qkv = placing.matrix(model.latent ? 0 : qkv_width, hidden);
-  qkv_bias = placing.vector(model.qkv_bias ? qkv_width : 0);
-  q_up = placing.matrix(model.latent ? sizes.q_width : 0, latent.q_rank > 0 ? latent.q_rank : hidden);
-  kv_up = placing.matrix(sizes.up_width, latent.kv_rank);
-  out = placing.matrix(hidden, sizes.out_width);
-  gate_up = placing.matrix(2 * sizes.columns[mlp], hidden);
-  down = placing.matrix(hidden, sizes.columns[mlp]);
+  qkv = placing.matrix(is_usual ? qkv_width : 0, hidden);
+  qkv_bias = placing.vector(is_usual && model.qkv_bias ? qkv_width : 0);
+  q_up = placing.matrix(is_latent ? sizes.q_width : 0, latent.q_rank > 0 ? latent.q_rank : hidden);
+  kv_up = placing.matrix(is_latent ? sizes.up_width : 0, latent.kv_rank);
+  projection = placing.matrix(r.projected(), hidden);
+  convolution = placing.matrix(r.convolved(), r.convolution);
+  convolution_bias = placing.vector(r.convolution_bias ? r.convolved() : 0);
+  numbers = placing.vector(2 * r.value_heads);
+  skip = placing.vector((r.head_numbers() - 2) * r.value_heads);
+  row_norm = placing.vector(recurs && !of_heads ? r.norm_width() : 0);
+  out = placing.matrix(mixes ? hidden : 0, attends ? sizes.out_width : r.value_width());
+  gate_up = placing.matrix(model.up_matrices() * sizes.columns(parts.mlp), hidden);
+  down = placing.matrix(has_mlp ? hidden : 0, sizes.columns(parts.mlp));
   numel = placing.end();
 }
 
 ExpertWeights::ExpertWeights(const Transformer& model, const LocalSizes& sizes)
-    : hidden_(model.hidden), columns_(sizes.expert_columns) {
+    : hidden_(model.hidden), ups_(model.up_matrices() * sizes.expert_columns) {
   Placing placing;
-  gate_up_ = placing.matrix(sizes.experts * 2 * columns_, hidden_);
-  down_ = placing.matrix(sizes.experts * hidden_, columns_);
+  gate_up_ = placing.matrix(sizes.experts * ups_, hidden_);
+  down_ = placing.matrix(sizes.experts * hidden_, sizes.expert_columns);
   numel = placing.end();
 }
 

@@ -30,23 +30,30 @@ struct Weight {
   }
 };
 
-// Of a layer with that MLP, which the model must have.
+// Of a layer with these parts.
 struct LayerWeights {
   LayerWeights() = default;
-  LayerWeights(const Transformer& model, const LocalSizes& sizes, Mlp mlp);
+  LayerWeights(const Transformer& model, const LocalSizes& sizes, LayerParts parts);
 
-  // A vector is one row; one that the model lacks is empty.
+  // A vector is one row; what the layer lacks is empty.
   Weight norm1;
-  Weight norm1_behind, norm2_behind;  // of the outputs of attention and of the MLP
+  Weight norm1_behind, norm2_behind;  // of the outputs of the mixer and of the MLP
   // Of latent attention: what makes the latent rows, and their norms. kv_down: the latent row, then the part
   // of the key that is rotated.
   Weight q_down, q_latent_norm, kv_down, kv_latent_norm;
-  Weight norm2, q_norm, k_norm, router;
+  Weight norm2, q_norm, k_norm;
+  Weight head_norm;  // of a gated delta net's outputs, for all heads
+  Weight router;
   std::int64_t replicated = 0;  // elements before this one are equal on all tp ranks
-  Weight qkv, qkv_bias;         // qkv: the rows of q, then k, then v
+  Weight qkv, qkv_bias;         // qkv: the rows of q, then k, then v, then the gates of the output
   Weight q_up, kv_up;           // of latent attention, in place of qkv
-  Weight out;
-  // Of the dense MLP, or of the shared one beside experts; gate_up: gate, then up.
+  // Of a recurrence. projection: the rows of q, k and v, then the gates of the output, then the numbers.
+  // convolution: one row for each element of q, k and v. numbers: the rate of each head's decay, and the time
+  // step's bias. skip: with which v itself is added to the output of Mamba-2. row_norm: of its outputs, one
+  // for each element.
+  Weight projection, convolution, convolution_bias, numbers, skip, row_norm;
+  Weight out;  // of the mixer
+  // Of the dense MLP, or of the shared one beside experts; gate_up: gate, then up; or up alone.
   Weight gate_up, down;
   std::int64_t numel = 0;
 };
@@ -55,12 +62,12 @@ struct LayerWeights {
 struct ExpertWeights {
   ExpertWeights(const Transformer& model, const LocalSizes& sizes);
 
-  Weight gate_up(std::int64_t expert) const { return gate_up_.part(expert * 2 * columns_, 2 * columns_); }
+  Weight gate_up(std::int64_t expert) const { return gate_up_.part(expert * ups_, ups_); }
   Weight down(std::int64_t expert) const { return down_.part(expert * hidden_, hidden_); }
   std::int64_t numel = 0;  // 0 if the model has no experts
 
  private:
-  std::int64_t hidden_, columns_;
+  std::int64_t hidden_, ups_;  // rows of gate and up of an expert
   Weight gate_up_, down_;
 };
 

@@ -17,6 +17,7 @@ class ModelDraw {
     choose_model();
     choose_layout();
     choose_workload();
+    choose_parts();
     step_.set_layout(to_string(layout_));
     return step_;
   }
@@ -61,6 +62,44 @@ class ModelDraw {
       if (numbers_.one_in(2)) own.set_window(numbers_.in(1, 64));
       if (numbers_.one_in(3)) own.set_chunk(numbers_.in(1, 64));
     }
+  }
+
+  // Last, so that what a seed drew before them stays.
+  void choose_parts() {
+    if (swarm_.take(numbers_, "ungated_mlp")) step_.set_ungated_mlp(true);
+    if (step_.latent_kv_rank() == 0 && swarm_.take(numbers_, "gated_attention"))
+      step_.set_gated_attention(true);
+    const bool training = step_.phase() == proto::PlanLayouts::training;
+    if (training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
+    if (step_.kinds_size() < 2 || !swarm_.take(numbers_, "one_part")) return;
+    // The first kind stays as it is: a model attends somewhere, and has experts somewhere if it has any.
+    for (int kind = 1; kind < step_.kinds_size(); ++kind) {
+      auto& own = *step_.mutable_kinds(kind);
+      if (numbers_.one_in(2)) {
+        own.set_no_mlp(true), own.clear_dense();
+      } else if (!own.recurrence()) {
+        own.set_no_mixer(true), own.clear_window(), own.clear_chunk();
+      }
+    }
+    if (step_.experts() > 0 && step_.kinds(0).dense()) step_.mutable_kinds(0)->clear_dense();
+  }
+
+  void choose_recurrence() {
+    const std::int64_t key_heads = numbers_.of({4, 8});
+    step_.set_recurrence_key_heads(key_heads);
+    step_.set_recurrence_value_heads(key_heads * numbers_.in(1, 2));
+    step_.set_recurrence_key_dim(numbers_.of({4, 8})), step_.set_recurrence_value_dim(numbers_.of({4, 16}));
+    step_.set_recurrence_convolution(numbers_.in(1, 4));
+    step_.set_recurrence_decay(numbers_.one_in(2));
+    // The second kind, since there are two layers or more.
+    while (step_.kinds_size() < 2) step_.add_kinds();
+    step_.mutable_kinds(1)->Clear(), step_.mutable_kinds(1)->set_recurrence(true);
+    if (layout_.cp == 1) return;
+    if (layout_.strategy.balance.kind == Balance::Kind::striped)
+      layout_.strategy.balance = {Balance::Kind::head_tail};
+    layout_.scan = numbers_.of(state_scans());
+    if (layout_.scan == StateScan::heads && key_heads / layout_.tp % layout_.cp != 0)
+      layout_.scan = StateScan::all_gather;
   }
 
   void choose_layout() {

@@ -101,6 +101,9 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"dense layers", {"no", "yes"}},
                        {"window", {"no", "yes"}},
                        {"kinds of layers", {"1", "several"}},
+                       {"recurrence", {"no", "delta", "decay"}},
+                       {"parts of layers", {"both", "one"}},
+                       {"matrices of an MLP", {"3", "2"}},
                        {"tied", {"no", "yes"}},
                        {"kv heads", {"1", "more"}},
                        kDTypes};
@@ -304,6 +307,13 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   answers.add("dense layers", dense ? "yes" : "no");
   answers.add("window", job.has_window() ? "yes" : "no");
   answers.add("kinds of layers", job.kinds_size() > 1 ? "several" : "1");
+  answers.add("recurrence", job.recurrence_value_heads() == 0 ? "no"
+                            : job.recurrence_decay()          ? "decay"
+                                                              : "delta");
+  const bool of_one_part = std::any_of(job.kinds().begin(), job.kinds().end(),
+                                       [](const auto& kind) { return kind.no_mixer() || kind.no_mlp(); });
+  answers.add("parts of layers", of_one_part ? "one" : "both");
+  answers.add("matrices of an MLP", job.ungated_mlp() ? "2" : "3");
   answers.add("tied", job.tied_embeddings() ? "yes" : "no");
   answers.add("kv heads", job.kv_heads() == 1 ? "1" : "more");
   answers.add("dtype", word(job.dtype()));

@@ -84,7 +84,12 @@ void memory(const StepRequest& request, const Trial& trial) {
                                                  : layout.micro_batch * request.workload.seq_len / layout.cp /
                                                        layout.row_ranks() * request.model.hidden *
                                                        size_bytes(request.workload.dtype);
-  require("activations", memory.activations, bytes_of(step, "activations") - x);
+  std::int64_t most = bytes_of(step, "activations");
+  if (request.model.recurrence) {  // ranks at the ends of the sequence keep fewer states than others
+    for (const Plan& plan : step_plans(request, StepPart::micro_batch, 0))
+      most = std::max(most, bytes_of(plan, "activations"));
+  }
+  require("activations", memory.activations, most - x);
   check_unsharded(request, step, trial);
 }
 

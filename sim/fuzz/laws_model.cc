@@ -226,7 +226,7 @@ void check_layout_texts(const StepRequest& request, const Trial& trial) {
 
 void check_pairs(const StepRequest& request, const Trial& trial) {
   const AttentionProblem problem =
-      attention_problem(request.model, request.workload, request.layout, request.model.kinds.front());
+      attention_problem(request.model, request.workload, request.layout, first_attention(request.model));
   if (!problem.causal) return;
   const ParallelLayout& layout = request.layout;
   const auto count = [&](const IndexSet& rows, bool by_key) { count_pairs(problem, rows, by_key, trial); };
@@ -250,9 +250,8 @@ void check_unsharded(const StepRequest& request, const Plan& micro_batch, const 
   std::int64_t declared = 0;
   for (const Buffer& buffer : micro_batch.buffers) {
     // Whole pieces that stay are the caller's, and counted as gathered.
-    if (buffer.kind == BufferKind::temporary &&
-        (buffer.name.starts_with("unsharded/layers") || buffer.name.starts_with("unsharded/dense_layers") ||
-         buffer.name.starts_with("unsharded/experts")))
+    if (buffer.kind == BufferKind::temporary && buffer.name.starts_with("unsharded/") &&
+        (buffer.name.find("layers") != std::string::npos || buffer.name.starts_with("unsharded/experts")))
       declared += buffer.bytes();
   }
   const Memory memory = memory_of(request.model, request.workload, request.layout, {});
@@ -284,7 +283,7 @@ SlowTimes slow_times(const StepRequest& request, const std::string& cluster) {
 void check_slow_machine(const StepRequest& request, const std::string& cluster, const Trial& trial) {
   // The rank with most pairs stands for all where all have as many rows.
   const AttentionProblem problem =
-      attention_problem(request.model, request.workload, request.layout, request.model.kinds.front());
+      attention_problem(request.model, request.workload, request.layout, first_attention(request.model));
   const int cp = request.layout.cp;
   if (cp > 1 && most_home_rows(problem, cp, request.layout.strategy) * cp != problem.q_len) return;
   const SlowTimes times = trial.property("operations", [&] { return slow_times(request, cluster); });

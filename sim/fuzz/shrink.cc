@@ -394,8 +394,8 @@ class Simpler {
         next.mutable_model()->set_layout(join(fewer, ","));
       });
     }
-    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "window", "kinds",
-                   "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "dtype"});
+    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "gated_attention", "ungated_mlp",
+                   "window", "kinds", "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "dtype"});
     with([](proto::FuzzCase& next) {
       next.mutable_model()->clear_experts(), next.mutable_model()->clear_top_k(),
           next.mutable_model()->clear_expert_intermediate(), next.mutable_model()->clear_shared_expert();
@@ -405,6 +405,16 @@ class Simpler {
       proto::ModelStep& step = *next.mutable_model();
       step.clear_latent_kv_rank(), step.clear_latent_q_rank(), step.clear_latent_rope_dim(),
           step.clear_latent_v_head_dim();
+    });
+    with([](proto::FuzzCase& next) {
+      proto::ModelStep& step = *next.mutable_model();
+      step.clear_recurrence_value_heads(), step.clear_recurrence_key_heads();
+      step.clear_recurrence_key_dim(), step.clear_recurrence_value_dim();
+      step.clear_recurrence_convolution(), step.clear_recurrence_decay();
+      for (auto& kind : *step.mutable_kinds()) kind.clear_recurrence();
+    });
+    with([](proto::FuzzCase& next) {
+      for (auto& kind : *next.mutable_model()->mutable_kinds()) kind.clear_no_mixer(), kind.clear_no_mlp();
     });
     for (const char* field : {"layers", "seq_len", "global_batch", "hidden", "q_heads", "kv_heads",
                               "head_dim", "intermediate", "vocab"})

@@ -28,6 +28,7 @@ Transformer model_of(const proto::ModelStep& step) {
   model.tied_embeddings = step.tied_embeddings(), model.qkv_bias = step.qkv_bias(),
   model.qk_norm = step.qk_norm();
   model.norms_behind = step.norms_behind();
+  model.gated_attention = step.gated_attention(), model.gated_mlp = !step.ungated_mlp();
   if (step.latent_kv_rank() > 0) {
     model.latent =
         Latent{step.latent_q_rank(), step.latent_kv_rank(), step.latent_rope_dim(), step.latent_v_head_dim()};
@@ -35,7 +36,17 @@ Transformer model_of(const proto::ModelStep& step) {
   if (step.has_window()) model.kinds.front().window = step.window();
   if (step.experts() > 0)
     model.experts = Experts{step.experts(), step.top_k(), step.expert_intermediate(), step.shared_expert()};
-  validate_model(model);  // the number of layers, above all
+  // The number of layers, above all.
+  validate_model(model);
+  if (step.recurrence_value_heads() > 0) {
+    model.recurrence = Recurrence{step.recurrence_decay() ? RecurrenceRule::decay : RecurrenceRule::delta,
+                                  step.recurrence_key_heads(),
+                                  step.recurrence_value_heads(),
+                                  step.recurrence_key_dim(),
+                                  step.recurrence_value_dim(),
+                                  step.recurrence_convolution(),
+                                  step.recurrence_decay()};
+  }
   if (!step.kinds().empty()) {
     std::vector<LayerKind> layers;
     for (std::int64_t layer = 0; layer < step.layers(); ++layer) {
@@ -43,7 +54,8 @@ Transformer model_of(const proto::ModelStep& step) {
       LayerKind& own = layers.emplace_back();
       if (kind.has_window()) own.window = kind.window();
       if (kind.has_chunk()) own.chunk = kind.chunk();
-      own.dense = kind.dense();
+      own.dense = kind.dense(), own.has_mlp = !kind.no_mlp();
+      own.mixer = kind.recurrence() ? Mixer::recurrence : kind.no_mixer() ? Mixer::none : Mixer::attention;
     }
     set_layers(model, layers);
   }

@@ -87,6 +87,7 @@ FixedKeys keys_of_choices() {
          using enum Strategy::Merges;
          fixed.merges = one_of(text, name(in_turn), in_turn, name(beside), beside);
        }},
+      {"scan", [](Fixed& fixed, Text text) { fixed.scan = parse_state_scan(text); }},
       {"sharding", [](Fixed& fixed, Text text) { fixed.sharding = parse_sharding(text); }},
       {"order", [](Fixed& fixed, Text text) { fixed.order = parse_axis_order(text); }},
       {"micro_batch",

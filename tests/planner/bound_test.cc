@@ -50,6 +50,27 @@ void pick_and_check(const PlanQuestion& question) {
   expect_bounded(question, family, layout);
 }
 
+// In every second layer; some have it, or an MLP, alone.
+void choose_recurrence(Transformer& model) {
+  model.recurrence = Recurrence{pick("rule", rc::gen::element(RecurrenceRule::delta, RecurrenceRule::decay)),
+                                8,
+                                pick("value heads", rc::gen::element<std::int64_t>(8, 16)),
+                                64,
+                                32,
+                                4,
+                                true};
+  const bool alone = pick("parts alone", rc::gen::arbitrary<bool>());
+  std::vector<LayerKind> layers;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    LayerKind kind = model.kinds[idx(model.kind_of(layer))];
+    if (layer % 2 == 1) kind = {{}, {}, kind.dense, Mixer::recurrence, true};
+    if (alone && layer % 4 == 1) kind.has_mlp = kind.dense = false;
+    if (alone && layer % 4 == 3) kind.mixer = Mixer::none;
+    layers.push_back(kind);
+  }
+  set_layers(model, layers);
+}
+
 RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   PlanQuestion question = testing::small_question(16, pick("seq_len", rc::gen::element(4096, 5001, 65536)));
   if (pick("whether question.model.experts", rc::gen::arbitrary<bool>()))
@@ -70,17 +91,23 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
       layers.push_back(in_turn[idx(layer) % in_turn.size()]);
     set_layers(question.model, layers);
   }
+  question.model.gated_mlp = pick("gated MLP", rc::gen::element(true, true, false));
+  question.model.gated_attention =
+      !question.model.latent && pick("gated attention", rc::gen::arbitrary<bool>());
+  if (pick("whether recurrence", rc::gen::element(false, false, true))) choose_recurrence(question.model);
   pick_and_check(question);
 }
 
 RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfWholeModels, ()) {
   const auto [model, nodes] =
       pick("model, nodes", rc::gen::element(std::pair{"llama-3.1-8b", 2}, std::pair{"llama-3.1-70b", 8},
-                                            std::pair{"mixtral-8x7b", 4}, std::pair{"qwen2.5-7b", 1}));
+                                            std::pair{"mixtral-8x7b", 4}, std::pair{"qwen2.5-7b", 1},
+                                            std::pair{"nemotron-h-8b", 2}));
   PlanQuestion question =
       testing::training_question(model, nodes, pick("seq_len", rc::gen::element(8192, 131072)), 64);
-  question.workload.phase =
-      pick("question.workload.phase", rc::gen::element(Phase::training, Phase::training, Phase::prefill));
+  if (!question.model.recurrence)
+    question.workload.phase =
+        pick("question.workload.phase", rc::gen::element(Phase::training, Phase::training, Phase::prefill));
   pick_and_check(question);
 }
 
@@ -104,7 +131,8 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
   } rows[] = {{"llama-3.1-8b", 2, 131072, 83, 0.9},
               {"llama-3.1-8b", 2, 8192, 83, 0.8},
               {"llama-3.1-70b", 8, 8192, 499, 0.8},
-              {"mixtral-8x7b", 4, 8192, 499, 0.8}};
+              {"mixtral-8x7b", 4, 8192, 499, 0.8},
+              {"nemotron-h-8b", 2, 8192, 83, 0.7}};
   for (const auto& row : rows) {
     const PlanQuestion question = testing::training_question(row.model, row.nodes, row.seq_len, 64);
     const LayoutSpace space(question);

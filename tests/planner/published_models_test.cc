@@ -34,10 +34,6 @@ const std::map<std::string, std::string>& refused() {
     const auto add = [&](const std::vector<std::string>& names, const char* reason) {
       for (const std::string& name : names) reasons[name] = reason;
     };
-    add({"qwen3-next-80b-a3b", "nemotron-h-8b", "nemotron-h-47b", "nemotron-h-56b",
-         "nemotron-3-nano-30b-a3b"},
-        "recurrent state");
-    add({"nemotron-4-340b", "minitron-4b"}, "an MLP of two matrices");
     add({"nemotron-super-49b"}, "layers of different sizes");
     return reasons;
   }();
@@ -49,8 +45,8 @@ const std::map<std::string, std::string>& refused() {
 // layer with experts, and a norm (layers.md).
 std::int64_t prediction_layer(const Transformer& model) {
   const ParameterCounts counts = parameter_counts(model);
-  return 2 * model.hidden + 2 * model.hidden * model.hidden + counts.layer(Mlp::experts) + model.hidden +
-         2 * counts.embedding;
+  return 2 * model.hidden + 2 * model.hidden * model.hidden + counts.layer({Mixer::attention, Mlp::experts}) +
+         model.hidden + 2 * counts.embedding;
 }
 
 TEST(PublishedModels, AreReadOrRefusedByWhatIsMissing) {
@@ -68,6 +64,8 @@ TEST(PublishedModels, AreReadOrRefusedByWhatIsMissing) {
       EXPECT_THAT(model.assumptions, ::testing::Contains(HasSubstr("(MTP) are neither counted nor timed")));
       counts.total += prediction_layer(model.model);
     }
+    // Its prediction layer takes the embedding and the head of the model.
+    if (name.starts_with("qwen3-next")) counts.total += prediction_layer(model.model) - 2 * counts.embedding;
     const auto published = static_cast<double>(row.whole("total_parameters"));
     const double total = static_cast<double>(counts.total) / published;
     // Of those with vision the language model alone is read. The tower has some 0.42 B parameters, and the
@@ -76,7 +74,9 @@ TEST(PublishedModels, AreReadOrRefusedByWhatIsMissing) {
       EXPECT_LT(total, 1) << name;
       EXPECT_GT(total, 0.9) << name;
     } else {
-      EXPECT_NEAR(total, 1, 0.005) << name << ": " << counts.total;
+      // Of some nothing but the name was found, which has two digits.
+      const bool in_name_alone = row.text("certainty").find("(name)") != std::string::npos;
+      EXPECT_NEAR(total, 1, in_name_alone ? 0.01 : 0.005) << name << ": " << counts.total;
     }
     if (row.text("active_parameters").empty()) continue;
     // Two digits are published of those with experts, so that 22 B may be 21.5 B or 22.5 B, which is 2.3 %;
@@ -87,9 +87,10 @@ TEST(PublishedModels, AreReadOrRefusedByWhatIsMissing) {
     double off = 1;
     for (const double beside : {0.0, embedding, -embedding})
       off = std::min(off, std::abs((active + beside) / said - 1));
-    EXPECT_LT(off, 0.025) << name << ": " << active;
+    // 3 B may be 2.5 B or 3.5 B.
+    EXPECT_LT(off, row.whole("active_parameters") == 3'000'000'000 ? 0.17 : 0.025) << name << ": " << active;
   }
-  EXPECT_GE(counted, 28U);
+  EXPECT_GE(counted, 35U);
 }
 
 // Each layer's window; 0: none.
@@ -116,7 +117,7 @@ std::string layers_of(const std::string& name) {
   std::string all;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
     const LayerKind& kind = model.kinds[static_cast<std::size_t>(model.kind_of(layer))];
-    const char letter = model.mlp_of(kind) == Mlp::dense ? 'd' : 'e';
+    const char letter = model.parts_of(kind).mlp == Mlp::dense ? 'd' : 'e';
     all += kind.chunk ? letter : static_cast<char>(letter - 'a' + 'A');
   }
   return all;
@@ -131,6 +132,38 @@ TEST(PublishedModels, HaveTheExpertsAndChunksOfTheirLayers) {
   EXPECT_EQ(read("llama-4-maverick").model.experts, (Experts{128, 1, 8192, 8192}));
   EXPECT_EQ(read("llama-4-maverick").model.intermediate, 16384);
   EXPECT_EQ(read("glm-4.5-air").model.experts, (Experts{128, 8, 1408, 1408}));
+}
+
+// Each layer: M with Mamba-2 alone, G with a gated delta net and experts, and so on.
+std::string parts_of(const std::string& name) {
+  const Transformer model = read(name).model;
+  std::string all;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const LayerKind& kind = model.kinds[static_cast<std::size_t>(model.kind_of(layer))];
+    const LayerParts parts = model.parts_of(kind);
+    if (parts == LayerParts{Mixer::recurrence, Mlp::none}) all += 'M';
+    if (parts == LayerParts{Mixer::attention, Mlp::none}) all += '*';
+    if (parts == LayerParts{Mixer::none, Mlp::dense}) all += '-';
+    if (parts == LayerParts{Mixer::none, Mlp::experts}) all += 'E';
+    if (parts == LayerParts{Mixer::recurrence, Mlp::experts}) all += 'G';
+    if (parts == LayerParts{Mixer::attention, Mlp::experts}) all += 'A';
+  }
+  return all;
+}
+
+TEST(PublishedModels, HaveTheRecurrencesOfTheirLayers) {
+  EXPECT_EQ(parts_of("nemotron-h-8b"), "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-");
+  EXPECT_EQ(parts_of("nemotron-3-nano-30b-a3b"), "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME");
+  std::string next;
+  for (int four = 0; four < 12; ++four) next += "GGGA";
+  EXPECT_EQ(parts_of("qwen3-next-80b-a3b"), next);
+  EXPECT_EQ(read("qwen3-next-80b-a3b").model.recurrence,
+            (Recurrence{RecurrenceRule::delta, 16, 32, 128, 128, 4, false}));
+  EXPECT_EQ(read("nemotron-h-8b").model.recurrence,
+            (Recurrence{RecurrenceRule::decay, 8, 128, 128, 64, 4, true}));
+  EXPECT_TRUE(read("qwen3-next-80b-a3b").model.gated_attention);
+  EXPECT_FALSE(read("nemotron-h-8b").model.gated_mlp);
+  EXPECT_FALSE(read("nemotron-4-340b").model.gated_mlp);
 }
 
 TEST(PublishedModels, HaveTheWindowsOfTheirLayers) {

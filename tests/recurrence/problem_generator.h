@@ -40,6 +40,11 @@ inline RecurrenceRequest any_request(const RecurrenceProblem& problem, int most_
   request.strategy.scan = *rc::gen::elementOf(state_scans());
   request.strategy.balance = parse_balance(*rc::gen::element<std::string>(
       "contiguous", "head_tail", "striped:2", "per_document:contiguous", "per_document:head_tail"));
+  const auto cp = static_cast<int>(request.ranks.size());
+  if (request.strategy.balance.kind != Balance::Kind::striped && *rc::gen::arbitrary<bool>()) {
+    request.strategy.ulysses_degree = std::gcd(cp, *rc::gen::inRange(1, 5));
+    request.strategy.ulysses_inner = *rc::gen::arbitrary<bool>();
+  }
   if (const auto refusal = refuse(problem, static_cast<int>(request.ranks.size()), request.strategy))
     request.strategy = refusal->strategy;
   return request;

@@ -9,6 +9,7 @@
 #include "shared/base/error.h"
 #include "shared/plan/check.h"
 #include "shared/recurrence/chunks.h"
+#include "shared/recurrence/halo.h"
 #include "sim/proof/run/recurrence_run.h"
 #include "tests/recurrence/problem_generator.h"
 
@@ -120,6 +121,51 @@ TEST(Chunks, KnowWhatComesInAndWhatGoesOn) {
   EXPECT_EQ(chunks[2].local_row, 3);
   EXPECT_TRUE(chunks[2].comes_in);
   EXPECT_FALSE(chunks[2].goes_on);
+}
+
+TEST(Halo, ComesFromAsManyChunksAsItReaches) {
+  RecurrenceProblem problem = delta_of(10);
+  // Chunks of 4, 1, 2 and 3 rows, on ranks 0, 1, 0 and 1.
+  const std::vector<Chunk> chunks =
+      chunks_of(problem, {{{0, 4, 4, 1}, {5, 2, 2, 1}}, {{4, 1, 1, 1}, {7, 3, 3, 1}}});
+  const std::vector<HaloPart> parts = halo_parts(chunks, 3);
+  EXPECT_EQ(parts, std::vector<HaloPart>({{0, 1, 1, 0, 3},     // rows 1 to 3 before row 4
+                                          {0, 0, 2, 0, 2},     // rows 2 and 3 before row 5,
+                                          {1, 0, 0, 2, 1},     // and row 4
+                                          {1, 1, 0, 3, 1},     // row 4 before row 7,
+                                          {0, 1, 4, 4, 2}}));  // and rows 5 and 6
+  EXPECT_EQ(halo_rows(parts, 0), 3);
+  EXPECT_EQ(halo_rows(parts, 1), 6);
+  EXPECT_TRUE(halo_parts(chunks, 0).empty());
+}
+
+// Row by row: what a chunk's halo has are the rows before it, in order, as far as its document goes.
+RC_GTEST_PROP(Halo, IsTheRowsBeforeEachChunk, ()) {
+  const RecurrenceProblem problem = testing::any_recurrence();
+  const RecurrenceRequest request = testing::any_request(problem);
+  const std::int64_t reach = *rc::gen::inRange<std::int64_t>(0, 5);
+  const std::vector<Chunk> chunks = chunks_of(request);
+  std::vector<std::vector<std::int64_t>> rows(request.ranks.size()), halos(request.ranks.size());
+  for (const Chunk& chunk : chunks) {
+    std::vector<std::int64_t>& own = rows[static_cast<std::size_t>(chunk.index)];
+    own.resize(std::max(own.size(), static_cast<std::size_t>(chunk.local_row + chunk.rows)));
+    for (std::int64_t i = 0; i < chunk.rows; ++i)
+      own[static_cast<std::size_t>(chunk.local_row + i)] = chunk.begin + i;
+  }
+  const std::vector<std::int64_t> starts = problem.document_starts();
+  std::vector<std::vector<std::int64_t>> expected(request.ranks.size());
+  for (const Chunk& chunk : chunks) {
+    const std::int64_t document = *std::prev(std::upper_bound(starts.begin(), starts.end(), chunk.begin));
+    for (std::int64_t row = std::max(document, chunk.begin - reach); row < chunk.begin; ++row)
+      expected[static_cast<std::size_t>(chunk.index)].push_back(row);
+  }
+  for (const HaloPart& part : halo_parts(chunks, reach)) {
+    std::vector<std::int64_t>& halo = halos[static_cast<std::size_t>(part.to)];
+    RC_ASSERT(part.halo_row == static_cast<std::int64_t>(halo.size()));
+    for (std::int64_t i = 0; i < part.rows; ++i)
+      halo.push_back(rows[static_cast<std::size_t>(part.from)][static_cast<std::size_t>(part.from_row + i)]);
+  }
+  RC_ASSERT(halos == expected);
 }
 
 // Nine chunks, of which eight send.

@@ -1,6 +1,7 @@
 #include "shared/transformer/layer_loops.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,8 +37,9 @@ std::vector<std::string> text_of(const std::vector<LayerLoop>& loops) {
   return texts;
 }
 
-// Of three kinds, of which the second one has experts.
-const std::vector<Mlp> kOfKinds = {Mlp::dense, Mlp::experts, Mlp::dense};
+// Of three kinds, of which the second one has experts, and the third one no MLP.
+const std::vector<LayerParts> kOfKinds = {
+    {Mixer::attention, Mlp::dense}, {Mixer::attention, Mlp::experts}, {Mixer::recurrence, Mlp::none}};
 
 std::vector<std::string> forward(const std::string& letters, Recompute recompute = {}) {
   const std::vector<int> kinds = kinds_of(letters);
@@ -86,38 +88,53 @@ RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
   const auto at = [](StackIndex index, std::int64_t i) { return index.first + i * index.step; };
   std::int64_t layer = 0, kept = 0;
   std::vector<std::int64_t> of_kind(3);
-  ByMlp<std::int64_t> of_mlp, kept_of_mlp;
+  ByParts<std::int64_t> of_parts, kept_of_parts;
+  std::array<std::int64_t, 3> of_mlp{};
+  std::array<std::int64_t, kHaving.size()> kept_with{};
+  const auto mlp = [](const LayerPlace& place) { return static_cast<std::size_t>(place.parts.mlp); };
   const StageLayers stage{kinds, kOfKinds};
   visit(forward_loops(stage, recompute), [&](const LayerPlace& place, std::int64_t i) {
     const bool again = recompute.kind == Recompute::Kind::full ||
                        (recompute.kind == Recompute::Kind::every && (layer + 1) % recompute.every == 0);
     RC_ASSERT(at(place.layer, i) == layer);
     RC_ASSERT(place.kind == kinds[static_cast<std::size_t>(layer)]);
-    RC_ASSERT(place.mlp == kOfKinds[static_cast<std::size_t>(place.kind)]);
+    RC_ASSERT(place.parts == kOfKinds[static_cast<std::size_t>(place.kind)]);
     RC_ASSERT(place.recomputed == again);
     RC_ASSERT(at(place.of_kind, i) == of_kind[static_cast<std::size_t>(place.kind)]++);
-    RC_ASSERT(at(place.turn, i) == of_mlp[place.mlp]);
-    RC_ASSERT(at(place.of_mlp, i) == of_mlp[place.mlp]++);
+    RC_ASSERT(at(place.turn, i) == of_parts[place.parts]);
+    RC_ASSERT(at(place.mlp_turn, i) == of_mlp[mlp(place)]);
+    RC_ASSERT(at(place.of_parts, i) == of_parts[place.parts]++);
+    RC_ASSERT(at(place.of_mlp, i) == of_mlp[mlp(place)]++);
     if (!again) {
-      RC_ASSERT(at(place.kept, i) == kept++);
-      RC_ASSERT(at(place.kept_of_mlp, i) == kept_of_mlp[place.mlp]++);
+      ++kept, ++kept_of_parts[place.parts];
+      for (const Having what : kHaving) {
+        if (have(place.parts, what))
+          RC_ASSERT(at(place.kept_with(what), i) == kept_with[static_cast<std::size_t>(what)]++);
+      }
     }
     ++layer;
   });
   RC_ASSERT(layer == layers);
   RC_ASSERT(kept == layers_that_keep(layers, recompute));
-  RC_ASSERT(kept_of_mlp == layers_that_keep(stage, recompute));
-  ByMlp<std::int64_t> turn;
+  RC_ASSERT(kept_of_parts == layers_that_keep(stage, recompute));
+  for (const Having what : kHaving)
+    RC_ASSERT(count_of(kept_of_parts, what) == kept_with[static_cast<std::size_t>(what)]);
+  ByParts<std::int64_t> turn;
+  std::array<std::int64_t, 3> mlp_turn{};
   visit(backward_loops(stage, recompute), [&](const LayerPlace& place, std::int64_t i) {
     --layer;
     RC_ASSERT(at(place.layer, i) == layer);
     RC_ASSERT(place.kind == kinds[static_cast<std::size_t>(layer)]);
     RC_ASSERT(at(place.of_kind, i) == --of_kind[static_cast<std::size_t>(place.kind)]);
-    RC_ASSERT(at(place.of_mlp, i) == --of_mlp[place.mlp]);
-    RC_ASSERT(at(place.turn, i) == turn[place.mlp]++);
+    RC_ASSERT(at(place.of_parts, i) == --of_parts[place.parts]);
+    RC_ASSERT(at(place.of_mlp, i) == --of_mlp[mlp(place)]);
+    RC_ASSERT(at(place.turn, i) == turn[place.parts]++);
+    RC_ASSERT(at(place.mlp_turn, i) == mlp_turn[mlp(place)]++);
     if (place.recomputed) return;
-    RC_ASSERT(at(place.kept, i) == --kept);
-    RC_ASSERT(at(place.kept_of_mlp, i) == --kept_of_mlp[place.mlp]);
+    for (const Having what : kHaving) {
+      if (have(place.parts, what))
+        RC_ASSERT(at(place.kept_with(what), i) == --kept_with[static_cast<std::size_t>(what)]);
+    }
   });
   RC_ASSERT(layer == 0);
 }

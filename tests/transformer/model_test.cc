@@ -31,7 +31,7 @@ TEST(ParameterCounts, OfADenseModelByHand) {
   EXPECT_EQ(counts.attention, 8 * 24 + 8 * 12 + 8 * 12 + 24 * 8);
   EXPECT_EQ(counts.mlp, 3 * 8 * 10);
   EXPECT_EQ(counts.router, 0);
-  EXPECT_EQ(counts.norms, 16);
+  EXPECT_EQ(counts.norms, 8);
   EXPECT_EQ(counts.final_norm, 8);
   EXPECT_EQ(counts.head, 88);
   EXPECT_EQ(counts.total, 88 + 3 * (576 + 240 + 16) + 8 + 88);
@@ -41,13 +41,41 @@ TEST(ParameterCounts, OfADenseModelByHand) {
 TEST(ParameterCounts, BiasesAreOfQKAndV) {
   Transformer model = tiny();
   model.qkv_bias = true;
-  EXPECT_EQ(parameter_counts(model).attention, 576 + 24 + 12 + 12);
+  EXPECT_EQ(parameter_counts(model).attention, 576);
+  EXPECT_EQ(parameter_counts(model).attention_rows, 24 + 12 + 12);
 }
 
 TEST(ParameterCounts, NormsOfQAndKAreOfOneHead) {
   Transformer model = tiny();
   model.qk_norm = true;
-  EXPECT_EQ(parameter_counts(model).norms, 16 + 6 + 6);
+  EXPECT_EQ(parameter_counts(model).attention_rows, 6 + 6);
+}
+
+TEST(ParameterCounts, OfGatesAndOfAnMlpWithTwoMatrices) {
+  Transformer model = tiny();
+  model.gated_attention = true, model.gated_mlp = false;
+  EXPECT_EQ(parameter_counts(model).attention, 576 + 8 * 24);
+  EXPECT_EQ(parameter_counts(model).mlp, 2 * 8 * 10);
+}
+
+// 2 key heads of 3 and 4 value heads of 5: q, k and v are 6 + 6 + 20 elements.
+TEST(ParameterCounts, OfRecurrencesByHand) {
+  Transformer model = tiny();
+  model.recurrence = Recurrence{RecurrenceRule::delta, 2, 4, 3, 5, 4, false};
+  set_layers(model, {{}, {{}, {}, false, Mixer::recurrence, true}, {{}, {}, false, Mixer::none, true}});
+  ParameterCounts counts = parameter_counts(model);
+  EXPECT_EQ(counts.recurrence, 8 * (32 + 20 + 2 * 4) + 20 * 8);
+  EXPECT_EQ(counts.recurrence_rows, 32 * 4 + 5 + 2 * 4);
+  EXPECT_EQ(counts.layer({Mixer::recurrence, Mlp::dense}),
+            counts.recurrence + counts.recurrence_rows + 240 + 16);
+  EXPECT_EQ(counts.layer({Mixer::none, Mlp::dense}), 240 + 8);
+  EXPECT_EQ(counts.total, 88 + (576 + 240 + 16) + (640 + 141 + 240 + 16) + (240 + 8) + 8 + 88);
+  EXPECT_EQ(counts.multiplied, 576 + 640 + 3 * 240);
+  // Mamba-2 has one number for each head in the projection, three that are learnt, and a wide norm.
+  model.recurrence->rule = RecurrenceRule::decay, model.recurrence->convolution_bias = true;
+  counts = parameter_counts(model);
+  EXPECT_EQ(counts.recurrence, 8 * (32 + 20 + 4) + 20 * 8);
+  EXPECT_EQ(counts.recurrence_rows, 32 * 5 + 20 + 3 * 4);
 }
 
 TEST(ParameterCounts, ATiedHeadIsMetButNotCountedTwice) {
@@ -78,11 +106,12 @@ TEST(ParameterCounts, ATokenMeetsSharedExpertsAndDenseLayers) {
   const ParameterCounts counts = parameter_counts(model);
   EXPECT_EQ(counts.mlp, 3 * 8 * 10);
   EXPECT_EQ(counts.shared, 3 * 8 * 4);
-  EXPECT_EQ(counts.layer(Mlp::dense), counts.attention + counts.norms + counts.mlp);
-  EXPECT_EQ(counts.layer(Mlp::experts),
-            counts.attention + counts.norms + counts.experts + counts.shared + counts.router);
-  EXPECT_EQ(counts.total, counts.embedding + counts.head + counts.final_norm + counts.layer(Mlp::dense) +
-                              2 * counts.layer(Mlp::experts));
+  const LayerParts dense{Mixer::attention, Mlp::dense}, experts{Mixer::attention, Mlp::experts};
+  EXPECT_EQ(counts.layer(dense), counts.attention + counts.attention_rows + 2 * counts.norms + counts.mlp);
+  EXPECT_EQ(counts.layer(experts), counts.attention + counts.attention_rows + 2 * counts.norms +
+                                       counts.experts + counts.shared + counts.router);
+  EXPECT_EQ(counts.total, counts.embedding + counts.head + counts.final_norm + counts.layer(dense) +
+                              2 * counts.layer(experts));
   EXPECT_EQ(counts.total - counts.active, 88 + 2 * (3 * 3 * 8 * 7));
 }
 
@@ -104,6 +133,25 @@ TEST(ValidateModel, NamesAllFaultsAtOnce) {
                     HasSubstr("window=0"),
                     HasSubstr("experts.top_k=5 must be at least 1 and at most "
                               "experts.count=4")));
+}
+
+TEST(ValidateModel, NamesFaultsOfParts) {
+  Transformer model = tiny();
+  model.kinds = {{4, {}, false, Mixer::none, true},
+                 {{}, {}, true, Mixer::recurrence, false},
+                 {{}, {}, false, Mixer::none, false}};
+  model.order = {0, 1, 2};
+  EXPECT_THAT(message_of([&] { validate_model(model); }),
+              AllOf(HasSubstr("kinds[0].window and chunk are of attention"),
+                    HasSubstr("kinds[1] has a recurrence, and the model's recurrence is unset"),
+                    HasSubstr("kinds[1].dense is said of an MLP that this kind does not have"),
+                    HasSubstr("kinds[2] has neither mixer nor MLP"), HasSubstr("no layer has attention")));
+  model.kinds = {{}, {{}, {}, false, Mixer::recurrence, true}}, model.order = {0, 1, 0};
+  model.recurrence = Recurrence{RecurrenceRule::delta, 3, 4, 0, 5, 0, false};
+  EXPECT_THAT(message_of([&] { validate_model(model); }),
+              AllOf(HasSubstr("recurrence.key_heads=3 does not divide recurrence.value_heads=4; use one of "
+                              "{1, 2, 4}"),
+                    HasSubstr("recurrence.key_dim=0"), HasSubstr("recurrence.convolution=0")));
 }
 
 TEST(ValidateModel, NamesFaultsOfKinds) {
@@ -147,8 +195,9 @@ TEST(ValidateModel, RefusesLatentAttentionThatCannotBe) {
   model.latent = Latent{-1, 0, model.head_dim + 1, 0};
   model.qk_norm = true, model.kv_heads = 1;
   const std::string said = message_of([&] { validate_model(model); });
-  for (const char* field : {"latent.q_rank=-1", "latent.kv_rank=0", "latent.v_head_dim=0", "latent.rope_dim=",
-                            "kv_heads=1 must be q_heads=", "qkv_bias and qk_norm must be false"})
+  for (const char* field :
+       {"latent.q_rank=-1", "latent.kv_rank=0", "latent.v_head_dim=0", "latent.rope_dim=",
+        "kv_heads=1 must be q_heads=", "qkv_bias, qk_norm and gated_attention must be false"})
     EXPECT_THAT(said, HasSubstr(field));
 }
 

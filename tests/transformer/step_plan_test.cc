@@ -162,7 +162,7 @@ TEST(StepPlans, TheBackwardPassMeetsTheLayersFromTheLastOne) {
   request.model.layers = 5;
   const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
   const LocalSizes sizes = local_sizes(request.model, request.workload, request.layout);
-  const std::int64_t shard = sizes.layer[Mlp::dense] / 2, x = 24 * 32, gate_up = 24 * 96;
+  const std::int64_t shard = sizes.layer[LayerParts{}] / 2, x = 24 * 32, gate_up = 24 * 96;
   // Gathered forward, two layers of a body in turn, the last one alone, and backward. What each body's steps
   // are, its iterations do.
   EXPECT_THAT(pieces(plan, "parameters/layers", "cast shard", shard),
@@ -173,7 +173,7 @@ TEST(StepPlans, TheBackwardPassMeetsTheLayersFromTheLastOne) {
   EXPECT_THAT(pieces(plan, "activations/gate_up", "gate, up", gate_up), ElementsAre(0, 1, 2));
   EXPECT_THAT(pieces(plan, "activations/gate_up", "activation backward", gate_up), ElementsAre(2, 1, 0));
   // Neighbours in time never share a slot.
-  EXPECT_THAT(pieces(plan, "unsharded/layers", "cast shard", sizes.layer[Mlp::dense]),
+  EXPECT_THAT(pieces(plan, "unsharded/layers", "cast shard", sizes.layer[LayerParts{}]),
               ElementsAre(0, 0, 1, 1, 0, 0, 1, 1, 0, 0));
 }
 
@@ -212,7 +212,7 @@ TEST(StepPlans, NeighbouringStagesExchangeTheSameRows) {
 // ---- asking ----
 
 RC_GTEST_PROP(StepPlans, ACacheChangesNothing, ()) {
-  static AttentionPlanCache cache(8);
+  static MixerPlanCache cache(8);
   const StepRequest request = any_request();
   const StepPart part = parts_of(request)[0];
   const Rank rank = pick("rank", rc::gen::inRange(0, request.layout.world()));

@@ -1,6 +1,7 @@
 // Small models on small layouts, and the plans of all their ranks.
 #pragma once
 
+#include <algorithm>
 #include <ostream>
 #include <string_view>
 #include <utility>
@@ -24,16 +25,24 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << model.hidden << ", " << model.layers << " layers, " << model.q_heads << " heads (" << model.kv_heads
       << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
       << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "")
-      << (model.norms_behind ? ", norms behind" : "");
+      << (model.norms_behind ? ", norms behind" : "") << (model.gated_attention ? ", gated attention" : "")
+      << (model.gated_mlp ? "" : ", two matrices");
+  if (model.recurrence) {
+    const Recurrence& r = *model.recurrence;
+    out << ", recurrence " << name(r.rule) << " of " << r.key_heads << "/" << r.value_heads << " heads, "
+        << r.key_dim << "/" << r.value_dim << ", convolution " << r.convolution
+        << (r.convolution_bias ? " with bias" : "");
+  }
   if (model.latent) {
     out << ", latent rows of " << model.latent->q_rank << " and " << model.latent->kv_rank << " + "
         << model.latent->rope_dim << ", values of " << model.latent->v_head_dim;
   }
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto& [window, chunk, dense] = model.kinds[i];
+    const auto& [window, chunk, dense, mixer, has_mlp] = model.kinds[i];
     out << ", " << layers[i] << " layers of window " << window.value_or(0) << ", chunk " << chunk.value_or(0)
-        << (dense ? " without experts" : "");
+        << (dense ? " without experts" : "") << (has_mlp ? "" : " without an MLP");
+    if (mixer != Mixer::attention) out << " with " << name(mixer) << " in attention's place";
   }
   if (model.experts) {
     out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
@@ -69,13 +78,22 @@ auto any_of(Values... values) {
 }
 
 // Up to three kinds, in turn, behind a few layers of the first one.
-inline std::vector<LayerKind> any_layers(std::int64_t count, bool has_experts) {
+inline std::vector<LayerKind> any_layers(std::int64_t count, bool has_experts, bool has_recurrence) {
   std::vector<LayerKind> in_turn(static_cast<std::size_t>(any_of(1, 2, 3)));
   for (LayerKind& kind : in_turn) {
     if (any_of(true, false)) kind.window = *rc::gen::inRange(1, 30);
     if (any_of(true, false, false)) kind.chunk = *rc::gen::inRange(1, 30);
     kind.dense = has_experts && any_of(true, false);
   }
+  // The first kind stays as it is: a model attends somewhere.
+  for (std::size_t i = 1; i < in_turn.size(); ++i) {
+    LayerKind& kind = in_turn[i];
+    if (has_recurrence && (i == 1 || any_of(true, false))) kind.mixer = Mixer::recurrence;
+    if (any_of(0, 0, 1) == 1) kind.has_mlp = kind.dense = false;
+    if (kind.has_mlp && any_of(0, 0, 0, 1) == 1 && i > 1) kind.mixer = Mixer::none;
+    if (kind.mixer != Mixer::attention) kind.window.reset(), kind.chunk.reset();
+  }
+  if (has_experts) in_turn.front().dense = false;
   std::vector<LayerKind> layers(static_cast<std::size_t>(any_of(0, 0, 1, 2)), in_turn.front());
   for (std::size_t layer = 0; std::ssize(layers) < count; ++layer)
     layers.push_back(in_turn[layer % in_turn.size()]);
@@ -97,7 +115,25 @@ inline Transformer any_model() {
     model.latent = Latent{any_of(0, 12, 40), any_of(8, 20), rope_dim, any_of(4, 8, 12)};
   }
   if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24, any_of(0, 0, 16, 40)};
-  if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers, model.experts.has_value()));
+  if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers, model.experts.has_value(), false));
+  model.gated_mlp = any_of(true, true, false);
+  model.gated_attention = !model.latent && any_of(true, false, false);
+  if (any_of(0, 0, 1) == 1) {
+    Recurrence recurrence{any_of(RecurrenceRule::delta, RecurrenceRule::decay),
+                          any_of(4, 8),
+                          0,
+                          any_of(4, 8),
+                          any_of(4, 16),
+                          any_of(1, 2, 4),
+                          any_of(true, false)};
+    recurrence.value_heads = recurrence.key_heads * any_of(1, 2);
+    std::vector<LayerKind> layers = any_layers(model.layers, model.experts.has_value(), true);
+    if (std::any_of(layers.begin(), layers.end(),
+                    [](const LayerKind& kind) { return kind.mixer == Mixer::recurrence; })) {
+      model.recurrence = recurrence;
+      set_layers(model, layers);
+    }
+  }
   return model;
 }
 
@@ -120,6 +156,7 @@ inline ParallelLayout any_layout(const Transformer& model) {
   AttentionProblem problem;
   problem.q_len = problem.kv_len = 64, problem.q_heads = 4;
   if (layout.cp > 1) layout.strategy = *rc::gen::elementOf(standard_strategies(problem, layout.cp));
+  if (layout.cp > 1 && model.recurrence) layout.scan = *rc::gen::elementOf(state_scans());
   return layout;
 }
 

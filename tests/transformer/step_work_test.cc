@@ -81,7 +81,7 @@ std::int64_t latent_products(const StepRequest& request) {
   const Latent& latent = *model.latent;
   // Each tp rank makes the latent rows of its own rows, with zeros behind the last one; where rows are not
   // split, all make all of them.
-  const AttentionSharding sharding(attention_problem(model, request.workload, layout, model.kinds.front()),
+  const AttentionSharding sharding(attention_problem(model, request.workload, layout, first_attention(model)),
                                    layout.cp, layout.cp > 1 ? layout.strategy : Strategy{});
   std::int64_t tokens = 0, made = 0;
   for (int cp = 0; cp < layout.cp; ++cp) {
@@ -106,20 +106,32 @@ Work work_by_formula(const StepRequest& request) {
   const std::int64_t sequences = layout.dp() * layout.micro_batch, seq_len = request.workload.seq_len,
                      tokens = sequences * seq_len, tp = layout.tp;
   const std::int64_t kv_width = std::max<std::int64_t>(model.kv_heads, tp) * model.head_dim;  // with replicas
-  const std::int64_t projections = model.hidden * (2 * model.q_width() + 2 * kv_width);
+  const std::int64_t projections =
+      model.hidden * ((model.gated_attention ? 3 : 2) * model.q_width() + 2 * kv_width);
+  const std::int64_t matrices = model.gated_mlp ? 3 : 2;
   // Products of a parameter with a token, in a layer of a kind.
   const LocalSizes sizes = local_sizes(model, request.workload, layout);
   const auto products_of = [&](const LayerKind& kind) {
-    const std::int64_t all = model.latent ? latent_products(request) : tokens * projections;
-    if (!model.experts || kind.dense) return all + tokens * 3 * model.hidden * model.intermediate;
+    std::int64_t all = 0;
+    if (kind.mixer == Mixer::attention) all = model.latent ? latent_products(request) : tokens * projections;
+    if (kind.mixer == Mixer::recurrence) {
+      // q, k, v, gates, the output, and a number or two for each head.
+      const Recurrence& r = *model.recurrence;
+      const std::int64_t keys = r.key_heads * r.key_dim, values = r.value_heads * r.value_dim,
+                         numbers = r.rule == RecurrenceRule::delta ? 2 : 1;
+      all = tokens * model.hidden * (2 * keys + 3 * values + numbers * r.value_heads);
+    }
+    if (!kind.has_mlp) return all;
+    if (!model.experts || kind.dense) return all + tokens * matrices * model.hidden * model.intermediate;
     // All tp ranks route all tokens.
     return all + tokens * tp * model.hidden * model.experts->count +
-           layout.world() / layout.pp * sizes.expert_tokens * 3 * model.hidden * sizes.expert_columns +
-           tokens * 3 * model.hidden * model.experts->shared;
+           layout.world() / layout.pp * sizes.expert_tokens * matrices * model.hidden * sizes.expert_columns +
+           tokens * matrices * model.hidden * model.experts->shared;
   };
   // A row's keys, in layers of a kind: from the chunk's begin, or the window's.
   const auto pairs_of = [&](const LayerKind& kind) {
     std::int64_t pairs = 0;
+    if (kind.mixer != Mixer::attention) return pairs;
     for (std::int64_t row = 0; row < seq_len; ++row) {
       const std::int64_t in_chunk = row % kind.chunk.value_or(seq_len) + 1;
       pairs += std::min(in_chunk, kind.window.value_or(seq_len));
@@ -139,8 +151,9 @@ Work work_by_formula(const StepRequest& request) {
   }
   const std::int64_t padded_vocab = ceil_div(model.vocab, tp) * tp;
   // Chunks of an MLP make gate and up again, whatever else is computed again.
+  const std::int64_t with_mlp = count_of(layers_of_parts(model, layers_of_kinds(model)), Mlp::dense);
   const std::int64_t of_chunks =
-      layout.mlp_chunks > 1 ? 2 * model.layers * tokens * 2 * model.hidden * model.intermediate : 0;
+      layout.mlp_chunks > 1 ? 2 * with_mlp * tokens * (matrices - 1) * model.hidden * model.intermediate : 0;
   work.product_flops += 6 * tokens * model.hidden * padded_vocab + of_chunks;
   return work;
 }

@@ -98,12 +98,16 @@ void count_recurrence(const RecurrenceSummaryGradient& op, KernelWork& work) {
 void count_recurrence(const RecurrenceJoin& op, KernelWork& work) {
   work.flops = 2 * count(op.in.numel()) * count(op.transition.shape[3]);
 }
-// Each product has two gradients, and is made once more.
 void count_recurrence(const RecurrenceBackward& op, KernelWork& work) {
-  work.flops = 3 * numel_of_heads(op.v) * row_flops(op.rule, count(op.k.shape[3]), count(op.v.shape[3]));
+  work.flops = kBackwardOfRecurrence * numel_of_heads(op.v) *
+               row_flops(op.rule, count(op.k.shape[3]), count(op.v.shape[3]));
 }
 
 }  // namespace
+
+double recurrence_row_flops(RecurrenceRule rule, std::int64_t key_dim, std::int64_t value_dim) {
+  return row_flops(rule, count(key_dim), count(value_dim));
+}
 
 KernelWork product_work(double m, double n, double k) {
   KernelWork work;

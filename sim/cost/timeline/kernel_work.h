@@ -19,6 +19,10 @@ struct KernelWork {
 };
 KernelWork work_of(const Kernel& kernel, const Plan& plan);
 
+// The flops of a forward recurrence, for each row of a value head. Backward there are so many times more.
+double recurrence_row_flops(RecurrenceRule rule, std::int64_t key_dim, std::int64_t value_dim);
+inline constexpr double kBackwardOfRecurrence = 3;  // each product has two gradients, and is made once more
+
 // Of a product alone, without its bytes.
 KernelWork product_work(double m, double n, double k);
 

@@ -9,6 +9,7 @@
 #include "shared/base/text.h"
 #include "shared/base/units.h"
 #include "shared/plan/operations.h"
+#include "shared/plan/recurrence_rules.h"
 #include "sim/base/stop.h"
 #include "sim/cost/timeline/copy_engines.h"
 #include "sim/cost/timeline/grouped_products.h"
@@ -98,6 +99,8 @@ class TaskList {
     } else if (std::holds_alternative<AttentionBackward>(kernel)) {
       task.sum = RankTask::kAttention, task.beside_transfers = software_.backward_progress;
       task.rate = Rate::attention_backward;
+    } else if (is_recurrence(kernel)) {  // what stands in attention's place
+      task.sum = RankTask::kAttention;
     } else if (std::holds_alternative<MatMul>(kernel)) {
       task.sum = RankTask::kProduct, task.rate = Rate::products;
     } else if (task.of_host) {

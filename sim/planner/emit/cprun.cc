@@ -78,6 +78,8 @@ EmittedBody emit_cprun(const EmitRequest& request) {
     return allowed_pairs(request.model, request.workload, a) <
            allowed_pairs(request.model, request.workload, b);
   });
+  if (request.model.recurrence)
+    note("layers with a recurrence: cpsim run --recurrence runs them (docs/recurrence.md)");
   if (kinds.size() > 1)
     note(str("layers of ", kinds.size(), " kinds: one of those that attend to most is run"));
   set_problem(attention_problem(request.model, request.workload, layout, *longest), run);

@@ -68,10 +68,13 @@ class MegatronFlags {
     flag("max-position-embeddings", std::max(model_.max_seq_len, workload_.seq_len));
     flag("position-embedding-type", "rope");
     flag("normalization", "RMSNorm");
-    flag("swiglu");
+    if (model_.gated_mlp) flag("swiglu");
+    if (!model_.gated_mlp) flag("squared-relu");
     flag("disable-bias-linear");
     if (model_.qkv_bias) flag("add-qkv-bias");
     if (model_.qk_norm) flag("qk-layernorm");
+    if (model_.gated_attention) note("the gates of attention's output");
+    layers_of_other_parts();
     if (model_.norms_behind) note("the norms behind attention and MLP: there is no flag for them");
     if (!model_.tied_embeddings) flag("untie-embeddings-and-output-weights");
     windows();
@@ -89,7 +92,7 @@ class MegatronFlags {
   std::string layers_with_experts() const {
     std::vector<int> has;
     for (std::int64_t layer = 0; layer < model_.layers; ++layer)
-      has.push_back(model_.mlp_of(model_.kinds[idx(model_.kind_of(layer))]) == Mlp::experts ? 1 : 0);
+      has.push_back(model_.parts_of(model_.kinds[idx(model_.kind_of(layer))]).mlp == Mlp::experts ? 1 : 0);
     constexpr std::size_t kLongestTurn = 8;  // chosen: longer ones are no easier to read than runs
     for (std::size_t turn = 1; turn <= std::min(kLongestTurn, has.size() / 2); ++turn) {
       if (has.size() % turn == 0 &&
@@ -107,13 +110,27 @@ class MegatronFlags {
     return str("(", join(runs, "+"), ")");
   }
 
+  // It has layers with a recurrence, or of one part alone, in models of another kind than these flags are of.
+  void layers_of_other_parts() {
+    std::int64_t others = 0;
+    const std::vector<std::int64_t> layers = layers_of_kinds(model_);
+    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      const LayerParts parts = model_.parts_of(model_.kinds[kind]);
+      if (parts.mixer != Mixer::attention || parts.mlp == Mlp::none) others += layers[kind];
+    }
+    if (others > 0)
+      note(str(others,
+               " layers that are not attention with an MLP: take pretrain_mamba.py with "
+               "--hybrid-override-pattern"));
+  }
+
   // Megatron-LM has one width of windows, and a list that says which layers have it.
   void windows() {
     std::vector<std::int64_t> widths;
     std::set<std::int64_t> chunks;
-    for (const auto& [window, chunk, dense] : model_.kinds) {
-      if (window) widths.push_back(*window);
-      if (chunk) chunks.insert(*chunk);
+    for (const LayerKind& kind : model_.kinds) {
+      if (kind.window) widths.push_back(*kind.window);
+      if (kind.chunk) chunks.insert(*kind.chunk);
     }
     for (const std::int64_t chunk : chunks)
       note(str("layers that attend within chunks of ", chunk, " tokens"));

@@ -54,6 +54,7 @@ class TorchtitanConfig {
                " has: the attention of torchtitan's llama3 has none; take a model that has them"));
     }
     if (r_.model.latent) note("latent attention: torchtitan's llama3 has none; take its deepseek_v3");
+    if (r_.model.recurrence) note("layers with a recurrence: torchtitan has no model with them");
     if (r_.model.experts) note("experts: torchtitan's llama3 has none; take a model that has them");
   }
 

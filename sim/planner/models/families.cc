@@ -55,6 +55,17 @@ const std::vector<Family>& families() {
     Family& qwen2_moe = add("qwen2_moe");
     qwen2_moe.qkv_bias = qwen2_moe.window_needs_flag = true;
     qwen2_moe.left_out = "the gate of the shared expert, one row for each layer";
+    Family& qwen3_next = add("qwen3_next");
+    qwen3_next.qk_norm = qwen3_next.gated_attention = qwen3_next.window_needs_flag = true;
+    qwen3_next.recurrence = RecurrenceRule::delta, qwen3_next.full_layer_every = 4;
+    qwen3_next.left_out =
+        "the gate of the shared expert, one row for each layer, and the layers that predict further tokens";
+    Family& nemotron_h = add("nemotron_h");
+    nemotron_h.gated_mlp = false, nemotron_h.recurrence = RecurrenceRule::decay;
+    nemotron_h.left_out = "that its attention does not rotate q and k";
+    Family& nemotron = add("nemotron");
+    nemotron.gated_mlp = false;
+    nemotron.left_out = "the biases of its norms";
     Family& olmo2 = add("olmo2");
     olmo2.qk_norm = true;
     olmo2.left_out = "that norms stand behind attention and MLP, and those of q and k are over all heads";
@@ -69,15 +80,18 @@ struct OtherKind {
   std::vector<std::string_view> types;
   std::vector<const char*> keys;
   const char* reason;
+  bool recurrent = false;  // of other recurrences than the families above have
 };
 
 const std::vector<OtherKind>& other_kinds() {
   static const std::vector<OtherKind> all = {
       {{"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "jamba", "zamba", "zamba2", "bamba",
-        "falcon_h1", "nemotron_h", "recurrent_gemma", "qwen3_next"},
+        "falcon_h1", "recurrent_gemma", "granitemoehybrid", "kimi_linear", "minimax"},
        {"ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "linear_num_value_heads", "lru_width"},
-       "layers with a recurrent state instead of attention are not described; the nearest thing is a "
-       "decoder whose layers all attend, for example llama-3.1-8b"},
+       "of layers with a recurrent state, those of qwen3_next (gated delta nets) and of nemotron_h (Mamba-2) "
+       "are described, and these are others; the nearest thing is one of the two, for example "
+       "qwen3-next-80b-a3b",
+       true},
       {{"deepseek_v32", "glm_moe_dsa"},
        {"index_topk"},
        "sparse attention, whose indexer chooses the keys that a query sees, is not described; the nearest "
@@ -96,10 +110,10 @@ const std::vector<OtherKind>& other_kinds() {
        {"type_vocab_size"},
        "an encoder, which writes no tokens, is not described; the nearest thing is a decoder of its sizes"},
       {{"gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2",
-        "nemotron", "phi", "codegen"},
+        "phi", "codegen"},
        {"n_embd", "n_inner"},
-       "an MLP of two matrices is not described, only the gated one of three; the nearest thing is a llama "
-       "config with an intermediate_size 2/3 as large, which has as many parameters"},
+       "layers of this family, with learned positions, parallel blocks or biases everywhere, are not "
+       "described; the nearest thing is a config of model_type nemotron, whose MLP has two matrices, too"},
       {{"ernie4_5_moe"},
        {"moe_num_shared_experts", "moe_layer_start_index"},
        "experts under keys of this family's own are not read; the nearest thing is a config of glm4_moe, "
@@ -144,6 +158,7 @@ bool is_key_of_other_kind(std::string_view key) {
 
 void refuse_other_kinds(const Family& family, ConfigFields& fields) {
   for (const OtherKind& kind : other_kinds()) {
+    if (kind.recurrent && family.recurrence) continue;
     std::vector<std::string> signs;
     const bool of_type = std::any_of(kind.types.begin(), kind.types.end(), [&](std::string_view type) {
       return family.model_type == type || family.model_type.starts_with(str(type, "_"));

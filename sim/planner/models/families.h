@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "shared/plan/plan.h"
 #include "sim/planner/models/config_fields.h"
 
 namespace cp::sim {
@@ -18,6 +19,9 @@ struct Family {
   bool bias_of_qkv_alone = false;  // attention_bias means no bias of the output projection
   bool qk_norm = false;
   bool norms_behind = false;
+  bool gated_attention = false;
+  bool gated_mlp = true;
+  std::optional<RecurrenceRule> recurrence = {};  // of the layers that have one
   bool tied_embeddings = false;
   bool window_needs_flag = false;  // sliding_window counts only with use_sliding_window
   std::string left_out = {};       // what its layers have beside, and nothing counts or times

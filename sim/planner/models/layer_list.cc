@@ -29,7 +29,9 @@ class LayerList {
       fields_.assume(str("attention_chunk_size is missing, so ", *chunk, " is taken, the default of ",
                          family_.model_type));
     }
+    if (fields_.has("hybrid_override_pattern")) return take_pattern();
     const std::vector<std::string> types = fields_.words("layer_types");
+    if (types.empty() && family_.recurrence == RecurrenceRule::delta) return take_full_layers();
     if (!types.empty()) return take_types(types, used, window, chunk);
     if (family_.chunk) return take_chunks(chunk);
     if (!used || !window) return;
@@ -39,7 +41,13 @@ class LayerList {
     }
   }
 
-  void take_experts() {
+  // What the pattern says of each layer stands.
+  void take_experts(bool has_experts) {
+    if (has_pattern_ && has_experts) return;
+    if (!has_experts) {
+      for (LayerKind& kind : kinds_) require_no_experts(kind);
+      return;
+    }
     const std::int64_t first_dense = fields_.whole("first_k_dense_replace").value_or(0);
     const std::vector<std::int64_t> only_mlp = fields_.wholes("mlp_only_layers"),
                                     only_experts = fields_.wholes("moe_layers"), flags = flags_of_layers();
@@ -78,6 +86,15 @@ class LayerList {
  private:
   std::int64_t size() const { return static_cast<std::int64_t>(kinds_.size()); }
 
+  // `dense` sets a layer apart from those with experts.
+  void require_no_experts(LayerKind& kind) {
+    if (has_pattern_ && kind.mixer == Mixer::none && !kind.dense)
+      fields_.fail(
+          "hybrid_override_pattern has E, and n_routed_experts is missing; add how many experts a "
+          "layer has");
+    kind.dense = false;
+  }
+
   // moe_layer_freq as a list has a 1 for each layer with experts, and a 0 for each other one.
   std::vector<std::int64_t> flags_of_layers() {
     if (!fields_.is_list("moe_layer_freq")) return {};
@@ -86,6 +103,46 @@ class LayerList {
     fields_.fail(str("moe_layer_freq has ", flags.size(), " entries, and num_hidden_layers is ", size(),
                      "; list one for each layer, or give one number"));
     return std::vector<std::int64_t>(idx(size()), 1);
+  }
+
+  // Of Qwen3-Next: each fourth layer attends, and the others have a recurrence.
+  void take_full_layers() {
+    const std::int64_t interval = fields_.size("full_attention_interval").value_or(family_.full_layer_every);
+    for (std::int64_t layer = 0; layer < size(); ++layer) {
+      if ((layer + 1) % interval != 0) kinds_[idx(layer)].mixer = Mixer::recurrence;
+    }
+  }
+
+  // Of Nemotron-H: a letter for each layer, which has one part.
+  void take_pattern() {
+    const std::string pattern = fields_.word("hybrid_override_pattern").value_or("");
+    if (static_cast<std::int64_t>(pattern.size()) != size()) {
+      fields_.fail(str("hybrid_override_pattern has ", pattern.size(), " letters, and num_hidden_layers is ",
+                       size(), "; write one for each layer"));
+      return;
+    }
+    for (std::size_t layer = 0; layer < pattern.size(); ++layer) {
+      LayerKind& kind = kinds_[layer];
+      switch (pattern[layer]) {
+        case 'M':
+          kind.mixer = Mixer::recurrence, kind.has_mlp = false;
+          break;
+        case '*':
+          kind.has_mlp = false;
+          break;
+        case '-':
+          kind.mixer = Mixer::none, kind.dense = true;
+          break;
+        case 'E':
+          kind.mixer = Mixer::none;
+          break;
+        default:
+          fields_.fail(str("hybrid_override_pattern has '", pattern.substr(layer, 1), "' for layer ", layer,
+                           "; what is described is M (Mamba-2), * (attention), - (an MLP) and E (experts)"));
+          return;
+      }
+    }
+    has_pattern_ = true;
   }
 
   // Chunks go with positions (Llama 4): no_rope_layers has a 0 for each layer without, which sees all keys;
@@ -116,6 +173,10 @@ class LayerList {
       const std::string& type = types[layer];
       LayerKind& kind = kinds_[layer];
       const bool windowed = type == "sliding_attention", chunked = type == "chunked_attention";
+      if (type == "linear_attention" && family_.recurrence) {
+        kind.mixer = Mixer::recurrence;
+        continue;
+      }
       if (windowed && slides) kind.window = window;
       if (chunked) kind.chunk = chunk;
       if ((windowed && slides && !window) || (chunked && !chunk)) {
@@ -141,6 +202,7 @@ class LayerList {
   const Family& family_;
   ConfigFields& fields_;
   std::vector<LayerKind> kinds_;
+  bool has_pattern_ = false;
 };
 
 }  // namespace
@@ -149,7 +211,7 @@ std::vector<LayerKind> layers_of_config(const Family& family, ConfigFields& fiel
                                         bool has_experts) {
   LayerList list(family, fields, layers);
   list.take_attention();
-  if (has_experts) list.take_experts();
+  list.take_experts(has_experts);
   return std::move(list).take();
 }
 

@@ -29,6 +29,7 @@ class ModelReader {
     read_.model.name = name;
     take_sizes();
     take_heads();
+    take_recurrence();
     take_mlp();
     take_layers();
     take_biases();
@@ -118,9 +119,37 @@ class ModelReader {
     model.kv_heads = model.q_heads, model.head_dim = others + latent.rope_dim, model.latent = latent;
   }
 
+  void take_recurrence() {
+    if (!family_.recurrence) return;
+    Recurrence& recurrence = read_.model.recurrence.emplace();
+    recurrence.rule = *family_.recurrence;
+    if (recurrence.rule == RecurrenceRule::delta) {
+      recurrence.key_heads = fields_.required_size("linear_num_key_heads", "heads of a recurrence's keys");
+      recurrence.value_heads =
+          fields_.required_size("linear_num_value_heads", "heads of a recurrence's values");
+      recurrence.key_dim = fields_.required_size("linear_key_head_dim", "the width of such a key");
+      recurrence.value_dim = fields_.required_size("linear_value_head_dim", "the width of such a value");
+      recurrence.convolution = fields_.size("linear_conv_kernel_dim").value_or(recurrence.convolution);
+    } else {
+      recurrence.key_heads = fields_.size("n_groups").value_or(8);
+      recurrence.value_heads = fields_.required_size("mamba_num_heads", "heads of a recurrence's values");
+      recurrence.key_dim = fields_.required_size("ssm_state_size", "the width of a recurrence's keys");
+      recurrence.value_dim = fields_.required_size("mamba_head_dim", "the width of a recurrence's values");
+      recurrence.convolution = fields_.size("conv_kernel").value_or(recurrence.convolution);
+      recurrence.convolution_bias = fields_.flag("use_conv_bias").value_or(true);
+    }
+    if (fields_.failed() || recurrence.value_heads % recurrence.key_heads == 0) return;
+    std::int64_t nearest = recurrence.key_heads;
+    while (recurrence.value_heads % nearest != 0) --nearest;
+    fields_.fail(str("the ", recurrence.key_heads, " key heads of recurrences do not divide their ",
+                     recurrence.value_heads, " value heads; the nearest number below that does is ",
+                     nearest));
+  }
+
   void take_head_dim() {
     Transformer& model = read_.model;
-    const std::optional<std::int64_t> given = fields_.size("head_dim");
+    std::optional<std::int64_t> given = fields_.size("head_dim");
+    if (!given) given = fields_.size("attention_head_dim");
     if (given || fields_.failed()) {
       model.head_dim = given.value_or(1);
     } else if (family_.head_dim) {
@@ -166,6 +195,10 @@ class ModelReader {
       return;
     }
     std::int64_t count = family_.shared_experts;
+    if (const auto width = fields_.whole("moe_shared_expert_intermediate_size"); width.value_or(0) > 0) {
+      experts.shared = *width;
+      return;
+    }
     for (const char* key : {"n_shared_experts", "num_shared_experts"})
       count = fields_.whole(key).value_or(count);
     if (count > kMostLayers) {
@@ -212,6 +245,8 @@ class ModelReader {
     if (fields_.failed() || layers > kMostLayers) return;  // validate_model() refuses so many
     Transformer& model = read_.model;
     set_layers(model, layers_of_config(family_, fields_, layers, model.experts.has_value()));
+    if (!model.has(Mlp::experts)) model.experts.reset();
+    if (!model.has(Mixer::recurrence)) model.recurrence.reset();
     if (model.has(Mlp::dense) && model.intermediate == 0)
       fields_.required_size("intermediate_size", "the width of the MLP in layers without experts");
   }
@@ -220,6 +255,7 @@ class ModelReader {
     const bool all = fields_.flag("attention_bias").value_or(false);
     read_.model.qkv_bias = family_.qkv_bias || all || fields_.flag("qkv_bias").value_or(false);
     read_.model.norms_behind = family_.norms_behind;
+    read_.model.gated_attention = family_.gated_attention, read_.model.gated_mlp = family_.gated_mlp;
     read_.model.qk_norm =
         family_.qk_norm || fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(false));
     if (all && !family_.qkv_bias && !family_.bias_of_qkv_alone) {

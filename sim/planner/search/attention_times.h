@@ -1,10 +1,11 @@
-// AttentionTimer: the attention of one layer, replayed alone on the timeline; of a model whose layers differ,
-// of each kind, and the mean over its layers. Many layouts of a search have the same attention, so each time
-// is computed once and kept; StepBound uses it to sharpen their bounds.
+// AttentionTimer: the attention of one layer, or its recurrence, replayed alone on the timeline; of a model
+// whose layers differ, of each kind, and the mean over its layers. Many layouts of a search have the same
+// attention, so each time is computed once and kept; StepBound uses it to sharpen their bounds.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -43,6 +44,7 @@ struct AttentionKey {
   int slots, pieces;
   Strategy::Transfers transfers;
   Strategy::Merges merges;
+  StateScan scan;
   auto operator<=>(const AttentionKey&) const = default;
 };
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);
@@ -56,17 +58,24 @@ class AttentionTimer {
   // Returns the times of the rank that has most pairs, in training or in a prefill, which has no backward
   // pass. The reference stays valid.
   const AttentionTimes& of(const ParallelLayout& layout);
+  // The scan with which the layout's recurrences take least time, of those that are legal and that `fits`
+  // takes; the layout's own where the model has none.
+  StateScan best_scan(const ParallelLayout& layout, const std::function<bool(const ParallelLayout&)>& fits);
 
  private:
-  AttentionTimes::Pass replayed(const ParallelLayout& layout, AttentionPass pass, Rank self,
-                                const AttentionProblem& problem) const;
+  AttentionTimes::Passes attention(const ParallelLayout& layout, Rank self,
+                                   const AttentionProblem& problem) const;
+  // Of the layout's scan; computed once for each.
+  AttentionTimes::Passes recurrence(const ParallelLayout& layout, Rank self);
+  AttentionTimes::Pass replayed(const Plan& plan) const;
 
   const PlanQuestion& question_;
   // The question's software without the host's times: replayed alone, attention would wait for the host,
   // which in a whole step is ahead by then.
   const SoftwareProfile software_;
-  std::mutex mutex_;  // guards known_
+  std::mutex mutex_;  // guards both
   std::map<AttentionKey, AttentionTimes> known_;
+  std::map<AttentionKey, AttentionTimes::Passes> recurrences_;
 };
 
 }  // namespace cp::sim

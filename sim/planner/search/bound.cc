@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/pair_counts.h"
 #include "shared/transformer/flops.h"
@@ -21,11 +22,15 @@ namespace {
 // than the replay. A per mille covers both.
 constexpr double kSlack = 0.999;
 
-// Kernels of one layer that are launched one after the other, at least: each costs its launch, however fast
-// it is. A layer forward has two norms, qkv, rotary, attention, out projection and two residual sums
-// (layer_forward.cc), which is one more than we count; layer_backward.cc has the others. kSums of them are
-// the residual sums: software with fused_rows adds them inside of the norms, without a launch.
-constexpr double kForwardKernels = 7, kBackwardKernels = 11, kSums = 2;
+// Kernels of a part of a layer that are launched one after the other, at least: each costs its launch,
+// however fast it is. Attention forward has a norm, qkv, rotary, attention, the projection out and a residual
+// sum (layer_forward.cc), which is one more than we count; an MLP has its norm and a residual sum beside its
+// own kernels. Software with fused_rows adds the residual sums inside of the norms, without a launch. For the
+// backward pass see layer_backward.cc.
+constexpr double kForwardAttention = 5, kBackwardAttention = 10, kForwardMlp = 2, kBackwardMlp = 1;
+// A recurrence forward has a norm, the projection, the convolution, decay and beta, the recurrence, norm and
+// gates, the projection out and a residual sum (recurrence_writer.cc). Backward, each product has two.
+constexpr double kForwardRecurrence = 8, kBackwardRecurrence = 9;
 // Of an MLP that computes all rows: gate and up, activation, down; backward two products for each of these.
 constexpr double kMlpForwardKernels = 3, kMlpBackwardKernels = 5;
 // Of experts (expert_writer.cc): router, route, dispatch, combine; the router's two gradients, and route,
@@ -64,10 +69,25 @@ double least_piece(const Strategy& strategy, std::int64_t kv_heads) {
   return real(of_rank / strategy.pieces) / real(of_rank);
 }
 
-// Of the layers, at least.
-double recomputed_share(const ParallelLayout& layout, std::int64_t layers) {
+// Of the layers of a kind, at least: on the stage where fewest are.
+double recomputed_share(const ParallelLayout& layout, const Transformer& model, int kind) {
   if (layout.recompute.kind == Recompute::Kind::full) return 1;
-  const std::int64_t fewest = layers / (layout.pp * layout.virtual_stages);
+  if (!model.order.empty()) {
+    double least = 1;
+    std::int64_t first = 0;
+    for (const std::int64_t count : stage_layers(model, layout)) {
+      std::int64_t of_kind = 0, again = 0;
+      for (std::int64_t layer = 0; layer < count; ++layer) {
+        if (model.order[idx(first + layer)] != kind) continue;
+        ++of_kind;
+        if (layer % layout.recompute.every == layout.recompute.every - 1) ++again;
+      }
+      if (of_kind > 0) least = std::min(least, real(again) / real(of_kind));
+      first += count;
+    }
+    return least;
+  }
+  const std::int64_t fewest = model.layers / (layout.pp * layout.virtual_stages);
   const auto share = [&](std::int64_t number) {
     return real(number / layout.recompute.every) / real(number);
   };
@@ -80,7 +100,7 @@ StepBound::StepBound(const PlanQuestion& question)
     : question_(question),
       kernels_(question_.cluster, question_.software),
       layers_of_kinds_(layers_of_kinds(question.model)),
-      layers_of_mlps_(layers_of_mlps(question.model, layers_of_kinds_)) {
+      layers_of_parts_(layers_of_parts(question.model, layers_of_kinds_)) {
   for (const LayerKind& kind : question.model.kinds)
     pairs_.push_back(allowed_pairs(question.model, question.workload, kind));
   const Cluster& cluster = question.cluster;
@@ -162,6 +182,8 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
                                           std::size_t kind_index, bool whole_family) const {
   const Transformer& model = question_.model;
   const LayerKind& kind = model.kinds[kind_index];
+  if (kind.mixer == Mixer::recurrence) return {recurrence(layout, sizes), {}};
+  if (kind.mixer == Mixer::none) return {};
   const double pairs_of_head = pairs_[kind_index];
   const std::int64_t heads = model.q_heads / layout.tp;
   const double of_all = kSlack * pairs_of_head * real(layout.micro_batch);  // and a head
@@ -255,13 +277,62 @@ double StepBound::positions_ns(const LocalSizes& sizes) const {
   return kernels_.memory_ns(bytes * question_.software.rotary_passes);
 }
 
+// Its rows once, on every rank the same share of them and of the heads, whatever passes the states. Nothing
+// is claimed of these, nor of the kernels around a scan.
+StepBound::Pass StepBound::recurrence(const ParallelLayout& layout, const LocalSizes& sizes) const {
+  const Recurrence& r = sizes.recurrence;
+  const double rows =
+      std::min(real(sizes.tokens), real(question_.workload.seq_len * layout.micro_batch) / layout.cp);
+  KernelWork work;
+  work.flops = kSlack * rows * real(r.value_heads) * recurrence_row_flops(r.rule, r.key_dim, r.value_dim);
+  const double forward = kernels_.recurrence_ns(work, question_.workload.dtype);
+  work.flops *= kBackwardOfRecurrence;
+  return {forward, kernels_.recurrence_ns(work, question_.workload.dtype)};
+}
+
 StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const LocalSizes& sizes,
-                                           Mlp mlp) const {
-  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns[mlp];
-  const double width = real(size_bytes(question_.workload.dtype));
+                                           LayerParts parts) const {
   LayerWork work;
-  work.forward_launches = kForwardKernels - (question_.software.fused_rows ? kSums : 0);
-  work.backward_launches = kBackwardKernels;
+  if (parts.mixer != Mixer::none)
+    add_region(work, layout, sizes, parts.mixer == Mixer::attention && question_.model.latent);
+  if (parts.mixer == Mixer::attention) add_attention(work, sizes);
+  if (parts.mixer == Mixer::recurrence) add_recurrence(work, sizes);
+  if (parts.mlp == Mlp::none) return work;
+  add_region(work, layout, sizes, false);
+  add_mlp(work, layout, sizes, parts.mlp);
+  return work;
+}
+
+void StepBound::add_region(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes,
+                           bool latent) const {
+  const double width = real(size_bytes(question_.workload.dtype));
+  // Norms and the sums behind them: read and written once, and backward at least as much.
+  const double between = width * real(sizes.tokens_tp * question_.model.hidden);
+  const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
+                                                      : kernels_.memory_ns(3 * between),
+               norms = question_.model.norms_behind ? 2 : 1,
+               rows_ns = norms * kernels_.memory_ns(2 * between) + sum_ns;
+  work.forward_rows_ns += rows_ns, work.backward_rows_ns += rows_ns;
+  // Norms behind are launches more.
+  work.forward_launches += norms - 1 - (question_.software.fused_rows ? 1 : 0);
+  work.backward_launches += norms - 1;
+  const std::int64_t stride = strides_of(layout).tp;
+  const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(question_.model.hidden);
+  // Latent attention gathers latent rows instead, and backward scatters their gradients: of neither anything
+  // is claimed.
+  if (!layout.sequence_parallel) {
+    work.regions_ns += latent ? 0 : region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
+    return;
+  }
+  const double gather = region(CollectiveKind::all_gather, gathered, stride, layout.tp),
+               scatter = region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp);
+  work.regions_ns += latent ? std::min(gather, scatter) : gather + scatter;
+  work.gathered_again_ns += latent ? 0 : gather;
+}
+
+void StepBound::add_attention(LayerWork& work, const LocalSizes& sizes) const {
+  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, gates = sizes.gate_width;
+  work.forward_launches += kForwardAttention, work.backward_launches += kBackwardAttention;
   if (question_.model.latent) {
     const auto [q_rank, kv_rank, rope_dim, v_head_dim] = *question_.model.latent;
     add_products(work, products(sizes.tokens_tp, hidden, q_rank), 1);
@@ -269,33 +340,54 @@ StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const L
     add_products(work, products(tokens, q_rank > 0 ? q_rank : hidden, sizes.q_width), 1);
     add_products(work, products(tokens, kv_rank, sizes.up_width), 1);
   } else {
-    add_products(work, products(tokens, hidden, sizes.q_width + sizes.kv_width + sizes.v_width), 1);
+    add_products(work, products(tokens, hidden, sizes.q_width + sizes.kv_width + sizes.v_width + gates), 1);
   }
   add_products(work, products(tokens, sizes.out_width, hidden), 1);
-  // Norms and the sums behind them, and positions: read and written once, and backward at least as much.
-  const double between = width * real(sizes.tokens_tp * hidden);
-  const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
-                                                      : kernels_.memory_ns(3 * between),
-               norms = question_.model.norms_behind ? 4 : 2,
-               norms_ns = norms * kernels_.memory_ns(2 * between) + 2 * sum_ns + positions_ns(sizes);
-  // Those behind are launches more.
-  work.forward_launches += norms - 2, work.backward_launches += norms - 2;
-  work.forward_rows_ns = work.backward_rows_ns = norms_ns;
+  const double positions = positions_ns(sizes);
+  work.forward_rows_ns += positions, work.backward_rows_ns += positions;
+  if (gates == 0) return;
+  // Output and gates are multiplied; backward both have gradients.
+  const double gated = real(size_bytes(question_.workload.dtype)) * real(tokens * gates);
+  work.forward_rows_ns += kernels_.memory_ns(3 * gated),
+      work.backward_rows_ns += kernels_.memory_ns(5 * gated);
+  work.forward_launches += 1, work.backward_launches += 1;
+}
+
+void StepBound::add_recurrence(LayerWork& work, const LocalSizes& sizes) const {
+  const Recurrence& r = sizes.recurrence;
+  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden;
+  work.forward_launches += kForwardRecurrence, work.backward_launches += kBackwardRecurrence;
+  add_products(work, products(tokens, hidden, r.projected()), 1);
+  add_products(work, products(tokens, r.value_width(), hidden), 1);
+  // The convolution reads and writes q, k and v, and backward their gradients, too; norm and gates read the
+  // output and the gates, and write one row.
+  const double width = real(size_bytes(question_.workload.dtype)),
+               convolved = width * real(tokens * r.convolved()),
+               values = width * real(tokens * r.value_width());
+  work.forward_rows_ns += kernels_.memory_ns(2 * convolved) + kernels_.memory_ns(3 * values);
+  work.backward_rows_ns += kernels_.memory_ns(3 * convolved) + kernels_.memory_ns(5 * values);
+}
+
+void StepBound::add_mlp(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes,
+                        Mlp mlp) const {
+  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns(mlp),
+                     ups = question_.model.up_matrices();
+  work.forward_launches += kForwardMlp, work.backward_launches += kBackwardMlp;
   if (mlp == Mlp::experts) add_experts(work, layout, sizes);
-  if (columns == 0) return work;
+  if (columns == 0) return;
   // In pieces of its rows.
   const std::int64_t parts = layout.mlp_chunks;
-  const Products up = products(tokens / parts, hidden, 2 * columns),
+  const Products up = products(tokens / parts, hidden, ups * columns),
                  down = products(tokens / parts, columns, hidden);
   add_products(work, up, parts), add_products(work, down, parts);
   // The last product of all, which is not made again.
   work.last_product_ns = kSlack * real(parts) * down.forward_ns;
   if (parts > 1) work.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
-  const double activated = width * real(tokens * columns);
-  work.forward_rows_ns += kernels_.memory_ns(3 * activated);
-  work.backward_rows_ns += kernels_.memory_ns(5 * activated);
+  // Rows before the activation and behind it; backward also the gradients of both.
+  const double activated = real(size_bytes(question_.workload.dtype)) * real(tokens * columns);
+  work.forward_rows_ns += kernels_.memory_ns(real(ups + 1) * activated);
+  work.backward_rows_ns += kernels_.memory_ns(real(2 * ups + 1) * activated);
   work.forward_launches += kMlpForwardKernels, work.backward_launches += kMlpBackwardKernels;
-  return work;
 }
 
 void StepBound::add_products(LayerWork& work, const Products& one, std::int64_t times) {
@@ -306,10 +398,10 @@ void StepBound::add_products(LayerWork& work, const Products& one, std::int64_t 
 void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const {
   const Experts& model = *question_.model.experts;
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, rows = sizes.expert_tokens,
-                     columns = sizes.expert_columns;
+                     columns = sizes.expert_columns, ups = question_.model.up_matrices();
   const double width = real(size_bytes(question_.workload.dtype));
   const bool travel = layout.ep > 1, sorts = travel && sizes.experts > 1;
-  const Products up = experts(rows, sizes.experts, hidden, 2 * columns),
+  const Products up = experts(rows, sizes.experts, hidden, ups * columns),
                  down = experts(rows, sizes.experts, columns, hidden);
   add_products(work, products(tokens, hidden, model.count), 1);
   add_products(work, up, 1), add_products(work, down, 1);
@@ -320,9 +412,10 @@ void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const
                logits = width * real(tokens * model.count),
                routed_ns = 2 * kernels_.memory_ns(all + width * real(tokens * hidden)),
                sorted_ns = sorts ? 2 * kernels_.memory_ns(2 * all) : 0;
-  work.forward_rows_ns += kernels_.memory_ns(logits) + routed_ns + sorted_ns + kernels_.memory_ns(3 * inside);
+  work.forward_rows_ns +=
+      kernels_.memory_ns(logits) + routed_ns + sorted_ns + kernels_.memory_ns(real(ups + 1) * inside);
   work.backward_rows_ns +=
-      kernels_.memory_ns(2 * logits) + routed_ns + sorted_ns + kernels_.memory_ns(5 * inside);
+      kernels_.memory_ns(2 * logits) + routed_ns + sorted_ns + kernels_.memory_ns(real(2 * ups + 1) * inside);
   const double moves = sorts ? kSorts : 0;
   // Gate and up, activation, and down, as in an MLP that computes all rows.
   work.forward_launches += kRoutingForward + kMlpForwardKernels + moves;
@@ -341,31 +434,17 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   Shared shared;
   shared.sizes = local_sizes(question_.model, question_.workload, layout);
   const LocalSizes& sizes = shared.sizes;
-  for (const Mlp mlp : kMlps) {
-    if (layers_of_mlps_[mlp] > 0) shared.work[mlp] = layer_work(layout, sizes, mlp);
+  for (const LayerParts parts : kLayerParts) {
+    if (layers_of_parts_[parts] > 0) shared.work[parts] = layer_work(layout, sizes, parts);
   }
   shared.positions_ns = positions_ns(sizes);
-  const double width = real(size_bytes(question_.workload.dtype));
-  const std::int64_t stride = strides_of(layout).tp;
-  const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(question_.model.hidden);
-  // Of the attention's region latent attention gathers latent rows instead, and backward scatters their
-  // gradients: of neither anything is claimed.
-  const bool latent = question_.model.latent.has_value();
-  if (layout.sequence_parallel) {
-    const double gather = region(CollectiveKind::all_gather, gathered, stride, layout.tp),
-                 scatter = region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp);
-    shared.regions_ns = gather + scatter + (latent ? std::min(gather, scatter) : gather + scatter);
-    shared.gathered_again_ns = (latent ? 1 : 2) * gather;
-  } else {
-    shared.regions_ns = (latent ? 1 : 2) * region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
-  }
   if (question_.workload.phase != Phase::training) return shared;
-  for (const Mlp mlp : kMlps) {
-    if (layers_of_mlps_[mlp] == 0) continue;
-    shared.shards[mlp] = sharding(layout, sizes.layer[mlp]);
-    if (mlp == Mlp::experts) shared.shards[mlp] += sharding_of_experts(layout, sizes.expert_layer);
+  for (const LayerParts parts : kLayerParts) {
+    if (layers_of_parts_[parts] == 0) continue;
+    shared.shards[parts] = sharding(layout, sizes.layer[parts]);
+    if (parts.mlp == Mlp::experts) shared.shards[parts] += sharding_of_experts(layout, sizes.expert_layer);
   }
-  ByMlp<std::int64_t> of_rank = layers_of_mlps_;  // of the one that has the head, which updates last
+  ByParts<std::int64_t> of_rank = layers_of_parts_;  // of the one that has the head, which updates last
   if (layout.pp > 1) {
     of_rank = {};
     std::int64_t first = 0;
@@ -373,8 +452,8 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
       shared.stages.push_back(layers_of_kinds(question_.model, first, count));
       first += count;
       if (static_cast<int>(shared.stages.size()) % layout.pp != 0) continue;
-      const ByMlp<std::int64_t> more = layers_of_mlps(question_.model, shared.stages.back());
-      for (const Mlp mlp : kMlps) of_rank[mlp] += more[mlp];
+      const ByParts<std::int64_t> more = layers_of_parts(question_.model, shared.stages.back());
+      for (const LayerParts parts : kLayerParts) of_rank[parts] += more[parts];
     }
   }
   shared.update_ns = update_ns(layout, shared, of_rank);
@@ -387,40 +466,42 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
   std::vector<Pass> passes;
   for (std::size_t kind = 0; kind < pairs_.size(); ++kind) {
     Attention of_attention = attention(layout, shared.sizes, kind, whole_family);
-    if (is_least) {
+    const Mixer mixer = question_.model.kinds[kind].mixer;
+    if (mixer != Mixer::none && (is_least || (replayed != nullptr && mixer == Mixer::recurrence))) {
       const auto& [forward, backward] = replayed->of_kinds[kind];
       of_attention.kernels = {kSlack * forward.kernels_ns, kSlack * backward.kernels_ns};
       // Its first transfers may begin beside the positions of the queries; backward, keys and values may come
       // long before.
-      of_attention.moved.forward_ns = std::max(0.0, kSlack * forward.exposed_ns - shared.positions_ns);
+      if (mixer == Mixer::attention)
+        of_attention.moved.forward_ns = std::max(0.0, kSlack * forward.exposed_ns - shared.positions_ns);
     }
-    const Mlp mlp = question_.model.mlp_of(question_.model.kinds[kind]);
-    passes.push_back(layer(layout, shared, mlp, of_attention, whole_family));
+    passes.push_back(layer(layout, shared, static_cast<int>(kind), of_attention, whole_family));
   }
   return passes;
 }
 
-StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, Mlp mlp,
+StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, int kind,
                                  const Attention& of_attention, bool whole_family) const {
+  const LayerParts parts = question_.model.parts_of(question_.model.kinds[idx(kind)]);
   const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
   Pass pass;
-  const LayerWork& beside = shared.work[mlp];
+  const LayerWork& beside = shared.work[parts];
   const Products& of_layer = beside.products;
   pass.forward_ns = of_layer.forward_ns + beside.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
-                    shared.regions_ns + beside.forward_moved_ns + beside.forward_launches * launch_ns_;
+                    beside.regions_ns + beside.forward_moved_ns + beside.forward_launches * launch_ns_;
   const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + beside.backward_rows_ns +
                       beside.backward_moved_ns + beside.backward_launches * launch_ns_;
-  const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + shared.regions_ns +
+  const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + beside.regions_ns +
                        beside.backward_moved_ns;
   double again = 0;
   const Recompute::Kind recompute = layout.recompute.kind;
   if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
-    again = recomputed_share(layout, question_.model.layers) *
+    again = recomputed_share(layout, question_.model, kind) *
             (of_layer.forward_ns - beside.last_product_ns + kernels.forward_ns + beside.forward_moved_ns / 2);
   }
   // Inputs are gathered again for the gradients of weights.
   pass.backward_ns =
-      std::max({work, chain, shared.regions_ns + shared.gathered_again_ns}) + again + beside.mlp_again_ns;
+      std::max({work, chain, beside.regions_ns + beside.gathered_again_ns}) + again + beside.mlp_again_ns;
   return pass;
 }
 
@@ -520,12 +601,12 @@ Spread StepBound::spread_of_ep(const ParallelLayout& layout) const {
 }
 
 double StepBound::update_ns(const ParallelLayout& layout, const Shared& shared,
-                            const ByMlp<std::int64_t>& layers) const {
+                            const ByParts<std::int64_t>& layers) const {
   const Workload& workload = question_.workload;
   const LocalSizes& sizes = shared.sizes;
   std::int64_t dense = 0;
-  for (const Mlp mlp : kMlps) dense += layers[mlp] * sizes.layer[mlp];
-  const std::int64_t experts = layers[Mlp::experts] * sizes.expert_layer,
+  for (const LayerParts parts : kLayerParts) dense += layers[parts] * sizes.layer[parts];
+  const std::int64_t experts = count_of(layers, Mlp::experts) * sizes.expert_layer,
                      of_experts = experts / std::max(1, layout.sharding_size() / layout.ep),
                      of_dense = dense / layout.sharding_size(), shard = of_dense + of_experts;
   const std::int64_t state = workload.optimizer.states * size_bytes(workload.optimizer.state_dtype);
@@ -538,15 +619,15 @@ double StepBound::update_ns(const ParallelLayout& layout, const Shared& shared,
   if (!layout.keeps_whole_parameters() || layout.sharding_size() == 1) return summed_ns + optimizer_ns;
   // What stays whole is scattered before that, and gathered behind the optimizer.
   Sharding once;
-  for (const Mlp mlp : kMlps) {
-    if (layers[mlp] == 0) continue;
+  for (const LayerParts parts : kLayerParts) {
+    if (layers[parts] == 0) continue;
     if (layout.keeps_whole_gradients()) {
-      once += sharding(layout, layers[mlp] * sizes.layer[mlp]);
-      if (mlp == Mlp::experts) once += sharding_of_experts(layout, experts);
+      once += sharding(layout, layers[parts] * sizes.layer[parts]);
     } else {
-      once += shared.shards[mlp].times(layers[mlp], 0);
+      once += shared.shards[parts].times(layers[parts], 0);
     }
   }
+  if (layout.keeps_whole_gradients() && experts > 0) once += sharding_of_experts(layout, experts);
   return std::max(summed_ns, once.scatter_ns) + std::max(optimizer_ns, once.gather_ns);
 }
 
@@ -580,13 +661,13 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
   const std::int64_t times = accumulation(question_.workload, layout);
   if (layout.pp == 1) {
     Sharding forward_shards, backward_shards;
-    for (const Mlp mlp : kMlps) {
+    for (const LayerParts parts : kLayerParts) {
       // The first two layers of a pass may have been gathered before it began, since there are two slots.
-      const std::int64_t layers = layers_of_mlps_[mlp],
+      const std::int64_t layers = layers_of_parts_[parts],
                          gathers = layout.keeps_whole_parameters() ? 0 : layers - 2,
                          scatters = layout.keeps_whole_gradients() ? 0 : layers;
-      forward_shards += shared.shards[mlp].times(gathers, 0);
-      backward_shards += shared.shards[mlp].times(gathers, scatters);
+      forward_shards += shared.shards[parts].times(gathers, 0);
+      backward_shards += shared.shards[parts].times(gathers, scatters);
     }
     const double forward = std::max(of_layers.forward_ns, forward_shards.ns()) + of_head.forward_ns;
     const double backward =

@@ -76,25 +76,25 @@ class StepBound {
   struct Products {
     double forward_ns = 0, input_ns = 0, weight_ns = 0;
   };
-  // What a layer computes beside attention.
+  // What a layer computes beside its attention or recurrence.
   struct LayerWork {
     Products products;
     double last_product_ns = 0;
     double forward_rows_ns = 0, backward_rows_ns = 0;
     double forward_launches = 0, backward_launches = 0;  // kernels one after the other
     double forward_moved_ns = 0, backward_moved_ns = 0;  // rows to experts and back, and their gradients
-    double mlp_again_ns = 0;  // products of chunks that the backward pass makes again
+    double mlp_again_ns = 0;       // products of chunks that the backward pass makes again
+    double regions_ns = 0;         // between tensor-parallel regions, in one direction
+    double gathered_again_ns = 0;  // backward: inputs of products, for the gradients of weights
   };
   // What members of one family share if they have the same number of rows. Times are of one layer unless a
   // comment says otherwise.
   struct Shared {
     LocalSizes sizes;
-    ByMlp<LayerWork> work;
+    ByParts<LayerWork> work;
     double positions_ns = 0;
-    double regions_ns = 0;         // between tensor-parallel regions, in one direction
-    double gathered_again_ns = 0;  // backward: inputs of products, for the gradients of weights
-    ByMlp<Sharding> shards;        // of one layer
-    double update_ns = 0;          // of the whole step, behind its last backward pass
+    ByParts<Sharding> shards;                       // of one layer
+    double update_ns = 0;                           // of the whole step, behind its last backward pass
     std::vector<std::vector<std::int64_t>> stages;  // how many layers of each kind each stage has
   };
 
@@ -106,14 +106,20 @@ class StepBound {
   // Of a layer of each kind.
   std::vector<Pass> layers(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                            const AttentionTimes* replayed) const;
-  Pass layer(const ParallelLayout& layout, const Shared& shared, Mlp mlp, const Attention& of_attention,
+  Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const Attention& of_attention,
              bool whole_family) const;
-  LayerWork layer_work(const ParallelLayout& layout, const LocalSizes& sizes, Mlp mlp) const;
+  LayerWork layer_work(const ParallelLayout& layout, const LocalSizes& sizes, LayerParts parts) const;
+  void add_attention(LayerWork& work, const LocalSizes& sizes) const;
+  void add_recurrence(LayerWork& work, const LocalSizes& sizes) const;
+  void add_mlp(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes, Mlp mlp) const;
+  // A norm, the sum behind its part of the layer, and the transfers between.
+  void add_region(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes, bool latent) const;
   static void add_products(LayerWork& work, const Products& one, std::int64_t times);
   void add_experts(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const;
   double positions_ns(const LocalSizes& sizes) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, std::size_t kind,
                       bool whole_family) const;
+  Pass recurrence(const ParallelLayout& layout, const LocalSizes& sizes) const;
   // The pairs of the last `rows` rows of a sequence, in one head of a layer of that kind.
   double pairs_of_last(std::int64_t rows, const LayerKind& kind) const;
   // A bound of an all-to-all or a gather that brings `bytes` from each of the other ranks.
@@ -122,9 +128,9 @@ class StepBound {
   double hop_ns(double bytes, const Ranks& ranks) const;
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
-  // Of the rank that has the head, which has so many layers with each MLP.
+  // Of the rank that has the head, which has so many layers with which parts.
   double update_ns(const ParallelLayout& layout, const Shared& shared,
-                   const ByMlp<std::int64_t>& layers) const;
+                   const ByParts<std::int64_t>& layers) const;
   // To add up gradients over the ranks that have the same shard of them.
   double replicas_ns(const ParallelLayout& layout, std::int64_t shard) const;
   double replicas_of_experts_ns(const ParallelLayout& layout, std::int64_t shard) const;
@@ -148,7 +154,7 @@ class StepBound {
   const PlanQuestion& question_;
   const KernelCost kernels_;
   const std::vector<std::int64_t> layers_of_kinds_;  // of the whole model
-  const ByMlp<std::int64_t> layers_of_mlps_;
+  const ByParts<std::int64_t> layers_of_parts_;
   std::vector<double> pairs_;  // of one sequence and head, for each kind of layers
   double best_hbm_ = 0;        // bytes per ns
   double best_product_ = 0;    // flops per ns

@@ -50,13 +50,13 @@ Evaluator::Evaluator(const PlanQuestion& question, const RateFactors& factors)
     : question_(question), factors_(factors) {}
 
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage) {
-  const Plan plan = step_plan(request, part, stage, busiest_rank(request, stage), &attention_plans_);
+  const Plan plan = step_plan(request, part, stage, busiest_rank(request, stage), &mixer_plans_);
   return replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_});
 }
 
 Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) {
   const StepRequest request{question_.model, question_.workload, layout};
-  return step_plan(request, part, stage, busiest_rank(request, stage), &attention_plans_);
+  return step_plan(request, part, stage, busiest_rank(request, stage), &mixer_plans_);
 }
 
 PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {

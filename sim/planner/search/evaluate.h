@@ -48,7 +48,7 @@ class Evaluator {
 
   const PlanQuestion& question_;
   const RateFactors factors_;
-  AttentionPlanCache attention_plans_;
+  MixerPlanCache mixer_plans_;
 };
 
 // What a step reads or writes: all tokens of the batch in training and prefill, one of each request in

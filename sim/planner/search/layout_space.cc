@@ -243,7 +243,7 @@ std::vector<Strategy> strategies_of_cores(int ulysses, int cp) {
 
 // Strategies are named for, and cut by, what all layers have alike.
 AttentionProblem LayoutSpace::any_attention(const ParallelLayout& layout) const {
-  return attention_problem(question_.model, question_.workload, layout, question_.model.kinds.front());
+  return attention_problem(question_.model, question_.workload, layout, first_attention(question_.model));
 }
 
 std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) const {
@@ -293,6 +293,11 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
     std::erase_if(all, [&](const Strategy& strategy) {
       return strategy.pieces > most_pieces(problem, family.cp, strategy);
     });
+  }
+  // Where a rank had more than two chunks, a recurrence's convolution would need rows for each (refuse()).
+  if (question_.model.recurrence) {
+    std::erase_if(all,
+                  [](const Strategy& strategy) { return strategy.balance.kind == Balance::Kind::striped; });
   }
   // What is fixed, and what the software changes (as_run_by), can make two strategies equal.
   std::vector<Strategy> different;
@@ -396,6 +401,7 @@ std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
 
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
   family.strategy = strategies(family).front();
+  if (question_.fixed.scan && family.cp > 1) family.scan = *question_.fixed.scan;
   const std::vector<Recompute> all = recomputes(family);
   const auto full = std::find(all.begin(), all.end(), Recompute{Recompute::Kind::full, 1});
   family.recompute = full == all.end() ? all.front() : *full;
@@ -413,6 +419,7 @@ std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) c
   std::vector<std::vector<Savings>> saved;
   for (const Recompute& recompute : recomputed) saved.push_back(savings(family, recompute));
   ParallelLayout member = family;
+  if (question_.fixed.scan && family.cp > 1) member.scan = *question_.fixed.scan;
   for (const Strategy& strategy : strategies(family)) {
     member.strategy = strategy;
     for (std::size_t i = 0; i < recomputed.size(); ++i) {

@@ -326,16 +326,17 @@ class Search {
   void replay(const std::vector<ParallelLayout>& round) {
     std::vector<std::optional<Candidate>> found(round.size());
     std::vector<double> prompt_us(round.size(), 0);
+    const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
     const auto look_at_one = [&](std::size_t i, std::size_t thread) {
+      ParallelLayout asked = round[i];
+      asked.scan = attention_.best_scan(asked, fitting);
       const bool sharper =
-          round[i].cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
-      if (sharper && !needed(least_ns(round[i]), round[i])) return;
-      const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
+          asked.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
+      if (sharper && !needed(least_ns(asked), asked)) return;
       const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
         return !sharper || needed(bound_.ns(choice, least), choice);
       };
-      for (const ParallelLayout& layout :
-           overlap_.best_of(round[i], bound_.ns(round[i]), {fitting, matters})) {
+      for (const ParallelLayout& layout : overlap_.best_of(asked, bound_.ns(asked), {fitting, matters})) {
         if (sharper && !needed(bound_.ns(layout, attention_.of(layout)), layout)) continue;
         // Fewer tokens than ranks are read in no time that a limit could be meant for.
         if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))

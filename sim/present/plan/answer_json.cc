@@ -39,13 +39,25 @@ ordered_json model_json(const PlanQuestion& question) {
                {"intermediate", m.experts->intermediate},
                {"shared", m.experts->shared}};
   }
+  ordered_json recurrence;
+  if (m.recurrence) {
+    const Recurrence& r = *m.recurrence;
+    recurrence = {{"rule", cp::name(r.rule)},
+                  {"key_heads", r.key_heads},
+                  {"value_heads", r.value_heads},
+                  {"key_dim", r.key_dim},
+                  {"value_dim", r.value_dim},
+                  {"convolution", r.convolution},
+                  {"convolution_bias", r.convolution_bias}};
+  }
   ordered_json kinds = ordered_json::array();
   const std::vector<std::int64_t> layers = layers_of_kinds(m);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     kinds.push_back({{"layers", layers[i]},
                      {"window", or_null(m.kinds[i].window)},
                      {"chunk", or_null(m.kinds[i].chunk)},
-                     {"mlp", m.mlp_of(m.kinds[i]) == Mlp::experts ? "experts" : "dense"}});
+                     {"mixer", name(m.kinds[i].mixer)},
+                     {"mlp", name(m.parts_of(m.kinds[i]).mlp)}});
   }
   return {{"name", m.name},
           {"source", question.model_source},
@@ -61,11 +73,14 @@ ordered_json model_json(const PlanQuestion& question) {
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
           {"norms_behind", m.norms_behind},
+          {"gated_attention", m.gated_attention},
+          {"gated_mlp", m.gated_mlp},
           {"latent", m.latent ? ordered_json{{"q_rank", m.latent->q_rank},
                                              {"kv_rank", m.latent->kv_rank},
                                              {"rope_dim", m.latent->rope_dim},
                                              {"v_head_dim", m.latent->v_head_dim}}
                               : ordered_json()},
+          {"recurrence", recurrence},
           {"window", m.kinds.size() == 1 ? or_null(m.kinds.front().window) : ordered_json()},
           {"layer_kinds", kinds},
           {"experts", experts},
@@ -162,6 +177,7 @@ ordered_json fixed_json(const Fixed& fixed) {
   add("slots", fixed.slots);
   add("pieces", fixed.pieces);
   if (fixed.merges) out["merges"] = cp::name(*fixed.merges);
+  if (fixed.scan) out["scan"] = cp::name(*fixed.scan);
   add_text("sharding", fixed.sharding);
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);
@@ -216,6 +232,7 @@ ordered_json layout_json(const ParallelLayout& l) {
           {"slots", l.strategy.slots},
           {"pieces", l.strategy.pieces},
           {"merges", cp::name(l.strategy.merges)},
+          {"scan", cp::name(l.scan)},
           {"sharding", to_string(l.sharding)},
           {"order", to_string(l.order)},
           {"micro_batch", l.micro_batch},

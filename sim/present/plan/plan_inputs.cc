@@ -25,13 +25,23 @@ std::string human_parameters(std::int64_t count) {
                         : fmt::format("{:.3g} M", value / 1e6);
 }
 
+std::string recurrence_text(const Recurrence& recurrence) {
+  return fmt::format("{} with states of {} x {}",
+                     recurrence.rule == RecurrenceRule::delta ? "a gated delta net" : "Mamba-2",
+                     recurrence.key_dim, recurrence.value_dim);
+}
+
 // ", window 128 in 18 of them, 3 of them without experts".
 std::string kinds_text(const Transformer& model) {
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
-  std::vector<std::pair<std::string, std::int64_t>> seen;  // what queries see, and in how many layers
+  // What queries see, and in how many layers; or what layers have in attention's place.
+  std::vector<std::pair<std::string, std::int64_t>> seen;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerKind& kind = model.kinds[i];
     std::string text;
+    if (kind.mixer == Mixer::recurrence) text = fmt::format(", {}", recurrence_text(*model.recurrence));
+    if (kind.mixer == Mixer::none) text = ", an MLP alone";
+    if (!kind.has_mlp && kind.mixer == Mixer::attention) text = ", attention alone";
     if (kind.window) text += fmt::format(", window {}", human_count(*kind.window));
     if (kind.chunk) text += fmt::format(", chunks of {}", human_count(*kind.chunk));
     const auto is_same = [&](const auto& one) { return one.first == text; };
@@ -43,8 +53,9 @@ std::string kinds_text(const Transformer& model) {
     all += text;
     if (!text.empty() && count < model.layers) all += fmt::format(" in {} of them", count);
   }
+  const ByParts<std::int64_t> of_parts = layers_of_parts(model, layers);
   if (model.experts && model.has(Mlp::dense))
-    all += fmt::format(", {} of them without experts", layers_of_mlps(model, layers)[Mlp::dense]);
+    all += fmt::format(", {} of them without experts", count_of(of_parts, Mlp::dense));
   return all;
 }
 

@@ -1,0 +1,226 @@
+#include "shared/transformer/recurrence_writer.h"
+
+#include <utility>
+
+#include "shared/base/index.h"
+#include "shared/base/text.h"
+
+namespace cp {
+
+RecurrenceWriter::RecurrenceWriter(StepWriter& writer, Activations& activations)
+    : writer_(writer), context_(writer.context()), activations_(activations), r_(context_.sizes.recurrence) {
+  if (!context_.recurrence) return;
+  parts_ = halo_parts(chunks_of(*context_.recurrence), r_.convolution - 1);
+  halo_rows_ = context_.layout.micro_batch * halo_rows(parts_, context_.groups.cp());
+}
+
+RecurrenceWriter::Projected RecurrenceWriter::cut(const View& all) const {
+  const std::int64_t convolved = r_.convolved(), values = r_.value_width();
+  return {all, columns_of(all, 0, convolved), columns_of(all, convolved, values),
+          columns_of(all, convolved + values, r_.numbers())};
+}
+
+std::vector<Weight> RecurrenceWriter::norm_weights(const LayerPlace& place) const {
+  const LayerWeights& layer = this->layer(place);
+  std::vector<Weight> weights{skips() ? layer.row_norm : layer.head_norm};
+  if (skips()) weights.push_back(layer.skip);
+  return weights;
+}
+
+// ---- forward ----
+
+View RecurrenceWriter::forward(const LayerPlace& place, const Window& weights, const View& rows) {
+  const LayerWeights& layer = this->layer(place);
+  const std::int64_t tokens = context_.tokens, keys = r_.key_width(), values = r_.value_width();
+  const Projected projected = cut(activations_.rows(A::projected, place, tokens, r_.projected()));
+  writer_.matmul(rows, layer.projection.transposed(weights), projected.all, "recurrence projection");
+  const View halo = this->halo(place);
+  fetch(projected.convolved, halo);
+  std::vector<View> seen{projected.convolved, layer.convolution.flat(weights)};
+  if (r_.convolution_bias) seen.push_back(layer.convolution_bias.flat(weights));
+  if (halo_rows_ > 0) seen.push_back(halo);
+  writer_.kernel({RowOperation::short_convolution,
+                  std::move(seen),
+                  {activations_.rows(A::recurrent_q, place, tokens, keys),
+                   activations_.rows(A::recurrent_k, place, tokens, keys),
+                   activations_.rows(A::recurrent_v, place, tokens, values)},
+                  {}},
+                 "short convolution");
+  writer_.kernel({RowOperation::decay_and_beta,
+                  {projected.numbers, layer.numbers.flat(weights)},
+                  {activations_.rows(A::log_decay, place, tokens, r_.value_heads),
+                   activations_.rows(A::beta, place, tokens, r_.value_heads)},
+                  {}},
+                 "decay and beta");
+  writer_.recurrence(RecurrencePass::forward, [&](std::string_view name, std::int64_t numel) {
+    return activations_.recurrence_operand(name, place, numel);
+  });
+  const View normed = activations_.rows(A::normed_out, place, tokens, values);
+  normalize(place, weights, normed, "recurrence norm and gates");
+  return normed;
+}
+
+void RecurrenceWriter::normalize(const LayerPlace& place, const Window& weights, const View& normed,
+                                 const std::string& label) {
+  const std::int64_t tokens = context_.tokens, values = r_.value_width();
+  std::vector<View> reads{activations_.rows(A::recurrent_out, place, tokens, values),
+                          cut(activations_.rows(A::projected, place, tokens, r_.projected())).gates};
+  if (skips()) reads.push_back(activations_.rows(A::recurrent_v, place, tokens, values));
+  for (const Weight& weight : norm_weights(place)) reads.push_back(weight.flat(weights));
+  writer_.kernel({RowOperation::gated_norm, std::move(reads), {normed}, {}}, label);
+}
+
+// ---- backward ----
+
+View RecurrenceWriter::output(const LayerPlace& place, const Window& weights) {
+  const View normed = activations_.rows(A::normed_out, place, context_.tokens, r_.value_width());
+  if (!place.recomputed && !activations_.keeps(A::normed_out, place))
+    normalize(place, weights, normed, "recurrence norm and gates again");
+  return normed;
+}
+
+void RecurrenceWriter::backward(const LayerPlace& place, const Window& weights,
+                                const GradientPlace& gradients, const View& rows, const View& d_out,
+                                const View& d_rows) {
+  const LayerWeights& layer = this->layer(place);
+  const std::int64_t tokens = context_.tokens, keys = r_.key_width(), values = r_.value_width();
+  const Projected projected = cut(activations_.rows(A::projected, place, tokens, r_.projected())),
+                  d_projected = cut(writer_.working_rows("d projected", tokens, r_.projected()));
+  const auto numbers_of_heads = [&](const char* name) {
+    return writer_.working(name, DType::f32, tokens * r_.value_heads).dense(0, {tokens, r_.value_heads});
+  };
+  const View d_recurrent_out = writer_.working_rows("d recurrent out", tokens, values),
+             d_q = writer_.working_rows("d recurrent q", tokens, keys),
+             d_k = writer_.working_rows("d recurrent k", tokens, keys),
+             d_v = writer_.working_rows("d recurrent v", tokens, values),
+             d_log_decay = numbers_of_heads("d log decay"), d_beta = numbers_of_heads("d beta");
+  std::vector<View> reads{d_out, activations_.rows(A::recurrent_out, place, tokens, values), projected.gates};
+  std::vector<View> writes{d_recurrent_out, d_projected.gates};
+  if (skips()) {
+    reads.push_back(activations_.rows(A::recurrent_v, place, tokens, values));
+    writes.push_back(writer_.working_rows("d v of the skip", tokens, values));
+  }
+  for (const Weight& weight : norm_weights(place)) reads.push_back(weight.flat(weights));
+  writer_.kernel_with_gradients({RowOperation::gated_norm_backward, std::move(reads), std::move(writes), {}},
+                                norm_weights(place), gradients, "recurrence norm and gates, backward");
+  writer_.recurrence(RecurrencePass::backward, [&](std::string_view name, std::int64_t numel) {
+    for (const auto& [known, view] : {std::pair<std::string_view, const View&>{"dout", d_recurrent_out},
+                                      {"dq", d_q},
+                                      {"dk", d_k},
+                                      {"dv", d_v},
+                                      {"dlog_decay", d_log_decay},
+                                      {"dbeta", d_beta}}) {
+      if (name == known) return flat_view(view.buffer, view.offset, numel);
+    }
+    return activations_.recurrence_operand(name, place, numel);
+  });
+  if (skips()) writer_.accumulate(writer_.working_rows("d v of the skip", tokens, values), d_v, "d v");
+  writer_.kernel_with_gradients({RowOperation::decay_and_beta_backward,
+                                 {projected.numbers, layer.numbers.flat(weights), d_log_decay, d_beta},
+                                 {d_projected.numbers},
+                                 {}},
+                                {layer.numbers}, gradients, "decay and beta, backward");
+  // The gradients of the halo go back to the ranks that its rows came from.
+  const View halo = this->halo(place), d_halo = writer_.working_rows("d halo", halo_rows_, r_.convolved());
+  std::vector<View> seen{projected.convolved, layer.convolution.flat(weights), d_q, d_k, d_v};
+  std::vector<View> made{d_projected.convolved};
+  if (halo_rows_ > 0) seen.push_back(halo), made.push_back(d_halo);
+  std::vector<Weight> learnt{layer.convolution};
+  if (r_.convolution_bias) learnt.push_back(layer.convolution_bias);
+  writer_.kernel_with_gradients(
+      {RowOperation::short_convolution_backward, std::move(seen), std::move(made), {}}, learnt, gradients,
+      "short convolution, backward");
+  give_back(d_halo, d_projected.convolved);
+  writer_.matmul(d_projected.all, layer.projection.matrix(weights), d_rows, "recurrence projection, dgrad");
+  writer_.weight_gradient(transposed(d_projected.all), rows, layer.projection, gradients,
+                          "recurrence projection, wgrad");
+}
+
+// ---- the halo ----
+
+View RecurrenceWriter::halo(const LayerPlace& place) {
+  return activations_.rows(A::halo, place, halo_rows_, r_.convolved());
+}
+
+View RecurrenceWriter::rows_of_batch(const View& matrix, std::int64_t first, std::int64_t count) const {
+  const std::int64_t pitch = matrix.strides[0];
+  return {matrix.buffer,
+          matrix.offset + first * pitch,
+          {context_.layout.micro_batch, count, matrix.shape[1]},
+          {context_.new_rows * pitch, pitch, 1},
+          matrix.advance};
+}
+
+// Rows of the halo, or of what is sent to others' halos: those of one part lie together, whatever the batch.
+View RecurrenceWriter::packed(const View& buffer, std::int64_t first, std::int64_t count) const {
+  View view = rows_of(buffer, first * context_.layout.micro_batch, count * context_.layout.micro_batch);
+  const std::int64_t width = buffer.shape[1];
+  view.shape = {context_.layout.micro_batch, count, width}, view.strides = {count * width, width, 1};
+  return view;
+}
+
+void RecurrenceWriter::fetch(const View& matrix, const View& halo) {
+  const int self = context_.groups.cp();
+  std::int64_t sent = 0;
+  for (const HaloPart& part : parts_) sent += part.from == self && part.to != self ? part.rows : 0;
+  const View outgoing =
+      writer_.working_rows("halo of others", context_.layout.micro_batch * sent, r_.convolved());
+  std::vector<Way> ways;
+  std::int64_t at = 0;
+  for (const HaloPart& part : parts_) {
+    if (part.from == self) {
+      const bool stays = part.to == self;
+      const View to = stays ? packed(halo, part.halo_row, part.rows) : packed(outgoing, at, part.rows);
+      writer_.copy(rows_of_batch(matrix, part.from_row, part.rows), to, "rows of a halo");
+      if (stays) continue;
+      at += part.rows;
+      ways.push_back({true, part.to, to});
+    } else if (part.to == self) {
+      ways.push_back({false, part.from, packed(halo, part.halo_row, part.rows)});
+    }
+  }
+  exchange(ways, false, "halo");
+}
+
+void RecurrenceWriter::give_back(const View& halo, const View& matrix) {
+  const int self = context_.groups.cp();
+  std::int64_t received = 0;
+  for (const HaloPart& part : parts_) received += part.from == self && part.to != self ? part.rows : 0;
+  const View incoming =
+      writer_.working_rows("d halo of others", context_.layout.micro_batch * received, r_.convolved());
+  std::vector<Way> ways;
+  std::vector<std::pair<View, View>> sums;
+  std::int64_t at = 0;
+  for (const HaloPart& part : parts_) {
+    if (part.from == self) {
+      const bool stayed = part.to == self;
+      const View from = stayed ? packed(halo, part.halo_row, part.rows) : packed(incoming, at, part.rows);
+      sums.emplace_back(from, rows_of_batch(matrix, part.from_row, part.rows));
+      if (stayed) continue;
+      at += part.rows;
+      ways.push_back({false, part.to, from});
+    } else if (part.to == self) {
+      ways.push_back({true, part.from, packed(halo, part.halo_row, part.rows)});
+    }
+  }
+  exchange(ways, true, "d halo");
+  for (const auto& [from, to] : sums) writer_.accumulate(from, to, "rows of a halo, backward");
+}
+
+void RecurrenceWriter::exchange(const std::vector<Way>& ways, bool back, const std::string& label) {
+  std::vector<Count> counts;
+  const std::int64_t each = context_.layout.micro_batch * r_.convolved();
+  for (const HaloPart& part : parts_) {
+    if (part.from == part.to) continue;
+    counts.push_back({back ? part.to : part.from, back ? part.from : part.to, part.rows * each});
+  }
+  if (counts.empty()) return;
+  PlanBuilder& builder = writer_.builder();
+  Exchange exchange;
+  exchange.group = builder.group("cp", context_.groups.cp_group());
+  exchange.counts = counts_digest(std::move(counts));
+  for (const Way& way : ways) (way.sends ? exchange.sends : exchange.recvs).push_back({way.peer, way.view});
+  builder.add(builder.stream("comm"), std::move(exchange), label);
+}
+
+}  // namespace cp
