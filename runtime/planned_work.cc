@@ -33,7 +33,7 @@ double seconds_of_flops(const Kernel& kernel) {
   if (const auto* forward = std::get_if<AttentionForward>(&kernel)) return attention_seconds(*forward, 2);
   if (const auto* backward = std::get_if<AttentionBackward>(&kernel)) return attention_seconds(*backward, 8);
   if (const auto* product = std::get_if<MatMul>(&kernel)) {
-    return 2 * static_cast<double>(product->a.numel()) * static_cast<double>(product->b.shape.at(1)) /
+    return 2 * static_cast<double>(product->a.numel()) * static_cast<double>(product->b.shape.back()) /
            SlowestRates::kProductsFlops;
   }
   return 0;

@@ -1,6 +1,7 @@
 #include "runtime/cuda/step_kernels.h"
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -54,8 +55,23 @@ class Preparation {
 
  private:
   PreparedKernel product(const MatMul& op, StreamId stream) const {
+    if (op.out.shape.size() == 3) return products(op, stream);
     if (PreparedKernel kernel = libraries_.products.prepare(op, stream, memory_)) return kernel;
     return prepare(op, memory_);
+  }
+
+  // Each by itself. Kernels keep references to the products that they are of.
+  PreparedKernel products(const MatMul& op, StreamId stream) const {
+    struct Kept {
+      std::vector<MatMul> products;
+      std::vector<PreparedKernel> kernels;
+    };
+    const auto kept = std::make_shared<Kept>();
+    for (std::int64_t i = 0; i < num_products(op); ++i) kept->products.push_back(product_of(op, i));
+    for (const MatMul& one : kept->products) kept->kernels.push_back(product(one, stream));
+    return [kept](std::int64_t iteration, cudaStream_t on) {
+      for (const PreparedKernel& kernel : kept->kernels) kernel(iteration, on);
+    };
   }
 
   const std::span<const StreamId> streams_;

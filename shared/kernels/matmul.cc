@@ -86,6 +86,10 @@ void multiply(const MatMul& kernel, const HostMemory& memory, std::int64_t itera
 }  // namespace
 
 void run(const MatMul& kernel, const HostMemory& memory, std::int64_t iteration) {
+  if (kernel.out.shape.size() == 3) {
+    for (std::int64_t i = 0; i < num_products(kernel); ++i) run(product_of(kernel, i), memory, iteration);
+    return;
+  }
   const bool same = memory.dtype(kernel.out) == memory.dtype(kernel.a);
   with_element_type(memory.dtype(kernel.a), [&]<class T>(std::type_identity<T>) {
     if constexpr (SixteenBit<T>) {

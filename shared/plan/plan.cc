@@ -49,6 +49,18 @@ bool allows(const MaskSlice& slice, std::int64_t q, std::int64_t k) {
   return false;
 }
 
+std::int64_t num_products(const MatMul& all) { return all.out.shape.size() == 3 ? all.out.shape[0] : 1; }
+
+MatMul product_of(const MatMul& all, std::int64_t which) {
+  if (all.out.shape.size() != 3) return all;
+  MatMul one = all;
+  for (View* view : {&one.a, &one.b, &one.out}) {
+    view->offset += which * view->strides[0];
+    view->shape.erase(view->shape.begin()), view->strides.erase(view->strides.begin());
+  }
+  return one;
+}
+
 std::string_view name(RowOperation operation) { return name_in(kRowOperations, operation); }
 
 std::string_view operation_name(const Work& work) {

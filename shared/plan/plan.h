@@ -187,11 +187,16 @@ struct Scale {  // data *= factor, in f32 for the 16-bit types
   double factor = 1;
   bool operator==(const Scale&) const = default;
 };
-struct MatMul {  // out[m,n] = a[m,k] * b[k,n], or += ; row-major 2-D views, strided
+// out[m,n] = a[m,k] * b[k,n], or += ; row-major 2-D views, strided. Or several such products of one size, as
+// a rank's experts have them: a[p,m,k], b[p,k,n] and out[p,m,n] are p pairs of matrices and their products.
+struct MatMul {
   View a, b, out;
   bool accumulate = false;
   bool operator==(const MatMul&) const = default;
 };
+// How many products these are, and one of them, in two dimensions.
+std::int64_t num_products(const MatMul& all);
+MatMul product_of(const MatMul& all, std::int64_t which);
 
 // One rectangle of a mask in local coordinates: which keys of [k_begin, k_begin + k_len) the queries of
 // [q_begin, q_begin + q_len) may see. With query i and key j counted from those begins, a slice allows

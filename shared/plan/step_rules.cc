@@ -173,11 +173,18 @@ class StepRules : ViewRules {
   void check_kernel(const MatMul& op) const {
     same_dtype(op.a, op.b);
     if (!is_wider_sum(op.a, op.out)) same_dtype(op.a, op.out);
+    const std::size_t dims = op.out.shape.size() == 3 ? 3 : 2;
     for (const View* view : {&op.a, &op.b, &op.out}) {
-      require(view->shape.size() == 2, text(*view), " is not a matrix; give it two dimensions");
+      require(view->shape.size() == dims, text(*view), " is not ",
+              dims == 2 ? "a matrix" : "several matrices", "; give it ",
+              dims == 2 ? "two dimensions" : "three dimensions, as the result has them");
     }
-    shaped(op.b, {op.a.shape[1], op.b.shape[1]}, "b");
-    shaped(op.out, {op.a.shape[0], op.b.shape[1]}, "out");
+    Shape b, out;
+    if (dims == 3) b = out = {op.a.shape[0]};
+    const Shape &of_a = op.a.shape, &of_b = op.b.shape;
+    b.insert(b.end(), {of_a[dims - 1], of_b[dims - 1]});
+    out.insert(out.end(), {of_a[dims - 2], of_b[dims - 1]});
+    shaped(op.b, b, "b"), shaped(op.out, out, "out");
   }
   void check_kernel(const AttentionForward& op) const {
     check_attention(op.q, op.k, op.v);

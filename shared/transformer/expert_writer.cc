@@ -4,13 +4,34 @@
 
 namespace cp {
 
+// The rows of all experts are dealt to them in equal numbers; the last ones may get fewer, or none.
 template <class F>
-void ExpertWriter::for_each_expert(const F& f) const {
-  const std::int64_t rows = capacity(), each = ceil_div(rows, context_.sizes.experts);
-  for (std::int64_t expert = 0; expert < context_.sizes.experts; ++expert) {
+void ExpertWriter::for_experts(const F& f) const {
+  const std::int64_t rows = capacity(), experts = context_.sizes.experts, each = ceil_div(rows, experts),
+                     whole = each == 0 ? 0 : rows / each;
+  if (whole > 0) f(ExpertGroup{0, whole, 0, each});
+  for (std::int64_t expert = whole; expert < experts; ++expert) {
     const std::int64_t first = std::min(rows, expert * each);
-    f(expert, first, std::min(rows, first + each) - first);
+    f(ExpertGroup{expert, 1, first, std::min(rows, first + each) - first});
   }
+}
+
+View ExpertWriter::rows_of_group(const View& rows, const ExpertGroup& group) {
+  const View all = rows_of(rows, group.first_row, group.count * group.rows);
+  return of_experts(all, group.count, group.rows);
+}
+
+// As the operands of several products, or of one.
+View ExpertWriter::of_experts(const View& all, std::int64_t count, std::int64_t rows) {
+  if (count == 1) return all;
+  View view = all;
+  view.shape = {count, rows, all.shape[1]};
+  view.strides = {rows * all.strides[0], all.strides[0], all.strides[1]};
+  return view;
+}
+
+View ExpertWriter::matrices(const Weight& first, const Window& piece, const ExpertGroup& group) {
+  return of_experts(first.part(0, group.count * first.rows).matrix(piece), group.count, first.rows);
 }
 
 // ---- what is kept ----
@@ -84,14 +105,16 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
   const View gate_up = activations_.rows(A::expert_gate_up, place, capacity(), ups),
              activated = activations_.rows(A::expert_activated, place, capacity(), columns),
              out = writer_.working_rows("expert out", capacity(), context_.hidden);
-  for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-    writer_.matmul(rows_of(in.rows, first, count), context_.experts.gate_up(expert).transposed(experts),
-                   rows_of(gate_up, first, count), "expert gate, up");
+  for_experts([&](const ExpertGroup& group) {
+    writer_.matmul(rows_of_group(in.rows, group),
+                   transposed(matrices(context_.experts.gate_up(group.first), experts, group)),
+                   rows_of_group(gate_up, group), "expert gate, up");
   });
   writer_.kernel({RowOperation::gated_activation, {gate_up, in.weights}, {activated}, {}}, "activation");
-  for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-    writer_.matmul(rows_of(activated, first, count), context_.experts.down(expert).transposed(experts),
-                   rows_of(out, first, count), "expert down");
+  for_experts([&](const ExpertGroup& group) {
+    writer_.matmul(rows_of_group(activated, group),
+                   transposed(matrices(context_.experts.down(group.first), experts, group)),
+                   rows_of_group(out, group), "expert down");
   });
 
   const View returned = end_of_way(out, "outputs");
@@ -125,12 +148,14 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
              d_gate_up = writer_.working_rows("d gate_up", capacity(), ups),
              d_in = writer_.working_rows("d expert in", capacity(), context_.hidden),
              d_weights = writer_.working("d expert weight", DType::f32, capacity()).dense(0, {capacity(), 1});
-  for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-    const Weight down = context_.experts.down(expert);
-    const View d = rows_of(d_expert_out, first, count);
-    writer_.matmul(d, down.matrix(experts), rows_of(d_activated, first, count), "expert down, dgrad");
-    writer_.weight_gradient(transposed(d), rows_of(activated, first, count), down, experts_gradient,
-                            "expert down, wgrad");
+  for_experts([&](const ExpertGroup& group) {
+    const Weight down = context_.experts.down(group.first);
+    const View d = rows_of_group(d_expert_out, group);
+    writer_.matmul(d, matrices(down, experts, group), rows_of_group(d_activated, group),
+                   "expert down, dgrad");
+    writer_.matmul(transposed(d), rows_of_group(activated, group),
+                   matrices(down, experts_gradient.window, group), "expert down, wgrad",
+                   experts_gradient.adds);
   });
   // The token's weight was multiplied in with the activation, so this kernel makes the weight's gradient too.
   writer_.kernel({RowOperation::gated_activation_backward,
@@ -138,12 +163,13 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
                   {d_gate_up, d_weights},
                   {}},
                  "activation backward");
-  for_each_expert([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
-    const Weight weight = context_.experts.gate_up(expert);
-    const View d = rows_of(d_gate_up, first, count);
-    writer_.matmul(d, weight.matrix(experts), rows_of(d_in, first, count), "expert gate, up, dgrad");
-    writer_.weight_gradient(transposed(d), rows_of(in.rows, first, count), weight, experts_gradient,
-                            "expert gate, up, wgrad");
+  for_experts([&](const ExpertGroup& group) {
+    const Weight weight = context_.experts.gate_up(group.first);
+    const View d = rows_of_group(d_gate_up, group);
+    writer_.matmul(d, matrices(weight, experts, group), rows_of_group(d_in, group), "expert gate, up, dgrad");
+    writer_.matmul(transposed(d), rows_of_group(in.rows, group),
+                   matrices(weight, experts_gradient.window, group), "expert gate, up, wgrad",
+                   experts_gradient.adds);
   });
 
   const Tokens back{end_of_way(d_in, "d tokens"), end_of_way(d_weights, "d weights")};

@@ -54,8 +54,18 @@ class ExpertWriter {
   View end_of_way(const View& first, const std::string& name);
   void from_experts(const View& from, const View& to, const std::string& name);
 
+  // Neighbouring experts that have equally many rows: their products are one step.
+  struct ExpertGroup {
+    std::int64_t first = 0, count = 0;     // experts
+    std::int64_t first_row = 0, rows = 0;  // where the first one's rows begin, and how many each has
+  };
   template <class F>
-  void for_each_expert(const F& f) const;  // f(expert, first row, rows)
+  void for_experts(const F& f) const;  // f(group)
+  // Rows of a group's experts, and their weights of which `first` is the first one's: [experts, ...], or of
+  // one expert a matrix.
+  static View rows_of_group(const View& rows, const ExpertGroup& group);
+  static View matrices(const Weight& first, const Window& piece, const ExpertGroup& group);
+  static View of_experts(const View& all, std::int64_t count, std::int64_t rows);
 
   StepWriter& writer_;
   const StepContext& context_;

@@ -145,18 +145,24 @@ class MemoryModel {
       of_layer += layers.with[parts] > 0 ? padded : 0;
       in_slots += slots(layers.with[parts]) * padded;
     }
-    // Each layer, the embedding, and the head with its norm are sharded by themselves.
+    // Each layer is sharded by itself where it is gathered by itself, else all of the same parts together;
+    // the embedding, and the head with its norm, by themselves.
+    const auto shard_of = [&](std::int64_t layers_of_unit, std::int64_t numel, std::int64_t sharing) {
+      return layout_.keeps_whole_parameters() ? ceil_div(layers_of_unit * numel, sharing)
+                                              : layers_of_unit * ceil_div(numel, sharing);
+    };
     std::int64_t shard = ceil_div(embedding_here ? sizes_.embedding : 0, ranks) +
                          ceil_div((head_here ? sizes_.head : 0) + (last ? sizes_.final_norm : 0), ranks);
     for (const LayerParts parts : kLayerParts)
-      shard += layers.with[parts] * ceil_div(sizes_.layer[parts], ranks);
+      shard += shard_of(layers.with[parts], sizes_.layer[parts], ranks);
     add_shards(memory, {dense, shard, of_layer, in_slots}, ranks);
     // Where as many ranks share the experts as share the parameters, each expert is whole.
     if (experts > 0) {
       const std::int64_t sharing = std::max<std::int64_t>(1, ranks / layout_.ep),
-                         shard_of_layer = ceil_div(sizes_.expert_layer, sharing),
-                         padded = sharing * shard_of_layer;
-      add_shards(memory, {experts, with_experts * shard_of_layer, padded, slots(with_experts) * padded},
+                         padded = sharing * ceil_div(sizes_.expert_layer, sharing);
+      add_shards(memory,
+                 {experts, shard_of(with_experts, sizes_.expert_layer, sharing), padded,
+                  slots(with_experts) * padded},
                  sharing);
     }
   }

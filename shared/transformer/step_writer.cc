@@ -97,8 +97,9 @@ View columns_of(const View& matrix, std::int64_t first, std::int64_t count) {
 
 View transposed(const View& matrix) {
   View view = matrix;
-  std::swap(view.shape[0], view.shape[1]);
-  std::swap(view.strides[0], view.strides[1]);
+  const std::size_t last = view.shape.size() - 1;
+  std::swap(view.shape[last - 1], view.shape[last]);
+  std::swap(view.strides[last - 1], view.strides[last]);
   return view;
 }
 
@@ -122,7 +123,7 @@ Window StepWriter::working(std::string_view name, DType dtype, std::int64_t nume
 
 void StepWriter::matmul(const View& a, const View& b, const View& out, std::string label, bool accumulate) {
   if (out.numel() == 0) return;
-  if (a.shape[1] == 0) {
+  if (a.shape.back() == 0) {
     if (!accumulate) fill(out, 0, std::move(label));
     return;
   }

@@ -151,6 +151,6 @@ class StepWriter {
 View rows_of(const View& matrix, std::int64_t first, std::int64_t count);
 // Columns first .. first + count - 1.
 View columns_of(const View& matrix, std::int64_t first, std::int64_t count);
-View transposed(const View& matrix);
+View transposed(const View& matrix);  // or each of several matrices
 
 }  // namespace cp

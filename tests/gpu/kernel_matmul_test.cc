@@ -28,8 +28,12 @@ TEST(GpuMatMul, EqualsTheHosts) {
     const DType out_dtype = wider ? DType::f32 : dtype;
     const auto size = [] { return any_of<std::int64_t>({0, 1, 2, 5, 16, 17, 63, 64, 65, 130}); };
     const std::int64_t m = size(), k = size(), n = size();
-    const View a = any_view(0, {m, k}, false), b = any_view(1, {k, n}, false),
-               out = any_view(2, {m, n}, true);
+    const auto products = any_of<std::int64_t>({0, 0, 1, 3});  // 0: one, in two dimensions
+    const auto shape = [&](std::int64_t rows, std::int64_t columns) {
+      return products == 0 ? Shape{rows, columns} : Shape{products, rows, columns};
+    };
+    const View a = any_view(0, shape(m, k), false), b = any_view(1, shape(k, n), false),
+               out = any_view(2, shape(m, n), true);
     KernelRun run;
     const auto values = [&](const View& view, std::uint64_t seed) {
       return is_floating(dtype) ? testing::small_fractions(extent_of(view), seed)

@@ -343,6 +343,33 @@ TEST(MatMulKernel, EqualsTheDefinitionOnIntegers) {
   }
 }
 
+// Each of several products is its own: pairs of matrices that lie apart, transposed, and added to what is
+// there.
+TEST(MatMulKernel, OfSeveralProductsComputesEach) {
+  constexpr std::int64_t kProducts = 3, kM = 2, kK = 4, kN = 5;
+  KernelMemory memory;
+  const auto a = testing::small_integers(kProducts * (kM * kK + 1), 1, 4),
+             b = testing::small_integers(kProducts * kK * kN, 2, 4),
+             before = testing::small_integers(kProducts * kM * kN, 3, 4);
+  const BufferId a_id = memory.add(DType::f32, a), b_id = memory.add(DType::f32, b);
+  const BufferId together = memory.add(DType::f32, before), apart = memory.add(DType::f32, before);
+  const View stacked{a_id, 0, {kProducts, kM, kK}, {kM * kK + 1, 1, kM}, {}};
+  const auto step = [&](BufferId out) {
+    return MatMul{stacked, dense_view(b_id, 0, {kProducts, kK, kN}), dense_view(out, 0, {kProducts, kM, kN}),
+                  true};
+  };
+  memory.run(step(together));
+  EXPECT_EQ(num_products(step(apart)), kProducts);
+  for (std::int64_t i = 0; i < kProducts; ++i) {
+    const MatMul one{View{a_id, i * (kM * kK + 1), {kM, kK}, {1, kM}, {}},
+                     dense_view(b_id, i * kK * kN, {kK, kN}), dense_view(apart, i * kM * kN, {kM, kN}), true};
+    EXPECT_EQ(product_of(step(apart), i), one);
+    memory.run(one);
+  }
+  EXPECT_EQ(memory.values(together), memory.values(apart));
+  EXPECT_NE(memory.values(together), before);
+}
+
 TEST(MatMulKernel, SixteenBitTypesSumInF32) {
   constexpr std::int64_t kDepth = 300;  // 300 ones: in bf16 the sum would stop at 256
   KernelMemory memory;

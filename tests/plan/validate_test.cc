@@ -154,6 +154,11 @@ TEST(ValidateStep, Kernels) {
        "x+0[8] and x+0[8] share memory; a kernel's output is its own"},
       {kernel(Scale{flat_view(kI, 0, 8), 2}), "i+0[8] is i32; a floating type is needed"},
       {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {3, 4}), dense(kY, {2, 4}), true}), ""},
+      {kernel(MatMul{dense(kX, {2, 2, 1}), dense(kIn, {2, 1, 3}), dense(kY, {2, 2, 3}), true}), ""},
+      {kernel(MatMul{dense(kX, {2, 2, 1}), dense(kIn, {1, 1, 3}), dense(kY, {2, 2, 3})}),
+       "b is in+0[1x1x3], but the shape 2x1x3 is needed"},
+      {kernel(MatMul{dense(kX, {2, 2, 1}), dense(kIn, {1, 3}), dense(kY, {2, 2, 3})}),
+       "in+0[1x3] is not several matrices; give it three dimensions, as the result has them"},
       {kernel(MatMul{dense(kX, {2, 3}), dense(kX, {3, 4}), dense(kY, {2, 4})}), ""},  // both are read
       {kernel(MatMul{dense(kX, {2, 3}), dense(kIn, {4, 3}), dense(kY, {2, 4})}),
        "b is in+0[4x3], but the shape 3x3 is needed"},

@@ -53,7 +53,7 @@ Work work_of(const Plan& plan) {
     visit_operation(ref.step->work, [&](const auto& op) {
       using T = std::remove_cvref_t<decltype(op)>;
       if constexpr (std::is_same_v<T, MatMul>) {
-        work.product_flops += ref.count * 2 * op.a.shape[0] * op.a.shape[1] * op.b.shape[1];
+        work.product_flops += ref.count * 2 * op.a.numel() * op.b.shape.back();
       } else if constexpr (std::is_same_v<T, AttentionForward>) {
         work.forward_pairs += ref.count * pairs_of(op.q, op.slices);
       } else if constexpr (std::is_same_v<T, AttentionBackward>) {

@@ -24,18 +24,20 @@ bool follows(const MatMul& product, const MatMul& before) {
 }
 
 // A matrix's gradient is rows transposed times rows.
-bool is_gradient(const MatMul& product) { return product.a.strides[0] < product.a.strides[1]; }
+bool is_gradient(const MatMul& one) { return one.a.strides[0] < one.a.strides[1]; }
 
 GroupedCall call_of(const Members& members, const Plan& plan) {
-  const MatMul& first = *members.front().product;
+  const MatMul first = product_of(*members.front().product, 0);
   const int rows = is_gradient(first) ? 1 : 0;  // a's dimension that they are
   GroupedCall call;
   call.n = static_cast<double>(first.out.shape[1]);
   call.k = static_cast<double>(first.a.shape[static_cast<std::size_t>(1 - rows)]);
   call.dtype = plan.buffers[static_cast<std::size_t>(first.a.buffer)].dtype;
   for (const Member& member : members) {
-    const auto own = static_cast<double>(member.product->a.shape[static_cast<std::size_t>(rows)]);
-    call.rows += own, call.products += own > 0 ? 1 : 0;
+    const auto own =
+        static_cast<double>(product_of(*member.product, 0).a.shape[static_cast<std::size_t>(rows)]);
+    const auto number = static_cast<double>(num_products(*member.product));
+    call.rows += number * own, call.products += own > 0 ? number : 0;
   }
   return call;
 }
@@ -50,7 +52,7 @@ GroupedProducts::GroupedProducts(const Plan& plan) {
   };
   std::vector<Stream> streams(plan.streams.size());
   const auto close = [&](Members& members) {
-    if (members.size() > 1) {
+    if (members.size() > 1 || (members.size() == 1 && num_products(*members.front().product) > 1)) {
       if (of_step_.empty()) of_step_.assign(steps.size(), kAlone);
       const auto place = static_cast<int>(calls_.size());
       for (const Member& member : members) of_step_[at(member.step)] = kWithin - place;

@@ -19,8 +19,8 @@ struct GroupedCall {
 };
 
 // Products are one call if they follow one another on a stream with nothing else between them, and the rows,
-// the results and the matrix of each begin in their buffers exactly where those of the one before end. Plans
-// write the experts of a rank in this way, and nothing else.
+// the results and the matrix of each begin in their buffers exactly where those of the one before end; and if
+// a step has several. Plans write the experts of a rank in this way, and nothing else.
 class GroupedProducts {
  public:
   explicit GroupedProducts(const Plan& plan);

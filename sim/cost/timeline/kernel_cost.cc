@@ -76,7 +76,7 @@ double KernelCost::ns(const Kernel& kernel, const Plan& plan) const {
                if constexpr (std::is_same_v<T, AttentionForward> || std::is_same_v<T, AttentionBackward>) {
                  return attention_ns(work, op.q.shape[3], std::is_same_v<T, AttentionBackward>);
                } else if constexpr (std::is_same_v<T, MatMul>) {
-                 return product_ns(op, work, plan);
+                 return work.products * product_ns(op, work, plan) + (work.products - 1) * launch;
                } else if constexpr (std::is_same_v<T, RecurrenceJoin>) {
                  return recurrence_ns(work, DType::f32);
                } else if constexpr (kIsRecurrence<T>) {
@@ -104,6 +104,15 @@ double KernelCost::ns(StepId step, const Kernel& kernel, const Plan& plan,
 
 bool KernelCost::is_launched_before(StepId step, const GroupedProducts& grouped) const {
   return grouped.is_within(step) && experts_.groups(grouped.dtype_of(step));
+}
+
+double KernelCost::launches(StepId step, const Work& work, const GroupedProducts& grouped) const {
+  if (is_launched_before(step, grouped)) return 0;
+  const auto* kernel = std::get_if<Kernel>(&work);
+  const auto* product = kernel != nullptr ? std::get_if<MatMul>(kernel) : nullptr;
+  const GroupedCall* call = grouped.begun_by(step);
+  if (product == nullptr || (call != nullptr && experts_.groups(call->dtype))) return 1;
+  return static_cast<double>(num_products(*product));
 }
 
 double KernelCost::grouped_ns(const GroupedCall& call) const {

@@ -37,8 +37,9 @@ class KernelCost {
   // The same of a step of the plan that `grouped` was made of: where the products of experts are one call,
   // the first of them takes the time of all, and the others none.
   double ns(StepId step, const Kernel& kernel, const Plan& plan, const GroupedProducts& grouped) const;
-  // Whether nothing is launched for this step, since it is part of such a call.
-  bool is_launched_before(StepId step, const GroupedProducts& grouped) const;
+  // How many launches the step takes: none if it is part of such a call, and one for each product that is
+  // not.
+  double launches(StepId step, const Work& work, const GroupedProducts& grouped) const;
 
   // The parts of it, without the launch. A curve of the cluster counts before its rates. Attention of few
   // rows (decoding) splits its keys over the GPU, and is as fast as the memory lets it, or as the largest
@@ -60,6 +61,7 @@ class KernelCost {
 
  private:
   bool is_fp8(DType dtype) const;
+  bool is_launched_before(StepId step, const GroupedProducts& grouped) const;
   double product_ns(const MatMul& product, const KernelWork& work, const Plan& plan) const;
   double product_ns(const KernelWork& work, DType dtype, bool fp8) const;
   double passes(RowOperation operation) const;

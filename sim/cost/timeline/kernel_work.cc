@@ -122,7 +122,9 @@ KernelWork work_of(const Kernel& kernel, const Plan& plan) {
       [&](const auto& op) {
         using T = std::remove_cvref_t<decltype(op)>;
         if constexpr (std::is_same_v<T, MatMul>) {
-          work = product_work(count(op.a.shape[0]), count(op.b.shape[1]), count(op.a.shape[1]));
+          const MatMul one = product_of(op, 0);
+          work = product_work(count(one.a.shape[0]), count(one.b.shape[1]), count(one.a.shape[1]));
+          work.products = count(num_products(op)), work.flops *= work.products;
         } else if constexpr (std::is_same_v<T, AttentionForward> || std::is_same_v<T, AttentionBackward>) {
           count_attention(op, plan, work);
         } else if constexpr (kIsRecurrence<T>) {

@@ -14,8 +14,8 @@ struct KernelWork {
   double rows = 0;  // query rows that share a kv head: heads of a group x queries
   AttentionCall attention;
   double bytes_per_key = 0;  // of keys and values, of all sequences and kv heads
-  // Products alone: [m, k] times [k, n].
-  double m = 0, n = 0, k = 0;
+  // Products alone: so many of [m, k] times [k, n].
+  double m = 0, n = 0, k = 0, products = 1;
 };
 KernelWork work_of(const Kernel& kernel, const Plan& plan);
 

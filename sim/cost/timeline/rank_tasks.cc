@@ -50,9 +50,8 @@ class TaskList {
         stream.parts.push_back({ref.segment, ref.count, stream.tasks.size(), stream.tasks.size()});
       }
       ++stream.parts.back().end;
-      issue.push_back(kernels_.is_launched_before(ref.id, grouped_)
-                          ? 0
-                          : issue_ns(*ref.step, software_) * factors_[Rate::host]);
+      issue.push_back(kernels_.launches(ref.id, ref.step->work, grouped_) * issue_ns(*ref.step, software_) *
+                      factors_[Rate::host]);
       stream.tasks.push_back(task_of(ref));
     }
     return {std::move(streams_),

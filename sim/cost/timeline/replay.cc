@@ -137,8 +137,8 @@ class Replay {
     double now = 0;
     const GroupedProducts grouped(program.plan());
     for (NodeId node = 0; node < program.size(); ++node) {
-      if (!kernels_.is_launched_before(program.step_id(node), grouped))
-        now += issue_ns(program.step(node), software_);
+      const Step& step = program.step(node);
+      now += kernels_.launches(program.step_id(node), step.work, grouped) * issue_ns(step, software_);
       issued.push_back(now);
     }
     if (now == 0) issued.clear();
