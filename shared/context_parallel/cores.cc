@@ -1,8 +1,11 @@
 #include "shared/context_parallel/cores.h"
 
 #include <array>
+#include <vector>
 
 #include "shared/base/error.h"
+#include "shared/base/nearest.h"
+#include "shared/base/text.h"
 #include "shared/context_parallel/core.h"
 
 namespace cp {
@@ -34,5 +37,15 @@ bool arrives_in_turn(const Strategy& strategy, int cp) {
 }
 
 std::string_view name(Core core) { return facts(core).name; }
+
+Core parse_core(std::string_view text) {
+  std::vector<std::string_view> names;
+  for (const CoreFacts* facts : all_cores()) {
+    if (facts->name == text) return facts->core;
+    names.push_back(facts->name);
+  }
+  throw InvalidInput(str("there is no core '", text, "'; use one of ", join(names, ", "), "; the nearest is ",
+                         nearest_name(text, names)));
+}
 
 }  // namespace cp

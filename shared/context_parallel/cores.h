@@ -100,6 +100,7 @@ struct CoreFacts {
 // In the order of the enumeration Core.
 std::span<const CoreFacts* const> all_cores();
 const CoreFacts& facts(Core core);
+Core parse_core(std::string_view text);  // throws InvalidInput that names the nearest
 
 // Bytes of the parts that wait for merges beside attention, and would not wait for merges in turn: one more
 // of each result (part_pool.h), in f32, of `q` and, backward, `kv` elements. 0 without such merges.

@@ -17,7 +17,6 @@ Rank busiest_rank(const StepRequest& request, int stage) {
   const Rank first = RankGroups(layout, 0).on_pipeline_rank(stage % layout.pp);
   if (layout.cp == 1) return first;
   const std::vector<Rank> ranks = RankGroups(layout, first).cp_group();
-  const bool by_key = facts(layout.strategy.core).rotates == Rotates::queries;
   const auto [first_layer, count] = layers_of_stage(request.model, layout, stage);
   const std::vector<std::int64_t> layers = layers_of_kinds(request.model, first_layer, count);
   std::vector<std::int64_t> pairs(ranks.size());  // of the layers of the stage
@@ -25,7 +24,9 @@ Rank busiest_rank(const StepRequest& request, int stage) {
     if (layers[kind] == 0 || request.model.kinds[kind].mixer != Mixer::attention) continue;
     const AttentionProblem problem =
         attention_problem(request.model, request.workload, layout, request.model.kinds[kind]);
-    const AttentionSharding sharding(problem, layout.cp, layout.strategy);
+    const Strategy strategy = strategy_of(layout, problem);
+    const AttentionSharding sharding(problem, layout.cp, strategy);
+    const bool by_key = facts(strategy.core).rotates == Rotates::queries;
     for (int index = 0; index < layout.cp; ++index) {
       const TensorPart part = by_key ? sharding.compute_kv(index) : sharding.compute_q(index);
       pairs[idx(index)] +=

@@ -20,6 +20,7 @@ void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
 
 View LayerBackward::own_norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
                                   const Window& weights) {
+  if (weight.numel() == 0) return x;  // the layer has no such norm
   View norm = activations_.rows(what, place, x.shape[0], x.shape[1]);
   if (!place.recomputed && !activations_.keeps(what, place)) {
     writer_.kernel({RowOperation::rms_norm, {x, weight.flat(weights)}, {norm}, {}}, "norm again");
@@ -42,6 +43,7 @@ void LayerBackward::close_region(const View& partial, const View& x, const Weigh
 
 void LayerBackward::norm_backward(const View& d_norm, const View& x, const Weight& weight,
                                   const Window& weights, const GradientPlace& gradients, const View& dx) {
+  if (weight.numel() == 0) return writer_.accumulate(d_norm, dx, "d input");
   writer_.kernel_with_gradients(
       {RowOperation::rms_norm_backward, {x, weight.flat(weights), d_norm}, {}, {dx}}, {weight}, gradients,
       "norm backward");

@@ -64,7 +64,8 @@ class LayerBackward {
   // where there is no norm behind.
   View before_norm_behind(A what, const LayerPlace& place, const Weight& weight, const Window& weights,
                           const GradientPlace& gradients, const View& dx);
-  // The output of a norm, kept or computed again: of the rank's rows, and gathered.
+  // The output of a norm, kept or computed again: of the rank's rows, and gathered. Of a norm that the layer
+  // lacks it is x.
   View own_norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight,
                      const Window& weights);
   View norm_rows(A what, const LayerPlace& place, const View& x, const Weight& weight, const Window& weights);

@@ -30,6 +30,14 @@ void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, co
   mlp(place, weights, mid, x_next);
 }
 
+View LayerForward::normed(A what, const LayerPlace& place, const View& x, const View& weight,
+                          const std::string& label) {
+  if (!context_.model.norms_before) return x;
+  const View norm = activations_.rows(what, place, context_.tokens_tp, context_.hidden);
+  writer_.kernel({RowOperation::rms_norm, {x, weight}, {norm}, {}}, label);
+  return norm;
+}
+
 View LayerForward::region_output(const LayerPlace& place, A before_norm, const View& next) {
   if (!context_.model.norms_behind) return next;
   return activations_.rows(before_norm, place, context_.tokens_tp, context_.hidden);
@@ -45,10 +53,9 @@ void LayerForward::close_region(const Region& region, const View& partial, const
 // ---- mixers ----
 
 void LayerForward::mix(const LayerPlace& place, const Window& weights, const View& x, const View& mid) {
-  const View norm = activations_.rows(A::norm1, place, context_.tokens_tp, context_.hidden);
   const bool attends = place.parts.mixer == Mixer::attention;
-  writer_.kernel({RowOperation::rms_norm, {x, layer(place).norm1.flat(weights)}, {norm}, {}},
-                 attends ? "attention norm" : "recurrence norm");
+  const View norm = normed(A::norm1, place, x, layer(place).norm1.flat(weights),
+                           attends ? "attention norm" : "recurrence norm");
   const View out =
       attends ? attention(place, weights, norm)
               : recurrences_.forward(place, weights, writer_.gather_rows(norm, "gathered", "gather rows"));
@@ -209,9 +216,7 @@ void LayerForward::attend(const LayerPlace& place) {
 // ---- MLP ----
 
 void LayerForward::mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next) {
-  const View norm = activations_.rows(A::norm2, place, context_.tokens_tp, context_.hidden);
-  writer_.kernel({RowOperation::rms_norm, {x, layer(place).norm2.flat(weights.layer)}, {norm}, {}},
-                 "mlp norm");
+  const View norm = normed(A::norm2, place, x, layer(place).norm2.flat(weights.layer), "mlp norm");
   const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
   const Region region{region_output(place, A::mlp_out, next), layer(place).norm2_behind.flat(weights.layer),
                       "scatter mlp"};

@@ -75,6 +75,8 @@ class LayerForward {
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
   // The MLP that computes all rows: the dense one, or the shared one, which adds to what experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const View& rows, const View& partial);
+  // What mixer or MLP takes: the norm of x, or x itself where there is none before them.
+  View normed(A what, const LayerPlace& place, const View& x, const View& weight, const std::string& label);
   // What mixer or MLP ends with: the place of its output, which is that of the next rows unless there
   // is a norm behind it.
   struct Region {

@@ -132,6 +132,26 @@ std::optional<LayoutRefusal> refuse_recurrence(const Transformer& model, const W
   return std::nullopt;
 }
 
+std::optional<LayoutRefusal> refuse_window_core(const Transformer& model, const Workload& workload,
+                                                const ParallelLayout& layout) {
+  if (!layout.window_core) return std::nullopt;
+  const auto same = [&](const std::string& why) {
+    return LayoutRefusal{"the same layout twice",
+                         str("window_strategy=", name(*layout.window_core), " ", why),
+                         "leave window_strategy out"};
+  };
+  if (layout.strategy.ulysses_degree == layout.cp)
+    return same("is of a ring, and with ulysses over all ranks there is none");
+  for (const LayerKind& kind : model.kinds) {
+    if (kind.mixer != Mixer::attention) continue;
+    const AttentionProblem problem = attention_problem(model, workload, layout, kind);
+    if (!problem.window && !problem.chunk) continue;
+    if (strategy_of(layout, problem) == layout.strategy) return same("is the strategy of all layers");
+    return std::nullopt;
+  }
+  return same(str("is of layers with a window or a chunk, and none cuts ", workload.seq_len, " tokens"));
+}
+
 std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Workload& workload,
                                              const ParallelLayout& layout) {
   const std::int64_t rows =
@@ -149,9 +169,11 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
         str("use at most ", rows / layout.cp)};
   }
   if (layout.cp == 1) return std::nullopt;
+  if (auto refusal = refuse_window_core(model, workload, layout)) return refusal;
   for (const LayerKind& kind : model.kinds) {
     if (kind.mixer != Mixer::attention) continue;
-    const auto refusal = refuse(attention_problem(model, workload, layout, kind), layout.cp, layout.strategy);
+    const AttentionProblem problem = attention_problem(model, workload, layout, kind);
+    const auto refusal = refuse(problem, layout.cp, strategy_of(layout, problem));
     if (refusal) return LayoutRefusal{"strategy", refusal->reason, ""};
   }
   const Balance& balance = layout.strategy.balance;

@@ -296,13 +296,14 @@ class MemoryModel {
   // What the layers that have `what` keep of it.
   LayerKept kept_with(Having what) const {
     const std::int64_t rows = sizes_.tokens_tp * model_.hidden * width_,
-                       behind = model_.norms_behind ? rows : 0;  // before the norm behind
+                       before = model_.norms_before ? rows : 0,
+                       behind = model_.norms_behind ? rows : 0;  // what is normalized behind
     switch (what) {
       case Having::anything:
         return {.input = rows};
       case Having::mixer:
       case Having::mlp:
-        return {.cheap = rows, .rest = behind};  // the norm
+        return {.cheap = before, .rest = behind};
       case Having::both:
         return {.rest = rows};  // between the two
       case Having::attention:
@@ -448,8 +449,26 @@ class MemoryModel {
     const std::int64_t bytes =
         delta + in_flight(ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
     if (ring == 1) return bytes;
-    return bytes + facts(strategy.core)
-                       .workspace_bytes(strategy, {ring, in_flight(q), in_flight(kv), width_, training_});
+    const auto of_core = [&](Core core, int blocks) {
+      return facts(core).workspace_bytes(strategy, {blocks, in_flight(q), in_flight(kv), width_, training_});
+    };
+    const std::int64_t all = of_core(strategy.core, ring);
+    return bytes +
+           (layout_.window_core ? std::max(all, of_core(*layout_.window_core, blocks_seen(ring))) : all);
+  }
+
+  // Of the keys and values of all ranks, as many blocks of a rank's rows as layers with a window or a chunk
+  // need: their own, and those that a window reaches before each of two parts.
+  int blocks_seen(int ring) const {
+    std::int64_t reach = 0;
+    for (const LayerKind& kind : model_.kinds) {
+      const AttentionProblem problem = attention_problem(model_, workload_, layout_, kind);
+      if (problem.window || problem.chunk)
+        reach = std::max(reach, std::min(problem.window.value_or(workload_.seq_len),
+                                         problem.chunk.value_or(workload_.seq_len)));
+    }
+    return static_cast<int>(
+        std::min<std::int64_t>(ring, 1 + ceil_div(2 * reach, std::max<std::int64_t>(1, sizes_.rows))));
   }
 
   // What recurrence plans allocate beyond what is kept: for each chunk its own state, and what the scan

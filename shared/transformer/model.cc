@@ -154,6 +154,8 @@ void validate_model(const Transformer& model) {
   require_size("vocab", model.vocab, complaints);
   require_size("max_seq_len", model.max_seq_len, complaints, 0);
   check_kinds(model, complaints);
+  complaints.require(model.norms_before || model.norms_behind,
+                     "norms_before=false needs norms_behind=true: layers without any norm are not described");
   if (model.experts) check_experts(*model.experts, complaints);
   if (model.latent) check_latent(model, complaints);
   if (model.recurrence) check_recurrence(*model.recurrence, complaints);
@@ -279,7 +281,7 @@ std::int64_t ParameterCounts::layer(LayerParts of) const {
 ParameterCounts parameter_counts(const Transformer& model) {
   ParameterCounts counts;
   counts.embedding = model.vocab * model.hidden;
-  counts.norms = (model.norms_behind ? 2 : 1) * model.hidden;
+  counts.norms = ((model.norms_before ? 1 : 0) + (model.norms_behind ? 1 : 0)) * model.hidden;
   count_attention(model, counts);
   count_recurrence(model, counts);
   const std::int64_t matrices = model.up_matrices() + 1;
@@ -317,6 +319,7 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
       .add(model.max_seq_len);
   hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
   if (model.norms_behind) hasher.add(std::string_view("norms behind"));
+  if (!model.norms_before) hasher.add(std::string_view("no norms before"));
   if (model.gated_attention) hasher.add(std::string_view("gated attention"));
   if (!model.gated_mlp) hasher.add(std::string_view("two matrices"));
   hasher.add(static_cast<std::int64_t>(model.kinds.size())).add_all(model.order);

@@ -7,10 +7,11 @@
 // All else is alike in all layers.
 //
 // Each layer computes x += mixer(norm(x)) and then x += mlp(norm(x)), or one of the two alone; with norms
-// behind, x += norm(mixer(norm(x))) and x += norm(mlp(norm(x))). The mixer is attention or a recurrence. The
-// MLP is gated, down(act(gate(x)) * up(x)), or not, down(act(up(x))). A mixture of experts has `experts`
-// instead, of which each token uses top_k, and beside them it may have a shared MLP, which all tokens use.
-// Behind the last layer come a final norm and the head; the head may share its weights with the embedding.
+// behind, x += norm(mixer(norm(x))) and x += norm(mlp(norm(x))), or these without the inner norms. The mixer
+// is attention or a recurrence. The MLP is gated, down(act(gate(x)) * up(x)), or not, down(act(up(x))). A
+// mixture of experts has `experts` instead, of which each token uses top_k, and beside them it may have a
+// shared MLP, which all tokens use. Behind the last layer come a final norm and the head; the head may share
+// its weights with the embedding.
 #pragma once
 
 #include <array>
@@ -138,8 +139,9 @@ struct Transformer {
   std::int64_t max_seq_len = 0;  // positions that the model was trained for; 0: not known
   bool tied_embeddings = false;  // the head uses the embedding's table
   bool qkv_bias = false;
-  bool qk_norm = false;          // q and k are normalized over head_dim (as in Qwen3)
-  bool norms_behind = false;     // what mixer and MLP give is normalized, too (as in Gemma 2 and 3)
+  bool qk_norm = false;  // q and k are normalized over head_dim (as in Qwen3)
+  // Mixer and MLP take normalized rows; or what they give is normalized (OLMo 2), or both (Gemma 2 and 3).
+  bool norms_before = true, norms_behind = false;
   bool gated_attention = false;  // its output is multiplied with gates, one for each element (Qwen3-Next)
   bool gated_mlp = true;         // false: an MLP, or an expert, has two matrices instead of three
   std::optional<Latent> latent;  // of all layers; it needs kv_heads = q_heads, and neither of the two above

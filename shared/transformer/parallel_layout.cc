@@ -104,6 +104,15 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   return problem;
 }
 
+Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem) {
+  Strategy strategy = layout.strategy;
+  if (!layout.window_core || (!problem.window && !problem.chunk)) return strategy;
+  strategy.core = *layout.window_core;
+  strategy.inner_ring = 1, strategy.rotation = Strategy::Rotation::exchange;
+  strategy.slots = kLeastSlots, strategy.pieces = 1;
+  return strategy;
+}
+
 RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& workload,
                                      const ParallelLayout& layout) {
   const Recurrence& sizes = *model.recurrence;
@@ -141,6 +150,7 @@ Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
   hasher.add(layout.loss_chunks).add(layout.zero).add(layout.sequence_parallel ? 1 : 0);
   hasher.add(layout.mlp_chunks).add(layout.host_activations ? 1 : 0);
   if (layout.scan != StateScan::all_gather) hasher.add(name(layout.scan));
+  if (layout.window_core) hasher.add(std::string_view("windows")).add(name(*layout.window_core));
   return hash(hasher, layout.strategy);
 }
 

@@ -61,6 +61,9 @@ const std::vector<AxisOrder>& axis_orders();
 struct ParallelLayout : ParallelDegrees {
   int virtual_stages = 1;
   Strategy strategy;  // has no meaning if cp is 1
+  // The core of layers whose window or chunk cuts the sequence, in place of the strategy's; unset: the same.
+  // Rows stay at the same home. need_only brings such a layer what its queries see, and no more.
+  std::optional<Core> window_core = {};
   // How layers with a recurrence pass their states on; has no meaning if cp is 1 or no layer has one.
   StateScan scan = StateScan::all_gather;
   ShardingGroup sharding = ShardingGroup::dp_shard_cp;
@@ -156,6 +159,9 @@ std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t mic
 // ranks, several ranks hold the same one: kv_heads = max(1, kv_heads / tp).
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout, const LayerKind& kind);
+
+// The strategy of layers with that attention.
+Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem);
 
 // The recurrence of one micro-batch on one tp rank: its share of the heads. The model must have one.
 RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& workload,

@@ -9,6 +9,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/context_parallel/cores.h"
 #include "shared/transformer/parallel_layout.h"
 #include "shared/transformer/short_layout.h"
 
@@ -19,7 +20,8 @@ constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", 
 // Beside those of degree_keys().
 constexpr std::string_view kKeys =
     "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, slots, pieces, "
-    "merges, scan, sharding, zero, order, sequence_parallel, micro_batch, recompute, loss_chunks, "
+    "merges, window_strategy, scan, sharding, zero, order, sequence_parallel, micro_batch, recompute, "
+    "loss_chunks, "
     "mlp_chunks, "
     "activations";
 
@@ -103,6 +105,7 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
   using Merges = Strategy::Merges;
   text.word("merges", name(Merges::in_turn), Merges::in_turn, name(Merges::beside), Merges::beside,
             layout.strategy.merges);
+  if (const auto value = text.find("window_strategy")) layout.window_core = parse_core(*value);
   if (const auto value = text.find("scan")) layout.scan = parse_state_scan(*value);
 }
 
@@ -120,6 +123,7 @@ void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) 
   if (strategy.pieces > 1) items.push_back({"pieces", str(strategy.pieces)});
   if (strategy.merges != Strategy::Merges::in_turn)
     items.push_back({"merges", std::string(name(strategy.merges))});
+  if (layout.window_core) items.push_back({"window_strategy", std::string(name(*layout.window_core))});
   if (layout.scan != StateScan::all_gather) items.push_back({"scan", std::string(name(layout.scan))});
 }
 

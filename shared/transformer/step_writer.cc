@@ -18,7 +18,7 @@ std::vector<AttentionRequest> attention_requests(const StepRequest& request, con
     AttentionRequest& attention = all.emplace_back();
     attention.problem = attention_problem(request.model, request.workload, request.layout, kind);
     attention.ranks = groups.cp_group();
-    if (request.layout.cp > 1) attention.strategy = request.layout.strategy;
+    if (request.layout.cp > 1) attention.strategy = strategy_of(request.layout, attention.problem);
     attention.keep_for_backward = training;
     attention.options.lse = LsePlace::computed;  // the backward pass alone reads it
   }

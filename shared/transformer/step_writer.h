@@ -56,7 +56,8 @@ struct StepContext {
   std::int64_t mlp_rows() const {
     return layout.mlp_chunks == 1 ? tokens : std::max<std::int64_t>(1, ceil_div(tokens, layout.mlp_chunks));
   }
-  const Strategy& strategy() const { return attention.front().strategy; }  // without cp: the default
+  // What all layers have alike of it: where rows are at home. Without cp: the default.
+  const Strategy& strategy() const { return attention.front().strategy; }
   // Those of the weights that all tp ranks hold alike whose gradients are sums over these ranks; they stand
   // at the end of LayerWeights::replicated. With sequence parallelism these are all: each rank's norms see a
   // part of the rows. Without it every rank's norms, and what makes latent rows, see all rows and have the

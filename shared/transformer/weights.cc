@@ -28,12 +28,12 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
   const Latent latent = attends ? model.latent.value_or(Latent{}) : Latent{};
   const bool is_latent = attends && model.latent, is_usual = attends && !model.latent;
   const Recurrence r = recurs ? sizes.recurrence : Recurrence{};
-  norm1 = placing.vector(mixes ? hidden : 0);
+  norm1 = placing.vector(mixes && model.norms_before ? hidden : 0);
   norm1_behind = placing.vector(mixes && model.norms_behind ? hidden : 0);
   norm2_behind = placing.vector(has_mlp && model.norms_behind ? hidden : 0);
   q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
   kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
-  norm2 = placing.vector(has_mlp ? hidden : 0);
+  norm2 = placing.vector(has_mlp && model.norms_before ? hidden : 0);
   q_norm = placing.vector(is_usual && model.qk_norm ? model.head_dim : 0);
   k_norm = placing.vector(is_usual && model.qk_norm ? model.head_dim : 0);
   const bool of_heads = r.rule == RecurrenceRule::delta;

@@ -66,6 +66,8 @@ class ModelDraw {
 
   // Last, so that what a seed drew before them stays.
   void choose_parts() {
+    choose_window_core();
+    if (step_.norms_behind() && swarm_.take(numbers_, "no_norms_before")) step_.set_no_norms_before(true);
     if (swarm_.take(numbers_, "ungated_mlp")) step_.set_ungated_mlp(true);
     if (step_.latent_kv_rank() == 0 && swarm_.take(numbers_, "gated_attention"))
       step_.set_gated_attention(true);
@@ -82,6 +84,19 @@ class ModelDraw {
       }
     }
     if (step_.experts() > 0 && step_.kinds(0).dense()) step_.mutable_kinds(0)->clear_dense();
+  }
+
+  // Where a window or a chunk cuts, and it is no strategy that all layers have.
+  void choose_window_core() {
+    const auto cuts = [&](std::int64_t length) { return length > 0 && length < step_.seq_len(); };
+    bool any = step_.kinds_size() == 0 && cuts(step_.window());
+    for (const auto& kind : step_.kinds()) any = any || cuts(kind.window()) || cuts(kind.chunk());
+    const bool takes_cores = layout_.cp > layout_.strategy.ulysses_degree &&
+                             layout_.strategy.core != Core::need_only &&
+                             layout_.strategy.balance.kind != Balance::Kind::striped &&
+                             layout_.strategy.balance.kind != Balance::Kind::cost;
+    if (layout_.cp > 1 && any && takes_cores && swarm_.take(numbers_, "window_core"))
+      layout_.window_core = Core::need_only;
   }
 
   void choose_recurrence() {

@@ -8,6 +8,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
+#include "shared/context_parallel/cores.h"
 #include "shared/transformer/short_layout.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/scenario/read_values.h"
@@ -87,6 +88,7 @@ FixedKeys keys_of_choices() {
          using enum Strategy::Merges;
          fixed.merges = one_of(text, name(in_turn), in_turn, name(beside), beside);
        }},
+      {"window_strategy", [](Fixed& fixed, Text text) { fixed.window_core = parse_core(text); }},
       {"scan", [](Fixed& fixed, Text text) { fixed.scan = parse_state_scan(text); }},
       {"sharding", [](Fixed& fixed, Text text) { fixed.sharding = parse_sharding(text); }},
       {"order", [](Fixed& fixed, Text text) { fixed.order = parse_axis_order(text); }},

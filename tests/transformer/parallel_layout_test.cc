@@ -241,8 +241,31 @@ TEST(ParallelLayout, RefusalsNameTheNearestThatWorks) {
   EXPECT_THAT(refusal_of(llama(), training(), "sharding=dp_shard"), HasSubstr("mean the same with cp=1"));
   EXPECT_THAT(refusal_of(llama(), training(), "recompute=every:64"), HasSubstr("every:2 to every:32"));
   EXPECT_THAT(refusal_of(llama(), training(), "tp=2,cp=64,strategy=ulysses"), HasSubstr("ulysses"));
+  EXPECT_THAT(refusal_of(llama(), training(), "cp=2,strategy=ring,window_strategy=need_only"),
+              HasSubstr("is of layers with a window or a chunk, and none cuts"));
+  Transformer windowed = llama();
+  windowed.kinds.front().window = 128;
+  EXPECT_EQ(refusal_of(windowed, training(), "cp=2,strategy=ring,window_strategy=need_only"), "");
+  EXPECT_THAT(
+      refusal_of(windowed, training(), "cp=2,strategy=need_only,window_strategy=need_only"),
+      HasSubstr("window_strategy=need_only is the strategy of all layers; leave window_strategy out"));
+  EXPECT_THAT(refusal_of(windowed, training(), "cp=2,strategy=ulysses,window_strategy=need_only"),
+              HasSubstr("with ulysses over all ranks there is none"));
+  Transformer recurrent = llama();
+  recurrent.recurrence = Recurrence{RecurrenceRule::delta, 4, 8, 64, 64, 4, false};
+  set_layers(recurrent, {{}, {{}, {}, false, Mixer::recurrence, true}});
+  recurrent.layers = 2;
+  EXPECT_EQ(refusal_of(recurrent, training(), "tp=4,cp=2,strategy=ring"), "");
+  EXPECT_THAT(refusal_of(recurrent, training(), "tp=8"),
+              HasSubstr("the 4 key heads of recurrences are not divisible by tp=8; use tp=4"));
+  EXPECT_THAT(refusal_of(recurrent, training(), "cp=2,strategy=ring,balance=striped:1"),
+              HasSubstr("gives a rank chunks of 1 rows, and a recurrence's convolution needs 3 rows"));
+  EXPECT_THAT(refusal_of(recurrent, training(), "tp=4,cp=2,strategy=ring,scan=heads"),
+              HasSubstr("use scan=all_gather"));
   Workload serving = training(8);
   serving.phase = Phase::prefill;
+  EXPECT_THAT(refusal_of(recurrent, serving, "dp_replicate=8"),
+              HasSubstr("prefill of layers with a recurrence keeps a state of 32768 elements"));
   EXPECT_EQ(refusal_of(llama(), serving, "dp_replicate=8"), "");
   EXPECT_THAT(refusal_of(llama(), serving, "dp_replicate=2"), HasSubstr("use micro_batch=4"));
   EXPECT_THAT(refusal_of(llama(), serving, "dp_shard=8"), HasSubstr("dp_replicate for replicas"));

@@ -348,5 +348,24 @@ TEST(StepChoices, GradientsGoToTheHostAsSoonAsTheyAreComplete) {
   }
 }
 
+// Of eight layers every second one has a window of 128 tokens. These bring what the window reaches of the
+// rank before, 127 rows of k and v, and send the gradients back; all other layers gather all rows.
+TEST(StepChoices, LayersWithAWindowMayHaveACoreOfTheirOwn) {
+  StepRequest alike = request_of("cp=4,strategy=all_gather,balance=contiguous,micro_batch=8");
+  std::vector<LayerKind> layers(8);
+  for (const std::size_t layer : {0U, 2U, 4U, 6U}) layers[layer].window = 128;
+  set_layers(alike.model, layers);
+  StepRequest apart = alike;
+  apart.layout = parse_parallel_layout(to_string(alike.layout) + ",window_strategy=need_only");
+  const auto sent = [](const StepRequest& request) {
+    return sent_by(step_plan(request, StepPart::micro_batch, 0, 1));
+  };
+  const std::int64_t kv = 2 * 8 * 64, rows = 8 * 1024, reached = 8 * 127;  // of 8 sequences
+  EXPECT_EQ(sent(alike).at("ring all_gather"), 2 * 8 * 3 * rows * kv * k16);
+  EXPECT_EQ(sent(alike).count("ring exchange"), 0U);
+  EXPECT_EQ(sent(apart).at("ring all_gather"), 2 * 4 * 3 * rows * kv * k16);
+  EXPECT_EQ(sent(apart).at("ring exchange"), 4 * (2 * reached * kv * k16 + reached * kv * kF32));
+}
+
 }  // namespace
 }  // namespace cp::testing

@@ -25,8 +25,8 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << model.hidden << ", " << model.layers << " layers, " << model.q_heads << " heads (" << model.kv_heads
       << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
       << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "")
-      << (model.norms_behind ? ", norms behind" : "") << (model.gated_attention ? ", gated attention" : "")
-      << (model.gated_mlp ? "" : ", two matrices");
+      << (model.norms_behind ? ", norms behind" : "") << (model.norms_before ? "" : " alone")
+      << (model.gated_attention ? ", gated attention" : "") << (model.gated_mlp ? "" : ", two matrices");
   if (model.recurrence) {
     const Recurrence& r = *model.recurrence;
     out << ", recurrence " << name(r.rule) << " of " << r.key_heads << "/" << r.value_heads << " heads, "
@@ -109,6 +109,7 @@ inline Transformer any_model() {
   model.tied_embeddings = any_of(true, false), model.qkv_bias = any_of(true, false);
   model.qk_norm = any_of(true, false);
   model.norms_behind = any_of(true, false);
+  model.norms_before = !model.norms_behind || any_of(true, false);
   if (any_of(0, 0, 0, 1) == 1) {
     model.kv_heads = model.q_heads, model.qkv_bias = model.qk_norm = false;
     const std::int64_t rope_dim = model.head_dim == 1 ? 1 : model.head_dim / 2;
@@ -156,6 +157,9 @@ inline ParallelLayout any_layout(const Transformer& model) {
   AttentionProblem problem;
   problem.q_len = problem.kv_len = 64, problem.q_heads = 4;
   if (layout.cp > 1) layout.strategy = *rc::gen::elementOf(standard_strategies(problem, layout.cp));
+  const auto has_window = [](const LayerKind& kind) { return kind.window || kind.chunk; };
+  if (layout.cp > 1 && std::any_of(model.kinds.begin(), model.kinds.end(), has_window) && any_of(true, false))
+    layout.window_core = any_of(Core::need_only, Core::need_only, Core::all_gather);
   if (layout.cp > 1 && model.recurrence) layout.scan = *rc::gen::elementOf(state_scans());
   return layout;
 }

@@ -75,6 +75,7 @@ class MegatronFlags {
     if (model_.qk_norm) flag("qk-layernorm");
     if (model_.gated_attention) note("the gates of attention's output");
     layers_of_other_parts();
+    if (!model_.norms_before) note("that attention and MLP have no norms before them");
     if (model_.norms_behind) note("the norms behind attention and MLP: there is no flag for them");
     if (!model_.tied_embeddings) flag("untie-embeddings-and-output-weights");
     windows();

@@ -68,7 +68,8 @@ const std::vector<Family>& families() {
     nemotron.left_out = "the biases of its norms";
     Family& olmo2 = add("olmo2");
     olmo2.qk_norm = true;
-    olmo2.left_out = "that norms stand behind attention and MLP, and those of q and k are over all heads";
+    olmo2.norms_before = false, olmo2.norms_behind = true;
+    olmo2.left_out = "that the norms of q and k are over all heads";
     return list;
   }();
   return all;

@@ -18,7 +18,7 @@ struct Family {
   bool qkv_bias = false;
   bool bias_of_qkv_alone = false;  // attention_bias means no bias of the output projection
   bool qk_norm = false;
-  bool norms_behind = false;
+  bool norms_before = true, norms_behind = false;
   bool gated_attention = false;
   bool gated_mlp = true;
   std::optional<RecurrenceRule> recurrence = {};  // of the layers that have one

@@ -254,7 +254,7 @@ class ModelReader {
   void take_biases() {
     const bool all = fields_.flag("attention_bias").value_or(false);
     read_.model.qkv_bias = family_.qkv_bias || all || fields_.flag("qkv_bias").value_or(false);
-    read_.model.norms_behind = family_.norms_behind;
+    read_.model.norms_before = family_.norms_before, read_.model.norms_behind = family_.norms_behind;
     read_.model.gated_attention = family_.gated_attention, read_.model.gated_mlp = family_.gated_mlp;
     read_.model.qk_norm =
         family_.qk_norm || fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(false));

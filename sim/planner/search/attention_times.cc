@@ -39,7 +39,8 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
           .pieces = pieces,
           .transfers = transfers,
           .merges = merges,
-          .scan = layout.scan};
+          .scan = layout.scan,
+          .window_core = layout.window_core};
 }
 
 AttentionTimes::Pass AttentionTimer::replayed(const Plan& plan) const {
@@ -57,7 +58,7 @@ AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, R
   AttentionRequest attention;
   attention.problem = problem;
   attention.ranks = RankGroups(layout, self).cp_group();
-  if (layout.cp > 1) attention.strategy = layout.strategy;
+  if (layout.cp > 1) attention.strategy = strategy_of(layout, problem);
   attention.keep_for_backward = training;
   attention.options.lse = LsePlace::computed;
   return {
@@ -68,7 +69,7 @@ AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, R
 AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, Rank self) {
   // All that the rows' places do not depend on is left out.
   AttentionKey key = attention_key(layout, question_.cluster);
-  key.core = {}, key.rotation = {}, key.merges = {}, key.transfers = {};
+  key.core = {}, key.rotation = {}, key.merges = {}, key.transfers = {}, key.window_core = {};
   key.inner_ring = key.slots = key.pieces = 1;
   {
     const std::scoped_lock lock(mutex_);
@@ -83,8 +84,7 @@ AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, 
   return recurrences_.try_emplace(key, passes).first->second;
 }
 
-StateScan AttentionTimer::best_scan(const ParallelLayout& layout,
-                                    const std::function<bool(const ParallelLayout&)>& fits) {
+StateScan AttentionTimer::best_scan(const ParallelLayout& layout, const Fits& fits) {
   if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1) return layout.scan;
   const Rank self = busiest_rank({question_.model, question_.workload, layout}, 0);
   ParallelLayout tried = layout;
@@ -102,6 +102,19 @@ StateScan AttentionTimer::best_scan(const ParallelLayout& layout,
     if (ns < least_ns) least_ns = ns, best = scan;
   }
   return best;
+}
+
+std::optional<Core> AttentionTimer::best_window_core(const ParallelLayout& layout, const Fits& fits) {
+  ParallelLayout tried = layout;
+  tried.window_core = Core::need_only;
+  if (layout.window_core || layout.cp == 1 || refuse(question_.model, question_.workload, tried) ||
+      !fits(tried))
+    return layout.window_core;
+  const auto ns = [&](const ParallelLayout& of) {
+    const auto& [forward, backward] = this->of(of).mean;
+    return forward.kernels_ns + forward.exposed_ns + backward.kernels_ns + backward.exposed_ns;
+  };
+  return ns(tried) < ns(layout) ? tried.window_core : std::nullopt;
 }
 
 const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {

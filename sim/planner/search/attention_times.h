@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "shared/transformer/step_plan.h"
@@ -45,6 +46,7 @@ struct AttentionKey {
   Strategy::Transfers transfers;
   Strategy::Merges merges;
   StateScan scan;
+  std::optional<Core> window_core;
   auto operator<=>(const AttentionKey&) const = default;
 };
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);
@@ -60,7 +62,10 @@ class AttentionTimer {
   const AttentionTimes& of(const ParallelLayout& layout);
   // The scan with which the layout's recurrences take least time, of those that are legal and that `fits`
   // takes; the layout's own where the model has none.
-  StateScan best_scan(const ParallelLayout& layout, const std::function<bool(const ParallelLayout&)>& fits);
+  using Fits = std::function<bool(const ParallelLayout&)>;
+  StateScan best_scan(const ParallelLayout& layout, const Fits& fits);
+  // The same of ParallelLayout::window_core: need_only, or the strategy of all layers.
+  std::optional<Core> best_window_core(const ParallelLayout& layout, const Fits& fits);
 
  private:
   AttentionTimes::Passes attention(const ParallelLayout& layout, Rank self,

@@ -210,13 +210,11 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
         kernels({.pairs = pairs, .rows = rows_of_all * share, .pairs_at_once = 2 * pairs / kSlack});
     return result;
   }
-  const Strategy& strategy = layout.strategy;
+  const AttentionProblem problem = attention_problem(model, question_.workload, layout, kind);
+  const bool is_cut = problem.window || problem.chunk;
+  const Strategy strategy = strategy_of(layout, problem);
   const int ulysses = strategy.ulysses_degree, ring = layout.cp / ulysses;
-  const auto cuts = [&](const std::optional<std::int64_t>& length) {
-    return length && *length < question_.workload.seq_len;
-  };
-  const bool whole_triangle =
-      question_.workload.phase == Phase::training && !cuts(kind.window) && !cuts(kind.chunk);
+  const bool whole_triangle = question_.workload.phase == Phase::training && !is_cut;
   // Contiguous, the last of the ranks sees most.
   const double share = whole_triangle && strategy.balance.kind == Balance::Kind::contiguous
                            ? pairs_of_last(question_.workload.seq_len / ring, kind) / pairs_of_head
@@ -310,10 +308,10 @@ void StepBound::add_region(LayerWork& work, const ParallelLayout& layout, const 
   const double between = width * real(sizes.tokens_tp * question_.model.hidden);
   const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
                                                       : kernels_.memory_ns(3 * between),
-               norms = question_.model.norms_behind ? 2 : 1,
+               norms = (question_.model.norms_before ? 1 : 0) + (question_.model.norms_behind ? 1 : 0),
                rows_ns = norms * kernels_.memory_ns(2 * between) + sum_ns;
   work.forward_rows_ns += rows_ns, work.backward_rows_ns += rows_ns;
-  // Norms behind are launches more.
+  // Two norms are a launch more.
   work.forward_launches += norms - 1 - (question_.software.fused_rows ? 1 : 0);
   work.backward_launches += norms - 1;
   const std::int64_t stride = strides_of(layout).tp;
@@ -462,12 +460,17 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
 
 std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, const Shared& shared,
                                                bool whole_family, const AttentionTimes* replayed) const {
-  const bool is_least = replayed != nullptr && facts(layout.strategy.core).is_least_alone;
+  const auto is_least_alone = [&](const LayerKind& kind) {
+    if (kind.mixer != Mixer::attention) return kind.mixer == Mixer::recurrence;
+    return facts(
+               strategy_of(layout, attention_problem(question_.model, question_.workload, layout, kind)).core)
+        .is_least_alone;
+  };
   std::vector<Pass> passes;
   for (std::size_t kind = 0; kind < pairs_.size(); ++kind) {
     Attention of_attention = attention(layout, shared.sizes, kind, whole_family);
     const Mixer mixer = question_.model.kinds[kind].mixer;
-    if (mixer != Mixer::none && (is_least || (replayed != nullptr && mixer == Mixer::recurrence))) {
+    if (replayed != nullptr && is_least_alone(question_.model.kinds[kind])) {
       const auto& [forward, backward] = replayed->of_kinds[kind];
       of_attention.kernels = {kSlack * forward.kernels_ns, kSlack * backward.kernels_ns};
       // Its first transfers may begin beside the positions of the queries; backward, keys and values may come

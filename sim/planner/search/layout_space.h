@@ -63,6 +63,9 @@ class LayoutSpace {
   // Returns the member with the first strategy and, in all other choices, those that take least memory.
   ParallelLayout leanest_member(ParallelLayout family) const;
 
+  // Whether the software runs the plans themselves, and so what no framework has a word for.
+  bool runs_plans() const { return runs_plans_; }
+
  private:
   // The all_* functions return every choice; those below leave out what the frameworks cannot express.
   AttentionProblem any_attention(const ParallelLayout& layout) const;

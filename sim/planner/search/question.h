@@ -33,7 +33,8 @@ struct Fixed : ParallelConfig {
   std::optional<int> slots, pieces;
   // Nothing but a question asks for merges beside attention: what they gain is not measured.
   std::optional<Strategy::Merges> merges;
-  std::optional<StateScan> scan;  // of layers with a recurrence
+  std::optional<Core> window_core;  // of layers with a window or a chunk
+  std::optional<StateScan> scan;    // of layers with a recurrence
   std::optional<Recompute> recompute;
   std::optional<ShardingGroup> sharding;
   std::optional<AxisOrder> order;

@@ -330,6 +330,7 @@ class Search {
     const auto look_at_one = [&](std::size_t i, std::size_t thread) {
       ParallelLayout asked = round[i];
       asked.scan = attention_.best_scan(asked, fitting);
+      if (space_.runs_plans()) asked.window_core = attention_.best_window_core(asked, fitting);
       const bool sharper =
           asked.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
       if (sharper && !needed(least_ns(asked), asked)) return;

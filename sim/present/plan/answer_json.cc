@@ -72,6 +72,7 @@ ordered_json model_json(const PlanQuestion& question) {
           {"tied_embeddings", m.tied_embeddings},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
+          {"norms_before", m.norms_before},
           {"norms_behind", m.norms_behind},
           {"gated_attention", m.gated_attention},
           {"gated_mlp", m.gated_mlp},
@@ -177,6 +178,7 @@ ordered_json fixed_json(const Fixed& fixed) {
   add("slots", fixed.slots);
   add("pieces", fixed.pieces);
   if (fixed.merges) out["merges"] = cp::name(*fixed.merges);
+  if (fixed.window_core) out["window_strategy"] = cp::name(*fixed.window_core);
   if (fixed.scan) out["scan"] = cp::name(*fixed.scan);
   add_text("sharding", fixed.sharding);
   add_text("order", fixed.order);
@@ -232,6 +234,7 @@ ordered_json layout_json(const ParallelLayout& l) {
           {"slots", l.strategy.slots},
           {"pieces", l.strategy.pieces},
           {"merges", cp::name(l.strategy.merges)},
+          {"window_strategy", l.window_core ? ordered_json(cp::name(*l.window_core)) : ordered_json()},
           {"scan", cp::name(l.scan)},
           {"sharding", to_string(l.sharding)},
           {"order", to_string(l.order)},

@@ -7,10 +7,12 @@
 //   summary        the answer in one sentence, as headline() gives it
 //   question
 //     model        name, source, hidden, layers, q_heads, kv_heads, head_dim, intermediate, vocab,
-//                  max_seq_len (0: unknown), tied_embeddings, qkv_bias, qk_norm, norms_behind, latent (null,
-//                                  or
-//                  q_rank, kv_rank, rope_dim, v_head_dim), window (of all layers; null if they differ),
-//                  layer_kinds [{layers, window, chunk, mlp ("dense", "experts")}],
+//                  max_seq_len (0: unknown), tied_embeddings, qkv_bias, qk_norm, norms_before, norms_behind,
+//                  gated_attention, gated_mlp, latent (null, or q_rank, kv_rank, rope_dim, v_head_dim),
+//                  recurrence (null, or rule, key_heads, value_heads, key_dim, value_dim, convolution,
+//                  convolution_bias), window (of all layers; null if they differ), layer_kinds [{layers,
+//                  window, chunk, mixer ("attention", "recurrence", "none"), mlp ("dense", "experts",
+//                  "none")}],
 //                  experts {count, top_k, intermediate, shared}, parameters, active_parameters
 //     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype,
 //                  kv_dtype, aggregated ("spread", "together", null), gradient_dtype, optimizer,
