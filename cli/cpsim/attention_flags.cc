@@ -84,12 +84,23 @@ void add_score_flags(FlagSet app, Flags& flags) {
       [](Job& job, Text text) { job.set_dropout(parse_real("--dropout", text)); });
 }
 
+void add_latent_flags(FlagSet app, Flags& flags) {
+  add_number(
+      app, flags, "--latent,--kv-lora-rank",
+      "Keys and values are expanded from latent rows of N elements (MLA of DeepSeek) [0: they are given]", 0,
+      [](Job& job, std::int64_t n) { job.set_latent(n); });
+  add_number(app, flags, "--rope-dim,--qk-rope-head-dim",
+             "How many elements of each key are its latent row's rotated part, which all heads share [0]", 0,
+             [](Job& job, std::int64_t n) { job.set_rope_dim(n); });
+}
+
 }  // namespace
 
 void add_problem_flags(FlagSet app, Flags& flags, bool& padding) {
   add_shape_flags(app, flags);
   add_mask_flags(app, flags, padding);
   add_score_flags(app, flags);
+  add_latent_flags(app, flags);
   add_kernel_option_flags(app, flags);
 }
 
@@ -151,6 +162,11 @@ void add_strategy_flags(FlagSet app, Flags& flags) {
       "Where partial results are put together: in_turn with attention, on its stream, or beside that of "
       "the next step, on a stream of their own, for one more part in memory [in_turn]",
       [](Job& job, Text text) { job.set_merges(text); });
+  add_field(
+      app, flags, "--keys", "WHAT",
+      "What travels where keys and values are made of latent rows: heads, expanded at home, latent (the "
+      "rows, expanded where they arrive), or fewer_bytes, whichever that is [fewer_bytes]",
+      [](Job& job, Text text) { job.set_keys(text); });
   add_field(app, flags, "--dkv-dtype", "DTYPE",
             "The dtype in which partial gradients travel: f32, or input for that of the inputs [f32]",
             [](Job& job, Text text) { job.set_dkv_dtype(text); });

@@ -10,150 +10,14 @@
 #include "shared/context_parallel/attention_writer.h"
 #include "shared/context_parallel/core.h"
 #include "shared/context_parallel/gathered.h"
-#include "shared/context_parallel/routing.h"
+#include "shared/context_parallel/latent_keys.h"
+#include "shared/context_parallel/stages.h"
+#include "shared/context_parallel/travelling_keys.h"
 #include "shared/plan/fused_attention.h"
 
 namespace cp {
 namespace detail {
 namespace {
-
-// ---- between home and where a rank computes ----
-
-Range range(const HeadPiece& piece, bool is_query) {
-  return is_query ? Range{piece.q_begin, piece.q_end - piece.q_begin}
-                  : Range{piece.kv_begin, piece.kv_end - piece.kv_begin};
-}
-
-// The two moves that may lie between them, in this order: the Ulysses all-to-all, which trades rows for
-// heads, and the exchange of query rows (head_tail_exchange).
-class Stages {
- public:
-  explicit Stages(AttentionWriter& writer) : writer_(writer) {
-    const AttentionSharding& sharding = writer.sharding();
-    for (int u = 0; u < sharding.ulysses_degree(); ++u)
-      pieces_.push_back(sharding.pieces(sharding.index_at(writer.ring_index(), u)));
-    if (sharding.ulysses_degree() > 1) {
-      for (const bool is_query : {true, false}) {
-        std::vector<Routing::Member> members;
-        for (int u = 0; u < sharding.ulysses_degree(); ++u) {
-          const int index = sharding.index_at(writer.ring_index(), u);
-          members.push_back(
-              {(is_query ? sharding.home_q(index) : sharding.home_kv(index)).rows, std::nullopt});
-        }
-        (is_query ? ulysses_q_ : ulysses_kv_)
-            .emplace(writer, writer.ulysses_team(), sharding.ulysses_index(writer.index()),
-                     std::move(members));
-      }
-    }
-    if (writer.strategy().balance.kind == Balance::Kind::head_tail_exchange && sharding.ring_size() > 1) {
-      std::vector<Routing::Member> members;
-      for (int r = 0; r < sharding.ring_size(); ++r) {
-        members.push_back({arrived_rows(r), writer.context().q_rows(r)});
-      }
-      exchange_.emplace(writer, writer.ring_team(), writer.ring_index(), std::move(members));
-    }
-  }
-
-  bool moves_q() const { return ulysses_q_.has_value() || exchange_.has_value(); }
-  bool moves_kv() const { return ulysses_kv_.has_value(); }
-
-  // q or dout from home to where the rank computes: `there` where a move ends, else home itself.
-  Tensor bring_q(const Tensor& home, const Tensor& there, std::size_t piece, const std::string& name) {
-    if (!moves_q()) return home;
-    Tensor here = ulysses_q_ ? home : of_piece(home, piece);
-    if (ulysses_q_) {
-      here = exchange_ ? between(name, there) : there;
-      ulysses_q_->gather({{home, here, heads(true, piece)}}, str(name, " to heads"));
-    }
-    if (exchange_)
-      exchange_->gather({{here, there, exchange_->all_heads(there.heads)}}, str(name, " to its balance"));
-    return there;
-  }
-
-  // k and v likewise.
-  void bring_kv(const std::vector<std::pair<Tensor, Tensor>>& home_and_there, std::size_t piece) {
-    std::vector<Routing::Transport> transports;
-    transports.reserve(home_and_there.size());
-    for (const auto& [home, there] : home_and_there) transports.push_back({home, there, heads(false, piece)});
-    ulysses_kv_->gather(transports, "k, v to heads");
-  }
-
-  // A piece of out or dq back home. What it returns writes what has arrived.
-  Routing::Arrival return_q(const Tensor& there, const Tensor& home, std::size_t piece,
-                            const std::string& name) {
-    const Routing::Heads of_users = ulysses_q_ ? heads(true, piece) : Routing::Heads{};
-    const std::string to_rows = str(name, " to rows");
-    if (!exchange_) return ulysses_q_->send_back({{home, there, of_users}}, false, to_rows);
-    const Tensor here = ulysses_q_ ? between(name, there) : of_piece(home, piece);
-    Routing::Arrival arrival = exchange_->send_back({{here, there, exchange_->all_heads(there.heads)}}, false,
-                                                    str(name, " from its balance"));
-    if (!ulysses_q_) return arrival;
-    return [this, arrival, home, here, of_users, to_rows] {
-      arrival();
-      ulysses_q_->give_back({{home, here, of_users}}, false, to_rows);
-    };
-  }
-
-  // Whether several ranks hold, and so have gradients of, one kv head.
-  bool shares_kv_heads() const {
-    std::int64_t held = 0;
-    for (std::size_t piece = 0; piece < pieces_.front().size(); ++piece) {
-      for (const Range& range : heads(false, piece).of_user) held += range.len;
-    }
-    return moves_kv() && held > writer_.problem().kv_heads;
-  }
-  // A piece of dk and dv back home; added up there in f32 where ranks share heads, and the first piece begins
-  // the sums.
-  Routing::Arrival return_kv(const std::vector<std::pair<Tensor, Tensor>>& there_and_home,
-                             std::size_t piece) {
-    std::vector<Routing::Transport> transports;
-    transports.reserve(there_and_home.size());
-    for (const auto& [there, home] : there_and_home)
-      transports.push_back({home, there, heads(false, piece), piece > 0});
-    return ulysses_kv_->send_back(transports, shares_kv_heads(), "dk, dv to rows");
-  }
-
-  // The heads of this rank's pieces.
-  const std::vector<HeadPiece>& pieces() const {
-    return pieces_[static_cast<std::size_t>(writer_.sharding().ulysses_index(writer_.index()))];
-  }
-
- private:
-  // The query rows of a ring index after the Ulysses stage.
-  IndexSet arrived_rows(int ring_index) const {
-    std::vector<Run> rows;
-    for (int u = 0; u < writer_.sharding().ulysses_degree(); ++u) {
-      const IndexSet part = writer_.sharding().home_q(writer_.sharding().index_at(ring_index, u)).rows;
-      rows.insert(rows.end(), part.begin(), part.end());
-    }
-    return canonical(rows);
-  }
-  // A tensor between the two moves.
-  Tensor between(const std::string& name, const Tensor& there) {
-    return writer_.temporary(str(name, " on its way"), there.dtype, Order::rows_outermost,
-                             size(arrived_rows(writer_.ring_index())), there.heads, there.dim);
-  }
-  // What each user has of a piece, among all heads.
-  Routing::Heads heads(bool is_query, std::size_t piece) const {
-    const AttentionSharding& sharding = writer_.sharding();
-    Routing::Heads heads{{}, is_query ? writer_.problem().q_heads : writer_.problem().kv_heads};
-    for (int u = 0; u < sharding.ulysses_degree(); ++u) {
-      const int index = sharding.index_at(writer_.ring_index(), u);
-      const TensorPart part = is_query ? sharding.compute_q(index) : sharding.compute_kv(index);
-      const Range of_piece = range(pieces_[static_cast<std::size_t>(u)][piece], is_query);
-      heads.of_user.push_back({part.head_begin + of_piece.begin, of_piece.len});
-    }
-    return heads;
-  }
-  // Without Ulysses a rank computes on all heads, and a tensor at home has the piece's among them.
-  Tensor of_piece(const Tensor& home, std::size_t piece) const {
-    return home.with_heads(range(pieces()[piece], true));
-  }
-
-  AttentionWriter& writer_;
-  std::vector<std::vector<HeadPiece>> pieces_;  // by Ulysses index
-  std::optional<Routing> ulysses_q_, ulysses_kv_, exchange_;
-};
 
 // ---- the two passes ----
 
@@ -170,8 +34,8 @@ class PassWriter {
 
   Plan forward() && {
     const AttentionProblem& p = writer_.problem();
-    const Tensor q = home_input("q", home_q_, p.head_dim), k = home_input("k", home_kv_, p.head_dim),
-                 v = home_input("v", home_kv_, p.v_head_dim);
+    const Tensor q = home_input("q", home_q_, p.head_dim);
+    const auto [k, v] = home_keys();
     const Tensor out = home_output("out", home_q_, p.v_head_dim);
     const bool lse_moves = moves_lse();
     const TensorPart& lse_part = lse_moves ? home_q_ : q_;
@@ -190,13 +54,16 @@ class PassWriter {
     std::vector<std::optional<Gathered>> gathered;
     const auto bring = [&](std::size_t i) {
       const Range of_q = q_heads(i), of_kv = kv_heads(i);
-      ForwardTensors t{q.with_heads(of_q), k.with_heads(of_kv), v.with_heads(of_kv), out.with_heads(of_q),
-                       there.with_heads(of_q)};
+      ForwardTensors t{q.with_heads(of_q), of_keys(k, of_kv, false), of_keys(v, of_kv, false),
+                       out.with_heads(of_q), there.with_heads(of_q)};
       if (stages_.moves_q()) {
         t.q = stages_.bring_q(q, kept("saved_q", q_, of_q, p.head_dim), i, "q");
         t.out = kept("saved_out", q_, of_q, p.v_head_dim);
       }
-      if (stages_.moves_kv()) {
+      if (stages_.moves_kv() && writer_.latent_travels()) {
+        t.k = kept("saved_latent", rows_of(kv_), {0, 1}, p.latent.dim());
+        stages_.bring_kv({{k, t.k}}, i);
+      } else if (stages_.moves_kv()) {
         t.k = kept("saved_k", kv_, of_kv, p.head_dim), t.v = kept("saved_v", kv_, of_kv, p.v_head_dim);
         stages_.bring_kv({{k, t.k}, {v, t.v}}, i);
       }
@@ -213,8 +80,7 @@ class PassWriter {
       if (i + 1 < n) bring(i + 1);
       writer_.choose_heads(stages_.pieces()[i]);
       const ForwardTensors& t = pieces[i];
-      gathered[i] ? write_gathered(writer_, t, *gathered[i])
-                  : facts(writer_.strategy().core).forward(writer_, t);
+      gathered[i] ? write_gathered(writer_, t, *gathered[i]) : run_core(t);
       std::exchange(before, [] {})();
       if (!stages_.moves_q()) continue;
       const Routing::Arrival of_out = stages_.return_q(t.out, out, i, "out");
@@ -238,13 +104,11 @@ class PassWriter {
     const Tensor q = moves_q ? saved("saved_q", q_, p.head_dim) : home_input("q", home_q_, p.head_dim);
     const Tensor out =
         moves_q ? saved("saved_out", q_, p.v_head_dim) : home_input("out", home_q_, p.v_head_dim);
-    const Tensor k = moves_kv ? saved("saved_k", kv_, p.head_dim) : home_input("k", home_kv_, p.head_dim);
-    const Tensor v = moves_kv ? saved("saved_v", kv_, p.v_head_dim) : home_input("v", home_kv_, p.v_head_dim);
+    const auto [k, v] = moves_kv ? saved_keys() : home_keys();
     const RowStatistic lse = writer_.statistic(BufferKind::input, moves_lse() ? "saved_lse" : "lse",
                                                q_.num_rows(), q_.num_heads());
-    const Tensor dq = wanted.dq ? home_output("dq", home_q_, p.head_dim) : Tensor{},
-                 dk = wanted.dk ? home_output("dk", home_kv_, p.head_dim) : Tensor{},
-                 dv = wanted.dv ? home_output("dv", home_kv_, p.v_head_dim) : Tensor{};
+    const Tensor dq = wanted.dq ? home_output("dq", home_q_, p.head_dim) : Tensor{};
+    const auto [dk, dv] = home_gradients();
     // If several ranks compute with copies of one kv head, their gradients are parts of a sum, and keep the
     // wider dtype until they have been added up.
     const DType kv_dtype = stages_.shares_kv_heads() ? writer_.gradient_dtype() : p.dtype;
@@ -255,14 +119,18 @@ class PassWriter {
     const auto bring = [&](std::size_t i) {
       const Range of_q = q_heads(i), of_kv = kv_heads(i);
       BackwardTensors t{
-          piece_of(q, of_q, moves_q),   piece_of(k, of_kv, moves_kv), piece_of(v, of_kv, moves_kv),
-          piece_of(out, of_q, moves_q), piece_of(dout, of_q, false),  lse.with_heads(of_q),
-          piece_of(dq, of_q, false),    piece_of(dk, of_kv, false),   piece_of(dv, of_kv, false)};
+          piece_of(q, of_q, moves_q),   of_keys(k, of_kv, moves_kv), of_keys(v, of_kv, moves_kv),
+          piece_of(out, of_q, moves_q), piece_of(dout, of_q, false), lse.with_heads(of_q),
+          piece_of(dq, of_q, false),    of_keys(dk, of_kv, false),   of_keys(dv, of_kv, false)};
       if (moves_q)
         t.dout = stages_.bring_q(dout, moved("dout there", p.dtype, q_, of_q, p.v_head_dim), i, "dout");
       if (moves_q && wanted.dq) t.dq = moved("dq there", p.dtype, q_, of_q, p.head_dim);
-      if (moves_kv && wanted.dk) t.dk = moved("dk there", kv_dtype, kv_, of_kv, p.head_dim);
-      if (moves_kv && wanted.dv) t.dv = moved("dv there", kv_dtype, kv_, of_kv, p.v_head_dim);
+      if (moves_kv && wanted.dk && writer_.latent_travels()) {
+        t.dk = moved("dlatent there", kv_dtype, kv_, {0, 1}, p.latent.dim());
+      } else if (moves_kv) {
+        if (wanted.dk) t.dk = moved("dk there", kv_dtype, kv_, of_kv, p.head_dim);
+        if (wanted.dv) t.dv = moved("dv there", kv_dtype, kv_, of_kv, p.v_head_dim);
+      }
       pieces.push_back(t);
     };
     const std::size_t n = stages_.pieces().size();
@@ -282,7 +150,7 @@ class PassWriter {
         });
       } else {
         t.lse = travels_whole(t.lse);
-        facts(writer_.strategy().core).backward(writer_, t);
+        run_core(t);
       }
       if (p.sinks) writer_.sink_gradient(t.out, t.dout, t.lse);
       std::exchange(before, [] {})();
@@ -291,7 +159,8 @@ class PassWriter {
       if (is_last && of_gathered) std::exchange(of_gathered, {})();
       Routing::Arrival of_dq = moves_q && wanted.dq ? stages_.return_q(t.dq, dq, i, "dq") : [] {};
       if (is_last) std::exchange(of_dq, [] {})();
-      const std::vector<KeyGradient> of_keys = {{"dk", t.dk, dk}, {"dv", t.dv, dv}};
+      const std::vector<KeyGradient> of_keys = {{writer_.latent_travels() ? "dlatent" : "dk", t.dk, dk},
+                                                {"dv", t.dv, dv}};
       // What is gathered has to be added up at the rank that gathered it before it can go on from there.
       const Routing::Arrival of_kv = of_gathered || !moves_kv ? [] {} : return_kv(of_keys, i);
       before = [this, of_gathered, of_dq, of_kv, of_keys, i, moves_kv] {
@@ -302,10 +171,87 @@ class PassWriter {
     }
     before();
     for (const auto& [name, there, home] : sums_) writer_.finish(there, home, name);
+    if (!dlatent_.is_absent() && !writer_.latent_travels()) {
+      LatentKeys& latent = writer_.latent_keys();
+      latent.contract({dk, dv}, latent_, latent.all_heads(), dlatent_, false, "home");
+    }
     return std::move(writer_).build("backward");
   }
 
  private:
+  // ---- keys and values, or the latent rows that stand for them ----
+
+  static TensorPart rows_of(const TensorPart& part) { return {part.rows, 0, 1}; }
+  Tensor latent_input() {
+    return latent_ = home_input("latent", rows_of(home_kv_), writer_.problem().latent.dim());
+  }
+  // Where latent rows travel they are k, and v is absent. Where heads do, they are expanded here, so that all
+  // that follows is as if k and v had been given.
+  LatentKeys::Pair home_keys() {
+    const AttentionProblem& p = writer_.problem();
+    if (!p.has_latent()) {
+      const Tensor k = home_input("k", home_kv_, p.head_dim);
+      return {k, home_input("v", home_kv_, p.v_head_dim)};
+    }
+    const Tensor latent = latent_input();
+    if (writer_.latent_travels()) return {latent, {}};
+    LatentKeys& keys = writer_.latent_keys();
+    const bool leaves_as_it_lies = facts(writer_.strategy().core).rotates == Rotates::keys &&
+                                   writer_.sharding().ring_size() > 1 && !stages_.moves_kv();
+    return leaves_as_it_lies ? keys.expand_densely(latent, keys.all_heads(), "home")
+                             : keys.expand(latent, keys.all_heads(), "home");
+  }
+  // What the forward pass kept of what traveled. Gradients of heads are contracted with the rows at home.
+  LatentKeys::Pair saved_keys() {
+    const AttentionProblem& p = writer_.problem();
+    if (writer_.latent_travels()) return {saved("saved_latent", rows_of(kv_), p.latent.dim()), {}};
+    if (p.has_latent()) latent_input();
+    const Tensor k = saved("saved_k", kv_, p.head_dim);
+    return {k, saved("saved_v", kv_, p.v_head_dim)};
+  }
+  LatentKeys::Pair home_gradients() {
+    const AttentionProblem& p = writer_.problem();
+    const Gradients& wanted = writer_.gradients();
+    if (!p.has_latent()) {
+      const Tensor dk = wanted.dk ? home_output("dk", home_kv_, p.head_dim) : Tensor{};
+      return {dk, wanted.dv ? home_output("dv", home_kv_, p.v_head_dim) : Tensor{}};
+    }
+    if (!wanted.dk) return {};
+    dlatent_ = home_output("dlatent", rows_of(home_kv_), p.latent.dim());
+    if (writer_.latent_travels()) return {dlatent_, {}};
+    return writer_.latent_keys().gradients(latent_, writer_.latent_keys().all_heads(), "home");
+  }
+  // Some heads of keys, values or their gradients; of latent rows all.
+  Tensor of_keys(const Tensor& tensor, Range heads, bool moved) const {
+    if (tensor.is_absent() || writer_.latent_travels()) return tensor;
+    return moved ? tensor.piece(heads) : tensor.with_heads(heads);
+  }
+
+  // The core; where rows travel and keys stay during it, they are expanded before it and contracted behind
+  // it.
+  void run_core(const ForwardTensors& t) {
+    ForwardTensors expanded = t;
+    if (writer_.latent_travels() && !writer_.core_moves_latent()) {
+      const LatentKeys::Pair keys = writer_.latent_keys().expand(t.k, writer_.kv_heads(), "there");
+      expanded.k = keys.k, expanded.v = keys.v;
+    }
+    facts(writer_.strategy().core).forward(writer_, expanded);
+  }
+  void run_core(const BackwardTensors& t) {
+    if (!writer_.latent_travels() || writer_.core_moves_latent())
+      return facts(writer_.strategy().core).backward(writer_, t);
+    LatentKeys& latent = writer_.latent_keys();
+    const Range heads = writer_.kv_heads();
+    BackwardTensors expanded = t;
+    const LatentKeys::Pair keys = latent.expand(t.k, heads, "there");
+    expanded.k = keys.k, expanded.v = keys.v;
+    if (t.dk.is_absent()) return facts(writer_.strategy().core).backward(writer_, expanded);
+    const LatentKeys::Pair gradients = latent.gradients(t.k, heads, "there");
+    expanded.dk = gradients.k, expanded.dv = gradients.v;
+    facts(writer_.strategy().core).backward(writer_, expanded);
+    latent.contract(gradients, t.k, heads, t.dk, false, "there");
+  }
+
   // Whether lse is wanted elsewhere than where it is computed.
   bool moves_lse() const {
     return stages_.moves_q() && writer_.context().request.options.lse == LsePlace::home;
@@ -353,8 +299,8 @@ class PassWriter {
     return dense;
   }
 
-  Range q_heads(std::size_t piece) const { return range(stages_.pieces()[piece], true); }
-  Range kv_heads(std::size_t piece) const { return range(stages_.pieces()[piece], false); }
+  Range q_heads(std::size_t piece) const { return range_of(stages_.pieces()[piece], true); }
+  Range kv_heads(std::size_t piece) const { return range_of(stages_.pieces()[piece], false); }
 
   Tensor home_input(const char* name, const TensorPart& part, std::int64_t dim) {
     return writer_.input(name, home_, part.num_rows(), part.num_heads(), dim);
@@ -382,6 +328,7 @@ class PassWriter {
   Stages stages_;
   Order home_;
   TensorPart home_q_, home_kv_, q_, kv_;
+  Tensor latent_, dlatent_;  // at home
   std::map<std::string_view, Tensor> kept_;
   std::vector<KeyGradient> sums_;  // `there` is the sum, or home itself
 };
@@ -396,6 +343,12 @@ void validate(const AttentionRequest& request, const Target& target) {
     throw InvalidInput(
         "a backward pass needs at least one gradient of dq, dk and dv; ask for one, or leave the backward "
         "pass out");
+  if (request.problem.has_latent() && request.options.gradients.dk != request.options.gradients.dv) {
+    throw InvalidInput(
+        str("gradients ", to_string(request.options.gradients),
+            ": dk and dv of latent rows become dlatent and dkv_up together; ask for both, or for "
+            "dq alone"));
+  }
   const auto refusal =
       refuse(request.problem, static_cast<int>(request.ranks.size()), request.strategy, target);
   if (refusal) throw InvalidInput(refusal->reason);
@@ -433,6 +386,10 @@ Gradients parse_gradients(std::string_view text) {
 }
 
 std::string_view name(LsePlace place) { return place == LsePlace::home ? "home" : "computed"; }
+
+Strategy::Keys travelling_keys(const AttentionRequest& request) {
+  return detail::AttentionContext(request).keys();
+}
 
 bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, const Target& target) {
   // No library caps scores or drops weights as we do, whatever the number of ranks.

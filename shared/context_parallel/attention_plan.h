@@ -22,6 +22,15 @@
 // the cp ranks is the gradient; it is made with those of the other parameters that all ranks hold. With
 // dropout, both have the input seed, one i64, which must be the same on all ranks and in both passes.
 //
+// With latent rows, both passes have the inputs latent (home_kv, one head of rank + rope_dim elements) in
+// place of k and v, and kv_up [kv_heads * (nope + v_head_dim), rank], in the problem's dtype; and the
+// backward pass has the outputs dlatent (home_kv) in place of dk and dv, which are asked for together and
+// stand for both, and dkv_up, f32, like kv_up: what this rank computed of the weight's gradient, whose sum
+// over the cp ranks is the gradient. Where the rows travel (Strategy::keys), saved_latent (compute_kv, one
+// head) takes the place of saved_k and saved_v with ulysses_degree > 1, and of latent in the backward pass:
+// what other ranks' rows expand to is never kept. Where heads travel, saved_k and saved_v are as without
+// latent rows.
+//
 // With LsePlace::computed nobody wants lse at home, so it stays where it was computed: `lse` is compute_q in
 // both passes, and there is no saved_lse.
 #pragma once
@@ -70,6 +79,11 @@ struct AttentionRequest {
   bool keep_for_backward = true;  // forward: write the saved_ buffers
   AttentionOptions options = {};
 };
+
+// What travels in place of K and V, heads or latent: as Strategy::keys says, or whichever moves fewer bytes,
+// all ranks together, over the forward pass, and over both passes if keep_for_backward is set. Both passes of
+// one request must have it alike. Without latent rows: heads. The request must be legal.
+Strategy::Keys travelling_keys(const AttentionRequest& request);
 
 // True if the target has fused attention that supports the problem's dtype and head sizes in this pass, and
 // the problem has neither a softcap nor dropout, which no library computes as the exact kernels do. Its plans

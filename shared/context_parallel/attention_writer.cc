@@ -6,7 +6,7 @@
 #include "shared/base/error.h"
 #include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/fused_writer.h"
-#include "shared/context_parallel/mask_slices.h"
+#include "shared/context_parallel/latent_keys.h"
 #include "shared/context_parallel/partial_sum.h"
 
 namespace cp::detail {
@@ -22,40 +22,6 @@ int index_of(const std::vector<Rank>& ranks, Rank self) {
 }
 
 }  // namespace
-
-AttentionContext::AttentionContext(const AttentionRequest& asked)
-    : request(asked),
-      sharding(asked.problem, static_cast<int>(asked.ranks.size()), asked.strategy),
-      mask_groups_(cp::mask_groups(asked.problem)) {
-  // Ranks of one Ulysses group compute on the same rows (of different heads), so one entry for each ring
-  // index is enough.
-  const int n = sharding.ring_size();
-  for (int r = 0; r < n; ++r) {
-    q_rows_.push_back(sharding.compute_q(sharding.index_at(r, 0)).rows);
-    kv_rows_.push_back(sharding.compute_kv(sharding.index_at(r, 0)).rows);
-  }
-  if (facts(request.strategy.core).rotates == Rotates::nothing || n == 1) return;
-  // Whether two blocks have an allowed pair is asked again and again while trips and directions are chosen,
-  // by cores that rotate; each pair of blocks is looked at once.
-  meets_.reserve(static_cast<std::size_t>(n) * static_cast<std::size_t>(n));
-  for (int q = 0; q < n; ++q) {
-    for (int kv = 0; kv < n; ++kv) meets_.push_back(any_pair(q_rows(q), kv_rows(kv)));
-  }
-}
-
-Masks AttentionContext::masks(const IndexSet& q_rows, const IndexSet& k_rows) const {
-  Masks masks{q_rows, k_rows, {}};
-  for (const MaskGroup& group : mask_groups_) {
-    masks.of_entries.push_back(
-        {{group.first, group.problem.batch}, mask_slices(group.problem, q_rows, k_rows)});
-  }
-  return masks;
-}
-
-bool AttentionContext::any_pair(const IndexSet& q_rows, const IndexSet& k_rows) const {
-  return std::any_of(mask_groups_.begin(), mask_groups_.end(),
-                     [&](const MaskGroup& group) { return any_allowed(group.problem, q_rows, k_rows); });
-}
 
 AttentionWriter::AttentionWriter(const AttentionContext& context, AttentionPass pass, Rank self,
                                  const Target& target)
@@ -82,7 +48,10 @@ AttentionWriter::AttentionWriter(const AttentionContext& context, AttentionPass 
   }
   all_head_groups_ = head_groups_;
   first_head_ = q.head_begin;
+  const TensorPart kv = sharding().compute_kv(index_);
+  kv_heads_ = {kv.head_begin, kv.num_heads()};
   // The caller's buffers of all plans of the request, whether this rank has any work or not.
+  if (problem().has_latent()) latent_keys_ = std::make_unique<LatentKeys>(*this, pass);
   if (problem().drops()) seed();
   if (problem().sinks) {
     sinks();
@@ -95,8 +64,16 @@ AttentionWriter::AttentionWriter(const AttentionContext& context, AttentionPass 
   }
 }
 
+AttentionWriter::~AttentionWriter() = default;
+
+bool AttentionWriter::core_moves_latent() const {
+  const bool stays = facts(strategy().core).rotates == Rotates::queries && sharding().ring_size() > 1;
+  return latent_travels() && !stays;
+}
+
 void AttentionWriter::choose_heads(const HeadPiece& piece) {
   head_groups_.clear();
+  kv_heads_ = {sharding().compute_kv(index_).head_begin + piece.kv_begin, piece.kv_end - piece.kv_begin};
   first_head_ = sharding().compute_q(index_).head_begin + piece.q_begin;
   for (const HeadGroup& group : all_head_groups_) {
     const std::int64_t begin = std::max(group.kv.begin, piece.kv_begin),
@@ -253,8 +230,17 @@ void AttentionWriter::attend(const ForwardOperands& operands, const Masks& masks
     fill(lse.is_dense() ? lse.flat() : lse.view(), kLseOfNothing, label);
     return;
   }
-  if (is_fused_) return FusedWriter(*this).attend(operands, masks, label);
-  for (const EntryMask& mask : masks) attend_entries(operands, masks, mask, label);
+  const ForwardOperands all = expanded(operands, label);
+  if (is_fused_) return FusedWriter(*this).attend(all, masks, label);
+  for (const EntryMask& mask : masks) attend_entries(all, masks, mask, label);
+}
+
+ForwardOperands AttentionWriter::expanded(const ForwardOperands& operands, const std::string& label) {
+  if (!operands.v.is_absent()) return operands;
+  ForwardOperands all = operands;
+  const LatentKeys::Pair keys = latent_keys_->expand(operands.k, kv_heads_, label);
+  all.k = keys.k, all.v = keys.v;
+  return all;
 }
 
 void AttentionWriter::attend_entries(const ForwardOperands& operands, const Masks& masks,
@@ -321,7 +307,7 @@ void AttentionWriter::sink_gradient(const Tensor& out, const Tensor& dout, const
 void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& masks,
                                   const std::string& label) {
   const Tensor& out = operands.out;
-  ForwardOperands part = operands;
+  ForwardOperands part = out.rows > 0 ? expanded(operands, label) : operands;
   // As a temporary of `out` would be: dense.
   part.out = {-1, out.dtype, out.batch, out.rows, out.heads, out.dim, out.order};
   part.lse = {-1, operands.lse.batch, operands.lse.heads, operands.lse.rows};
@@ -339,7 +325,7 @@ void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& 
 
 void AttentionWriter::attend_more(const ForwardOperands& operands, const Masks& masks,
                                   const std::string& label, PartialSum& sum) {
-  if (operands.out.rows > 0) FusedWriter(*this).attend(operands, masks, label, sum);
+  if (operands.out.rows > 0) FusedWriter(*this).attend(expanded(operands, label), masks, label, sum);
 }
 
 void AttentionWriter::attend_backward(const BackwardOperands& operands, const Masks& masks,
@@ -356,6 +342,7 @@ void AttentionWriter::attend_backward(const BackwardOperands& operands, const Ma
     for (const Tensor& tensor : written) fill(tensor, 0, label);
     return;
   }
+  if (operands.v.is_absent()) return latent_keys_->attend_backward(operands, masks, kv_heads_, label);
   if (is_fused_) return FusedWriter(*this).attend_backward(operands, masks, label);
   for (const EntryMask& mask : masks) {
     const auto& [batches, slices] = mask;
@@ -423,89 +410,13 @@ Plan AttentionWriter::build(std::string_view pass) && {
   inputs.add(pass).add(context_.request.keep_for_backward).add_all(context_.request.ranks);
   inputs.add(to_string(gradients())).add(name(context_.request.options.lse));
   hash(inputs, problem());
-  hash(inputs, strategy());
+  Strategy as_chosen = strategy();
+  if (problem().has_latent()) as_chosen.keys = context_.keys();
+  hash(inputs, as_chosen);
   // Ranks compare this digest. Exact kernels do the same on every target, so that ranks with different ones
   // may work together; what is fused depends on the target.
   if (is_fused_) hash(inputs, builder_.target());
   return std::move(builder_).build(inputs.digest());
-}
-
-// ---- partial outputs ----
-
-PartialOutputs::PartialOutputs(AttentionWriter& writer, const Tensor& out, const RowStatistic& lse, int parts)
-    : writer_(writer), out_(out), sum_(out), lse_(lse) {
-  if (writer.is_fused()) {
-    parts_ = std::make_unique<PartialSum>(writer, "out", out, &lse, PartialSum::Of::queries, parts);
-    if (writer.problem().sinks) parts_->join_sinks();
-  } else if (parts > 1 || writer.problem().sinks) {
-    sum_ = writer.accumulator("out sum", writer.merge_dtype(), out);
-  }
-}
-PartialOutputs::~PartialOutputs() = default;
-
-void PartialOutputs::add(const Operands& operands, const Masks& masks, const std::string& label) {
-  const ForwardOperands all{operands.q, operands.k, operands.v, sum_, lse_};
-  if (parts_) return writer_.attend_more(all, masks, label, *parts_);
-  empty_ ? writer_.attend(all, masks, label) : writer_.attend_more(all, masks, label);
-  empty_ = false;
-}
-
-void PartialOutputs::add(const Tensor& out, const RowStatistic& lse, const std::string& label) {
-  if (parts_) return parts_->add(out, &lse, label);
-  if (!empty_) return writer_.merge(out, lse, sum_, lse_, label);
-  writer_.convert(out.view(), sum_.view(), label, AttentionWriter::Of::merge);
-  writer_.convert(lse.view(), lse_.view(), label, AttentionWriter::Of::merge);
-  empty_ = false;
-}
-
-void PartialOutputs::finish() {
-  if (parts_) return parts_->finish("out");
-  const bool sinks = writer_.problem().sinks;
-  if (empty_ && !sinks) return writer_.attend({{}, {}, {}, out_, lse_}, {}, "no keys");
-  if (empty_) writer_.attend({{}, {}, {}, sum_, lse_}, {}, "no keys");
-  if (sinks && out_.rows > 0) {
-    const auto [values, lse] = writer_.sink_part(out_.batch, out_.rows, out_.all_heads(), out_.dim);
-    writer_.builder().add(writer_.merging(), AttentionMerge{values, lse, sum_.view(), lse_.view()}, "sinks");
-  }
-  writer_.finish(sum_, out_, "out");
-}
-
-// ---- partial gradients ----
-
-PartialGradient::PartialGradient(AttentionWriter& writer, const std::string& name, const Tensor& gradient,
-                                 Of of, int parts)
-    : writer_(&writer), gradient_(gradient), sum_(gradient) {
-  if (gradient.is_absent()) return;
-  if (writer.is_fused()) {
-    parts_ = std::make_unique<PartialSum>(writer, name, gradient, nullptr, of, parts);
-  } else {
-    sum_ = writer.accumulator(name + " sum", DType::f32, gradient);
-  }
-}
-PartialGradient::~PartialGradient() = default;
-PartialGradient::PartialGradient(PartialGradient&&) noexcept = default;
-
-Gradient PartialGradient::next() {
-  if (gradient_.is_absent()) return {};
-  return {sum_, std::exchange(begun_, true), parts_.get()};
-}
-
-void PartialGradient::add(const Tensor& part, const std::string& label) {
-  if (gradient_.is_absent()) return;
-  if (parts_) return parts_->add(part, nullptr, label);
-  if (!std::exchange(begun_, true)) writer_->fill(sum_, 0, label, AttentionWriter::Of::merge);
-  writer_->accumulate(part, sum_, label);
-}
-
-void PartialGradient::settle(const std::string& label) {
-  if (parts_) parts_->settle(label);
-}
-
-void PartialGradient::finish(const std::string& label) {
-  if (gradient_.is_absent()) return;
-  if (parts_) return parts_->finish(label);
-  if (!begun_) writer_->fill(sum_, 0, str("no ", label), AttentionWriter::Of::merge);
-  writer_->finish(sum_, gradient_, label);
 }
 
 }  // namespace cp::detail

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/attention_context.h"
 #include "shared/context_parallel/part_pool.h"
 #include "shared/context_parallel/team.h"
 #include "shared/context_parallel/tensor.h"
@@ -19,57 +19,11 @@
 
 namespace cp::detail {
 
-// The mask between some queries and some keys, in neighbouring batch entries that share it. Without slices no
-// pair is allowed.
-struct EntryMask {
-  Range batches;
-  std::vector<MaskSlice> slices;
-};
-// The masks of all batch entries, in order, and the global rows that they are between.
-struct Masks {
-  IndexSet q_rows, k_rows;
-  std::vector<EntryMask> of_entries;
-
-  auto begin() const { return of_entries.begin(); }
-  auto end() const { return of_entries.end(); }
-};
-inline bool has_pairs(const Masks& masks) {
-  return std::any_of(masks.begin(), masks.end(), [](const EntryMask& mask) { return !mask.slices.empty(); });
-}
-
-// What the plans of all ranks of one request share.
-class AttentionContext {
- public:
-  explicit AttentionContext(const AttentionRequest& request);
-
-  const AttentionRequest request;
-  const AttentionSharding sharding;
-
-  // Whether the queries of ring index `q` have an allowed pair with the keys of ring index `kv`.
-  bool meets(int q, int kv) const {
-    return meets_[static_cast<std::size_t>(q) * static_cast<std::size_t>(sharding.ring_size()) +
-                  static_cast<std::size_t>(kv)];
-  }
-  // The rows that a ring index computes on.
-  const IndexSet& q_rows(int ring_index) const { return q_rows_[static_cast<std::size_t>(ring_index)]; }
-  const IndexSet& kv_rows(int ring_index) const { return kv_rows_[static_cast<std::size_t>(ring_index)]; }
-  // The groups of batch entries that share a mask.
-  const std::vector<MaskGroup>& mask_groups() const { return mask_groups_; }
-  Masks masks(const IndexSet& q_rows, const IndexSet& k_rows) const;
-  bool any_pair(const IndexSet& q_rows, const IndexSet& k_rows) const;
-  std::int64_t num_q_rows(int ring_index) const { return size(q_rows(ring_index)); }
-  std::int64_t num_kv_rows(int ring_index) const { return size(kv_rows(ring_index)); }
-
- private:
-  const std::vector<MaskGroup> mask_groups_;
-  std::vector<IndexSet> q_rows_, kv_rows_;  // by ring index
-  std::vector<bool> meets_;
-};
-
 // The log-sum-exp of a row that no key reaches.
 inline constexpr double kLseOfNothing = -std::numeric_limits<double>::infinity();
 
-// The operands of attention, cut to the rows of the step.
+// The operands of attention, cut to the rows of the step. Where v is absent, k is latent rows, which the step
+// expands; backward dk is then the gradient of the rows, and dv is absent.
 struct ForwardOperands {
   Tensor q, k, v, out;
   RowStatistic lse;
@@ -80,6 +34,7 @@ struct RowDelta {
   RowStatistic rows;  // buffer -1 until somebody needs it
   bool made = false;
 };
+class LatentKeys;
 class PartialSum;
 // Where a backward step writes a gradient.
 struct Gradient {
@@ -104,6 +59,7 @@ struct HeadGroup {
 class AttentionWriter {
  public:
   AttentionWriter(const AttentionContext& context, AttentionPass pass, Rank self, const Target& target);
+  ~AttentionWriter();
 
   const AttentionContext& context() const { return context_; }
   const AttentionProblem& problem() const { return context_.request.problem; }
@@ -120,7 +76,17 @@ class AttentionWriter {
   StreamId merging() const { return merging_; }
   bool merges_beside() const { return strategy().merges == Strategy::Merges::beside; }
   bool is_fused() const { return is_fused_; }  // uses_fused_attention()
+  // Whether latent rows travel; whether the core moves them, and expands them block by block. (Where queries
+  // rotate, keys stay, and are expanded before.)
+  bool latent_travels() const { return context_.keys() == Strategy::Keys::latent; }
+  bool core_moves_latent() const;
+  // Whether gradients of keys are parts that fused kernels write.
+  bool key_parts_are_fused() const { return is_fused_ && !core_moves_latent(); }
+  // Of a problem with latent rows.
+  LatentKeys& latent_keys() { return *latent_keys_; }
   const std::vector<HeadGroup>& head_groups() const { return head_groups_; }
+  // The kv heads of the piece, by their numbers among all.
+  Range kv_heads() const { return kv_heads_; }
   // From here on, the tensors of attention have the heads of this piece alone.
   void choose_heads(const HeadPiece& piece);
 
@@ -214,6 +180,8 @@ class AttentionWriter {
   AttentionDropout dropout_of(const Masks& masks, const EntryMask& mask, const HeadGroup& heads) const;
   View seed();
   BufferId sinks();
+  // The operands with keys and values that latent rows are expanded to; others as they are.
+  ForwardOperands expanded(const ForwardOperands& operands, const std::string& label);
   StreamId stream_of(Of of) const { return of == Of::attention ? compute_ : merging_; }
 
   const AttentionContext& context_;
@@ -225,60 +193,10 @@ class AttentionWriter {
   BufferId workspace_ = -1;
   std::array<BufferId, 3> discarded_ = {-1, -1, -1};
   std::vector<HeadGroup> head_groups_, all_head_groups_;
+  Range kv_heads_;  // of the piece, among all
+  std::unique_ptr<LatentKeys> latent_keys_;
   std::int64_t first_head_;  // the number of the first query head of the piece among all
   BufferId seed_ = -1, sinks_ = -1, dsinks_ = -1, no_values_ = -1;
-};
-
-// The output of a rank's queries, put together from partial results of disjoint sets of keys, and at last
-// from the sinks of its heads, if there are any. Exact targets merge them in the order in which they are
-// added.
-class PartialOutputs {
- public:
-  // `parts` says how many will be added.
-  PartialOutputs(AttentionWriter& writer, const Tensor& out, const RowStatistic& lse, int parts);
-  ~PartialOutputs();
-
-  struct Operands {
-    Tensor q, k, v;
-  };
-  // Computes attention for the pairs of the masks, and adds the result. There must be at least one pair.
-  void add(const Operands& operands, const Masks& masks, const std::string& label);
-  // Adds a partial result that another rank computed. Its temporaries must stay until finish().
-  void add(const Tensor& out, const RowStatistic& lse, const std::string& label);
-  // Writes the output in its dtype. If nothing was added, out is 0 and lse -inf.
-  void finish();
-
- private:
-  AttentionWriter& writer_;
-  Tensor out_, sum_;
-  RowStatistic lse_;
-  bool empty_ = true;
-  std::unique_ptr<PartialSum> parts_;  // of a fused target
-};
-
-// A gradient that is the sum of partial ones. If the gradient is absent, nobody wants it: next() then gives
-// no place, and add() does nothing.
-class PartialGradient {
- public:
-  enum class Of : std::uint8_t { queries, keys };
-  // `parts` says how many parts there are for a row.
-  PartialGradient(AttentionWriter& writer, const std::string& name, const Tensor& gradient, Of of, int parts);
-  ~PartialGradient();
-  PartialGradient(PartialGradient&&) noexcept;
-
-  // Where one more backward step writes its part.
-  Gradient next();
-  // Adds a partial gradient that came from another rank. Its temporary must stay until settle() or finish().
-  void add(const Tensor& part, const std::string& label);
-  void settle(const std::string& label);
-  // Writes the gradient in its dtype; 0 if nothing was added.
-  void finish(const std::string& label);
-
- private:
-  AttentionWriter* writer_;
-  Tensor gradient_, sum_;
-  bool begun_ = false;
-  std::unique_ptr<PartialSum> parts_;  // of a fused target
 };
 
 }  // namespace cp::detail

@@ -14,9 +14,13 @@ namespace cp::detail {
 namespace {
 
 // The collectives by which copy engines would move the strategy's data.
-std::set<std::string> moved_by(int cp, const Strategy& strategy) {
+std::set<std::string> moved_by(const AttentionProblem& problem, int cp, const Strategy& strategy) {
   std::set<std::string> operations;
-  if (strategy.ulysses_degree > 1) operations.insert("all_to_all");
+  if (strategy.ulysses_degree > 1) {
+    operations.insert("all_to_all");
+    // Latent rows go to all of a Ulysses group, whole.
+    if (problem.has_latent() && strategy.keys != Strategy::Keys::heads) operations.insert("all_gather");
+  }
   if (strategy.ulysses_degree == cp) return operations;
   const bool rotates =
       facts(strategy.core).rotates != Rotates::nothing && strategy.rotation == Strategy::Rotation::exchange;
@@ -76,7 +80,7 @@ std::string refuse_copy_engines(const AttentionProblem& problem, int cp, const S
   }
   if (core_moves && strategy.balance.kind == Balance::Kind::head_tail_exchange)
     return "cannot serve head_tail_exchange, whose parts have unequal sizes; use head_tail with them";
-  const std::set<std::string> operations = moved_by(cp, strategy);
+  const std::set<std::string> operations = moved_by(problem, cp, strategy);
   for (const std::string& operation : operations) {
     if (!target.sm_only.contains(operation)) continue;
     std::string have;

@@ -3,13 +3,14 @@
 // the project reads (cores.h). Internal to shared/context_parallel.
 #pragma once
 
-#include "shared/context_parallel/attention_writer.h"
 #include "shared/context_parallel/cores.h"
+#include "shared/context_parallel/partial_results.h"
 
 namespace cp::detail {
 
 // The parts of the tensors on which the rank computes (AttentionSharding::compute_q, compute_kv). What is
-// written has the dtype in which the caller needs it.
+// written has the dtype in which the caller needs it. Where latent rows travel, k is the rows, and dk their
+// gradient; v and dv are absent.
 struct ForwardTensors {
   Tensor q, k, v;
   Tensor out;        // written

@@ -57,6 +57,7 @@ std::vector<Block> blocks_of(const AttentionWriter& writer, const IndexSet& arri
 }
 
 Tensor part(const Tensor& tensor, Range rows) {
+  if (tensor.is_absent()) return tensor;
   Tensor result = tensor;
   result.rows = rows.len;
   result.offset += rows.begin * tensor.row_stride();
@@ -81,6 +82,11 @@ Gathered gather_kv(AttentionWriter& writer, const Tensor& k, const Tensor& v) {
         home, writer.reached(name, home.dtype, Order::rows_outermost, rows, home.heads, home.dim),
         routing.all_heads(home.heads)};
   };
+  if (v.is_absent()) {
+    Gathered latent{routing, transport(k, "all latent"), {}};
+    latent.routing.gather({latent.k}, "gather latent");
+    return latent;
+  }
   Gathered gathered{routing, transport(k, "all k"), transport(v, "all v")};
   gathered.routing.gather({gathered.k, gathered.v}, "gather k, v");
   return gathered;

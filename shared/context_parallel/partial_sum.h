@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "shared/context_parallel/attention_writer.h"
+#include "shared/context_parallel/partial_results.h"
 #include "shared/context_parallel/written_rows.h"
 #include "shared/plan/fused_attention.h"
 

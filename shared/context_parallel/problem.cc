@@ -102,6 +102,23 @@ void validate_dropout(const AttentionProblem& problem) {
   require_counted("a layer of", static_cast<double>(dropout.layer) + 1);
 }
 
+void validate_latent(const AttentionProblem& problem) {
+  const auto& [rank, rope_dim] = problem.latent;
+  require_at_least(rank, 0, "latent");
+  require_at_least(rope_dim, 0, "rope_dim");
+  if (rank == 0 && rope_dim > 0) {
+    throw InvalidInput(
+        str("rope_dim=", rope_dim,
+            " is a part of latent rows, and latent=0 has none; use, for example, latent=512, or "
+            "leave rope_dim out"));
+  }
+  if (rank > 0 && rope_dim >= problem.head_dim) {
+    throw InvalidInput(str("rope_dim=", rope_dim, " leaves nothing of head_dim=", problem.head_dim,
+                           " to expand from latent rows; use rope_dim=", problem.head_dim - 1,
+                           " or less, or head_dim=", rope_dim + 1, " or more"));
+  }
+}
+
 }  // namespace
 
 double AttentionProblem::scale() const {
@@ -159,6 +176,11 @@ void validate_problem(const AttentionProblem& problem) {
                            " bounds no score; use a positive number, for example 50, or 0 for none"));
   }
   validate_dropout(problem);
+  validate_latent(problem);
+  if (problem.has_latent()) {
+    require_countable("latent", 1, problem.kv_len, "latent", problem.latent.dim(), problem.batch);
+    require_countable("kv_up", problem.kv_heads, problem.up_rows(), "latent", problem.latent.rank, 1);
+  }
   validate_documents(problem);
 }
 
@@ -205,6 +227,10 @@ std::string to_string(const AttentionProblem& problem) {
   if (problem.softcap != 0) text += str(", scores capped at ", problem.softcap);
   if (problem.sinks) text += ", sinks";
   if (problem.drops()) text += str(", dropout ", problem.dropout.probability);
+  if (problem.has_latent()) {
+    text += str(", latent rows of ", problem.latent.rank,
+                problem.latent.rope_dim > 0 ? str("+", problem.latent.rope_dim) : "");
+  }
   return text;
 }
 
@@ -226,6 +252,8 @@ Hasher& hash(Hasher& hasher, const AttentionProblem& problem) {
   if (problem.drops()) {
     hasher.add(std::string_view("dropout")).add(problem.dropout.probability).add(problem.dropout.layer);
   }
+  if (problem.has_latent())
+    hasher.add(std::string_view("latent")).add(problem.latent.rank).add(problem.latent.rope_dim);
   return hasher;
 }
 

@@ -42,6 +42,19 @@ struct Dropout {
   bool operator==(const Dropout&) const = default;
 };
 
+// Keys and values that are made of latent rows (multi-head latent attention of DeepSeek-V2 and V3). Each key
+// has a row [c, r] of rank + rope_dim elements, which all heads share: c is what keys and values are expanded
+// from, and r the end of every head's key, already rotated. The weight kv_up [kv_heads * (nope + v_head_dim),
+// rank] with nope = head_dim - rope_dim, which all ranks hold whole, has the rows of each head one after the
+// other, those of its key before those of its value:
+//   key of head h = [kv_up(h, first nope rows) c, r], value of head h = kv_up(h, last v_head_dim rows) c
+struct LatentShape {
+  std::int64_t rank = 0;  // elements of c; 0: keys and values are given
+  std::int64_t rope_dim = 0;
+  bool operator==(const LatentShape&) const = default;
+  std::int64_t dim() const { return rank + rope_dim; }
+};
+
 struct AttentionProblem {
   std::int64_t batch = 1;
   std::int64_t q_len = 0, kv_len = 0;
@@ -57,6 +70,8 @@ struct AttentionProblem {
   // as lse.
   bool sinks = false;
   Dropout dropout;
+  // Instead of k and v: latent [batch, kv_len, 1, rank + rope_dim], in the dtype, and kv_up, in the dtype.
+  LatentShape latent;
 
   // The mask. Query i stands at position i + query_offset among the keys (unset: kv_len - q_len, which aligns
   // the ends: bottom-right). With p that position, key j is allowed when all of these hold:
@@ -82,6 +97,11 @@ struct AttentionProblem {
 
   double scale() const;
   bool drops() const { return dropout.probability != 0; }
+  bool has_latent() const { return latent.rank != 0; }
+  // Elements of a head's key that are expanded from latent rows.
+  std::int64_t nope_dim() const { return head_dim - latent.rope_dim; }
+  // Rows of kv_up for each head.
+  std::int64_t up_rows() const { return nope_dim() + v_head_dim; }
   std::int64_t offset() const { return query_offset.value_or(kv_len - q_len); }
   std::int64_t heads_per_kv() const { return q_heads / kv_heads; }
   bool has_documents() const { return !cu_seqlens.empty() || !cu_seqlens_of_entry.empty(); }
@@ -105,7 +125,8 @@ void parse_documents(std::string_view text, AttentionProblem& problem);
 
 // Throws InvalidInput for sizes below 1 (lengths: below 0), for kv_heads that do not divide q_heads, for a
 // window or a chunk below 1, for a scale that is not finite, for a softcap below 0, for a dropout that is no
-// probability below 1 or that has more rows than its generator counts, and for cu_seqlens that do not begin
+// probability below 1 or that has more rows than its generator counts, for latent rows with a rotated part as
+// long as a key, or with one and no rank, and for cu_seqlens that do not begin
 // with 0, that descend, or that end beyond kv_len. If batch entries have documents of their own, there must
 // be a list for each entry, and cu_seqlens must be empty. Whether some kernel can compute the problem is
 // another question, which refuse() of strategy.h answers.

@@ -15,11 +15,11 @@ namespace {
 // take part.
 class GradientRing {
  public:
-  // `k` and `v` are this rank's tensors; gradients have their order, heads and dims.
+  // `k` and `v` are this rank's tensors; gradients have their order, heads and dims. Latent rows are k alone.
   GradientRing(AttentionWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
       : writer_(writer), rings_(rings), places_(2) {
     if (writer.gradients().dk) wanted_.push_back(kK);
-    if (writer.gradients().dv) wanted_.push_back(kV);
+    if (writer.gradients().dv && !v.is_absent()) wanted_.push_back(kV);
     std::int64_t most_rows = 0;
     for (int block = 0; block < writer.sharding().ring_size(); ++block) {
       most_rows = std::max(most_rows, writer.context().num_kv_rows(block));
@@ -49,8 +49,7 @@ class GradientRing {
     home_node_ = home_node;
     trips_.clear();
     for (int place = 0; place < rings_.inner().size; ++place) {
-      trips_.push_back(
-          rings_.inner_trip(rings_.node(), rings_.block_at(home_node, place), rings_.inner().direction));
+      trips_.push_back(rings_.inner_trip(rings_.node(), rings_.block_at(home_node, place)));
     }
   }
 
@@ -140,7 +139,7 @@ class RingBackward {
 
   void write() {
     writer_.begin(delta_);
-    for_each_node(rings_, keys_, t_.k, t_.v, [&](int home_node, int outer_step, Rotation keys) {
+    for_each_node(rings_, keys_, [&](int home_node, int outer_step, Rotation keys) {
       if (outer_step == 0) return inner_ring(home_node, keys, {});
       const std::vector<Tensor> sums = foreign_sums(home_node, outer_step);
       inner_ring(home_node, keys, sums);
@@ -199,7 +198,7 @@ class RingBackward {
     if (!gradients_.wants(i)) return {};
     if (step == 0) return sums.empty() ? dkv_[i].next() : Gradient{sums[i]};
     if (gradients_.begins(step)) return {gradients_.slot(i, step)};
-    if (writer_.is_fused()) return {gradients_.slot(i, step), true};
+    if (writer_.key_parts_are_fused()) return {gradients_.slot(i, step), true};
     return {gradients_.part(i, step)};
   }
 
@@ -218,18 +217,19 @@ class RingBackward {
     if (!meets) {
       for (const std::size_t i : gradients_.wanted()) {
         const bool own = step == 0 && sums.empty();
-        if (!own || !writer_.is_fused()) writer_.fill(gradient(i, step, sums).tensor, 0, label);
+        if (!own || !writer_.key_parts_are_fused()) writer_.fill(gradient(i, step, sums).tensor, 0, label);
       }
       return;
     }
+    const auto [k, v] = keys_.at(keys, step, block);
     writer_.attend_backward(
-        {t_.q, keys_.k_in(keys.buffer(kK, step), block), keys_.v_in(keys.buffer(kV, step), block), t_.dout,
-         t_.lse, &delta_, dq_.next(), gradient(kK, step, sums), gradient(kV, step, sums)},
+        {t_.q, k, v, t_.dout, t_.lse, &delta_, dq_.next(), gradient(kK, step, sums),
+         gradient(kV, step, sums)},
         writer_.masks(writer_.context().q_rows(writer_.ring_index()), writer_.context().kv_rows(block)),
         label);
     // What arrived meanwhile is in the slot; an exact kernel's part is added to it only now, so that the
     // kernel did not have to wait for the arrival. Fused parts were added by PartialSum.
-    if (step == 0 || gradients_.begins(step) || writer_.is_fused()) return;
+    if (step == 0 || gradients_.begins(step) || writer_.key_parts_are_fused()) return;
     for (const std::size_t i : gradients_.wanted()) {
       writer_.accumulate(gradients_.part(i, step), gradients_.slot(i, step), str("dk, dv of step ", step));
     }

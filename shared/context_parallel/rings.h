@@ -13,6 +13,7 @@
 
 #include "shared/context_parallel/core.h"
 #include "shared/context_parallel/rotation.h"
+#include "shared/context_parallel/trips.h"
 
 namespace cp::detail {
 
@@ -24,101 +25,52 @@ class Rings {
   explicit Rings(AttentionWriter& writer)
       : writer_(writer),
         context_(writer.context()),
-        inner_size_(writer.strategy().inner_ring > 1 ? writer.strategy().inner_ring
-                                                     : writer.sharding().ring_size()),
-        nodes_(writer.sharding().ring_size() / inner_size_),
-        node_(writer.ring_index() / inner_size_),
-        place_(writer.ring_index() % inner_size_) {
+        trips_(writer.context()),
+        node_(writer.ring_index() / trips_.inner_size()),
+        place_(writer.ring_index() % trips_.inner_size()) {
     std::vector<int> inner_members, outer_members;
-    for (int place = 0; place < inner_size_; ++place) inner_members.push_back(node_ * inner_size_ + place);
-    for (int node = 0; node < nodes_; ++node) outer_members.push_back(node * inner_size_ + place_);
-    inner_ = {writer.ring_subteam(nodes_ > 1 ? "inner_ring" : "ring", inner_members), writer.comm(),
-              inner_size_, place_, 1};
-    if (nodes_ == 1) return;
-    outer_ = {writer.ring_subteam("outer_ring", outer_members), writer.builder().stream("outer"), nodes_,
+    for (int place = 0; place < trips_.inner_size(); ++place) inner_members.push_back(block_at(node_, place));
+    for (int node = 0; node < nodes(); ++node) outer_members.push_back(block_at(node, place_));
+    inner_ = {writer.ring_subteam(nodes() > 1 ? "inner_ring" : "ring", inner_members), writer.comm(),
+              trips_.inner_size(), place_, 1};
+    if (nodes() == 1) return;
+    outer_ = {writer.ring_subteam("outer_ring", outer_members), writer.builder().stream("outer"), nodes(),
               node_, 1};
   }
 
-  // For the backward pass: chooses the directions that take fewer bytes, and the reverse one if both take the
-  // same. (The forward pass always goes from r to r+1.)
+  // For the backward pass. (The forward pass always goes from r to r+1.)
   void choose_directions() {
-    inner_.direction = inner_cost(1) < inner_cost(-1) ? 1 : -1;
-    outer_.direction = outer_cost(1) < outer_cost(-1) ? 1 : -1;
+    inner_.direction = trips_.inner_direction();
+    outer_.direction = trips_.outer_direction();
   }
 
   const Ring& inner() const { return inner_; }
   const Ring& outer() const { return outer_; }
-  int nodes() const { return nodes_; }
+  int nodes() const { return trips_.nodes(); }
   int node() const { return node_; }
-  int block_at(int node, int place) const { return node * inner_size_ + place; }
+  int block_at(int node, int place) const { return trips_.block_at(node, place); }
 
   // Whether the rank computes on the block.
   bool meets(int block) const { return context_.meets(writer_.ring_index(), block); }
   // The number of blocks on which the rank computes.
   int blocks_met() const {
     int count = 0;
-    for (int block = 0; block < nodes_ * inner_size_; ++block) count += meets(block) ? 1 : 0;
+    for (int block = 0; block < trips_.num_blocks(); ++block) count += meets(block) ? 1 : 0;
     return count;
   }
-  // Whether any rank of the node computes on the block, so that it rotates there.
-  bool node_needs(int node, int block) const {
-    for (int place = 0; place < inner_size_; ++place) {
-      if (context_.meets(block_at(node, place), block)) return true;
-    }
-    return writer_.strategy().send_empty;
-  }
-
-  // The trip round the inner ring of a block that enters the node at the block's place in its own node.
-  Trip inner_trip(int node, int block, int direction) const {
-    const int place = block % inner_size_;
-    return trip_of(inner_size_, [&](int distance) {
-      const int member = ((place + direction * distance) % inner_size_ + inner_size_) % inner_size_;
-      return writer_.strategy().send_empty || context_.meets(block_at(node, member), block);
-    });
-  }
-  // The trip of a block from node to node.
-  Trip outer_trip(int block, int direction) const {
-    const int home = block / inner_size_;
-    return trip_of(nodes_, [&](int distance) {
-      return node_needs(((home + direction * distance) % nodes_ + nodes_) % nodes_, block);
-    });
-  }
+  bool node_needs(int node, int block) const { return trips_.node_needs(node, block); }
+  Trip inner_trip(int node, int block) const { return trips_.inner(node, block, inner_.direction); }
+  Trip outer_trip(int block) const { return trips_.outer(block, outer_.direction); }
 
  private:
-  // The bytes of all blocks' trips, for one head. (Outer trips are counted in rows: there, every row has
-  // equally many bytes.)
-  std::int64_t inner_cost(int direction) const {
-    const std::int64_t dim = writer_.problem().head_dim, v_dim = writer_.problem().v_head_dim;
-    const Gradients& wanted = writer_.gradients();
-    const std::int64_t kv_bytes = (dim + v_dim) * size_bytes(writer_.problem().dtype),
-                       dkv_bytes = ((wanted.dk ? dim : 0) + (wanted.dv ? v_dim : 0)) *
-                                   size_bytes(writer_.gradient_dtype());
-    std::int64_t cost = 0;
-    for (int node = 0; node < nodes_; ++node) {
-      for (int block = 0; block < nodes_ * inner_size_; ++block) {
-        const Trip trip = inner_trip(node, block, direction);
-        if (trip.last == 0) continue;
-        cost +=
-            context_.num_kv_rows(block) * (trip.last * kv_bytes + (trip.last - trip.first + 1) * dkv_bytes);
-      }
-    }
-    return cost;
-  }
-  std::int64_t outer_cost(int direction) const {
-    std::int64_t cost = 0;
-    for (int block = 0; block < nodes_ * inner_size_; ++block) {
-      cost += context_.num_kv_rows(block) * outer_trip(block, direction).last;
-    }
-    return cost;
-  }
-
   AttentionWriter& writer_;
   const AttentionContext& context_;
-  int inner_size_, nodes_, node_, place_;
+  const KeyTrips trips_;
+  int node_, place_;
   Ring inner_, outer_;
 };
 
-// Where K and V are as they rotate.
+// Where K and V are as they rotate; or k alone, where it stands for latent rows and v is absent.
 class KeyRings {
  public:
   KeyRings(AttentionWriter& writer, const Rings& rings, const Tensor& k, const Tensor& v)
@@ -127,7 +79,8 @@ class KeyRings {
     for (int block = 0; block < writer.sharding().ring_size(); ++block) {
       most_rows = std::max(most_rows, writer.context().num_kv_rows(block));
     }
-    const std::vector<Traveller> travellers = {traveller(k), traveller(v)};
+    std::vector<Traveller> travellers = {traveller(k)};
+    if (!v.is_absent()) travellers.push_back(traveller(v));
     own_ = travellers;
     place_for_sending(writer, own_, k.rows, most_rows, "k, v");
     if (rings.inner().size > 1) inner_slots_ = make_slots(writer, travellers, most_rows, "k, v");
@@ -141,31 +94,43 @@ class KeyRings {
     for (int node = 0; node < rings_.nodes(); ++node) {
       const int block = rings_.block_at(node, rings_.inner().self);
       rows.push_back(writer_.context().num_kv_rows(block));
-      last.push_back(rings_.outer_trip(block, rings_.outer().direction).last);
+      last.push_back(rings_.outer_trip(block).last);
     }
     return {writer_, rings_.outer(), rows, last, own_, outer_slots_, "outer k, v"};
   }
 
+  // The buffers with K and V of a step, those that travel.
+  std::vector<BufferId> buffers(const Rotation& rotation, int step) const {
+    std::vector<BufferId> at;
+    for (std::size_t i = 0; i < own_.size(); ++i) at.push_back(rotation.buffer(i, step));
+    return at;
+  }
+
   // The rotation inside this node of the blocks of `home_node`. This rank's own one of them is in the given
   // buffers.
-  Rotation inner(int home_node, BufferId k, BufferId v) const {
+  Rotation inner(int home_node, const std::vector<BufferId>& own) const {
     std::vector<std::int64_t> rows;
     std::vector<int> last;
     for (int place = 0; place < rings_.inner().size; ++place) {
       const int block = rings_.block_at(home_node, place);
       rows.push_back(writer_.context().num_kv_rows(block));
-      last.push_back(rings_.inner_trip(rings_.node(), block, rings_.inner().direction).last);
+      last.push_back(rings_.inner_trip(rings_.node(), block).last);
     }
     std::vector<Traveller> from = own_;
-    for (const auto& [at, buffer] : {std::pair(kK, k), std::pair(kV, v)}) {
-      if (buffer != from[at].buffer) from[at].buffer = buffer, from[at].offset = 0, from[at].sent_from = -1;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (own[i] != from[i].buffer) from[i].buffer = own[i], from[i].offset = 0, from[i].sent_from = -1;
     }
     return {writer_, rings_.inner(), rows, last, from, inner_slots_, "k, v"};
   }
 
-  // The tensor of a block that is in the given buffer.
-  Tensor k_in(BufferId buffer, int block) const { return in(k_, buffer, block); }
-  Tensor v_in(BufferId buffer, int block) const { return in(v_, buffer, block); }
+  // K and V of the step's block.
+  struct Block {
+    Tensor k, v;
+  };
+  Block at(const Rotation& rotation, int step, int block) const {
+    return {in(k_, rotation.buffer(kK, step), block),
+            v_.is_absent() ? Tensor{} : in(v_, rotation.buffer(kV, step), block)};
+  }
 
  private:
   Tensor in(const Tensor& model, BufferId buffer, int block) const {
@@ -184,14 +149,13 @@ class KeyRings {
 // Calls visit(home node, outer step, rotation) for each outer step. While a step runs, the next step's blocks
 // are already travelling.
 template <class Visit>
-void for_each_node(const Rings& rings, const KeyRings& keys, const Tensor& k, const Tensor& v,
-                   const Visit& visit) {
-  if (rings.nodes() == 1) return visit(0, 0, keys.inner(0, k.buffer, v.buffer));
+void for_each_node(const Rings& rings, const KeyRings& keys, const Visit& visit) {
+  if (rings.nodes() == 1) return visit(0, 0, keys.inner(0, {}));
   Rotation outer = keys.outer();
   for (int step = 0; step < rings.nodes(); ++step) {
     if (step + 1 < rings.nodes()) outer.bring(step + 1);
     const int home_node = rings.outer().block(step);
-    visit(home_node, step, keys.inner(home_node, outer.buffer(kK, step), outer.buffer(kV, step)));
+    visit(home_node, step, keys.inner(home_node, keys.buffers(outer, step)));
   }
 }
 

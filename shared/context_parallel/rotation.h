@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shared/context_parallel/attention_writer.h"
+#include "shared/context_parallel/trips.h"
 
 namespace cp::detail {
 
@@ -19,23 +20,6 @@ struct Ring {
   int member(int distance, int from) const { return ((from + direction * distance) % size + size) % size; }
   int block(int step) const { return member(-step, self); }
 };
-
-// How far from its home a block is needed: the distances of the nearest and of the farthest other member that
-// needs it; 0 if none does.
-struct Trip {
-  int first = 0, last = 0;
-};
-// needs(distance) says whether the member at this distance from the block's home needs it.
-template <class Needs>
-Trip trip_of(int size, const Needs& needs) {
-  Trip trip;
-  for (int distance = 1; distance < size; ++distance) {
-    if (!needs(distance)) continue;
-    if (trip.first == 0) trip.first = distance;
-    trip.last = distance;
-  }
-  return trip;
-}
 
 // One of the dense tensors that a block consists of; `per_row` elements for each row. At home it begins at
 // `offset`, and in a slot at the beginning.

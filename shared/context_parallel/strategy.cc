@@ -119,7 +119,10 @@ std::string to_string(const Strategy& strategy, int cp) {
              strategy.slots > kLeastSlots ? str(", ", strategy.slots, " slots") : "",
              strategy.pieces > 1 ? str(", ", strategy.pieces, " pieces") : "",
              strategy.transfers == Strategy::Transfers::copy_engine ? ", copy engines" : "",
-             strategy.merges == Strategy::Merges::beside ? ", merges beside" : "");
+             strategy.merges == Strategy::Merges::beside ? ", merges beside" : "",
+             strategy.keys == Strategy::Keys::heads    ? ", heads travel"
+             : strategy.keys == Strategy::Keys::latent ? ", latent rows travel"
+                                                       : "");
 }
 
 Hasher& hash(Hasher& hasher, const Strategy& strategy) {
@@ -133,6 +136,8 @@ Hasher& hash(Hasher& hasher, const Strategy& strategy) {
     hasher.add(std::string_view("transfers")).add(name(strategy.transfers));
   if (strategy.merges == Strategy::Merges::beside)
     hasher.add(std::string_view("merges")).add(name(strategy.merges));
+  if (strategy.keys != Strategy::Keys::fewer_bytes)
+    hasher.add(std::string_view("keys")).add(name(strategy.keys));
   return hasher;
 }
 
@@ -142,6 +147,26 @@ std::string_view name(Strategy::Transfers transfers) {
 
 std::string_view name(Strategy::Merges merges) {
   return merges == Strategy::Merges::in_turn ? "in_turn" : "beside";
+}
+
+std::string_view name(Strategy::Keys keys) {
+  switch (keys) {
+    case Strategy::Keys::fewer_bytes:
+      return "fewer_bytes";
+    case Strategy::Keys::heads:
+      return "heads";
+    case Strategy::Keys::latent:
+      return "latent";
+  }
+  return "";
+}
+
+Strategy::Keys parse_keys(std::string_view text) {
+  using enum Strategy::Keys;
+  for (const Strategy::Keys keys : {fewer_bytes, heads, latent}) {
+    if (text == name(keys)) return keys;
+  }
+  throw InvalidInput(str("unknown travelling keys '", text, "'; use heads, latent or fewer_bytes"));
 }
 
 Strategy whole_ulysses(int cp) {
@@ -267,6 +292,25 @@ bool comes_at_once(const Strategy& strategy, int cp) {
                     (core.has_rotation && strategy.rotation == Strategy::Rotation::all_gather));
 }
 
+// Why what is to travel in place of K and V cannot; empty if it can.
+std::string refuse_keys(const AttentionProblem& problem, int cp, const Strategy& strategy) {
+  if (strategy.keys == Strategy::Keys::fewer_bytes) return "";
+  if (!problem.has_latent())
+    return " chooses between heads and latent rows, and the problem has no latent rows; leave keys out, or "
+           "give the problem a latent rank";
+  if (strategy.keys == Strategy::Keys::heads) return "";
+  if (strategy.pieces > 1) {
+    return str(" sends rows that all heads share, and pieces=", strategy.pieces,
+               " cuts what travels by heads; use keys=heads, or pieces=1");
+  }
+  if (strategy.ulysses_degree == 1 && facts(strategy.core).rotates == Rotates::queries) {
+    return str(" sends rows of keys, and with ", name(strategy.core),
+               cp > 1 ? " queries travel and keys stay" : " on one rank nothing travels",
+               "; use keys=heads, or a ring");
+  }
+  return "";
+}
+
 }  // namespace
 
 int most_pieces(const AttentionProblem& problem, int cp, const Strategy& strategy) {
@@ -334,6 +378,10 @@ std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Str
               "; use ", legal);
     }
     refusal.strategy.pieces = legal;
+  }
+  if (const std::string reason = refuse_keys(problem, cp, refusal.strategy); !reason.empty()) {
+    because("keys=", name(strategy.keys), reason);
+    refusal.strategy.keys = problem.has_latent() ? Strategy::Keys::heads : Strategy::Keys::fewer_bytes;
   }
   if (strategy.transfers == Strategy::Transfers::copy_engine) {
     // Of degrees that are legal: others say nothing of what is equal.

@@ -107,6 +107,12 @@ struct Strategy {
   // in one of a few places that are used in turn (part_pool.h), which costs one more part of memory.
   enum class Merges : std::uint8_t { in_turn, beside };
   Merges merges = Merges::in_turn;
+  // Of a problem with latent rows: what travels in place of K and V. `heads`: each rank expands the rows at
+  // its home, and K and V travel as without latent rows. `latent`: the rows themselves travel, and each rank
+  // expands what arrives for the heads that it computes on; gradients of the rows travel back.
+  // `fewer_bytes`: whichever of both moves less (travelling_keys.h).
+  enum class Keys : std::uint8_t { fewer_bytes, heads, latent };
+  Keys keys = Keys::fewer_bytes;
   bool operator==(const Strategy&) const = default;
 };
 
@@ -114,6 +120,9 @@ struct Strategy {
 std::string_view name(Strategy::Transfers transfers);
 // "in_turn" and "beside".
 std::string_view name(Strategy::Merges merges);
+// "fewer_bytes", "heads" and "latent".
+std::string_view name(Strategy::Keys keys);
+Strategy::Keys parse_keys(std::string_view text);  // throws InvalidInput that lists them
 // The stream of merges beside attention.
 inline constexpr std::string_view kMergeStream = "merge";
 
@@ -164,7 +173,9 @@ struct Refusal {
 //   - degrees (ulysses_degree, inner_ring) that do not divide the ranks,
 //   - slots other than 2 or 3, and more pieces than most_pieces(),
 //   - transfers by copy engines that nothing would use, that the target's library lacks, or whose blocks are
-//     not all equally large where they come at once.
+//     not all equally large where they come at once,
+//   - a choice of travelling keys without latent rows, and latent rows that travel in pieces of heads, which
+//     they have none of, or where no keys travel.
 // It never refuses a length, documents, a window, kv_heads or a balance but for copy engines. Throws
 // InvalidInput if the problem itself makes no sense (validate_problem, cp < 1, a block < 1).
 std::optional<Refusal> refuse(const AttentionProblem& problem, int cp, const Strategy& strategy,

@@ -15,20 +15,20 @@ Order home_order(TensorFormat format) {
 }
 
 std::int64_t Tensor::batch_stride() const {
-  return order == Order::rows_outermost ? pitch() * dim : rows * pitch() * dim;
+  return order == Order::rows_outermost ? pitch() * head_row() : rows * pitch() * head_row();
 }
 std::int64_t Tensor::row_stride() const {
   switch (order) {
     case Order::bshd:
-      return pitch() * dim;
+      return pitch() * head_row();
     case Order::bnsd:
-      return dim;
+      return head_row();
     case Order::rows_outermost:
-      return batch * pitch() * dim;
+      return batch * pitch() * head_row();
   }
   return 0;
 }
-std::int64_t Tensor::head_stride() const { return order == Order::bnsd ? rows * dim : dim; }
+std::int64_t Tensor::head_stride() const { return order == Order::bnsd ? rows * head_row() : head_row(); }
 
 View Tensor::view(Range row_range, Range head_range, Range batches) const {
   return {buffer,

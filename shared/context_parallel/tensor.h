@@ -26,6 +26,8 @@ struct Tensor {
   std::int64_t offset = 0;
   // If the tensor is some heads of a larger one: the heads of that one.
   std::int64_t heads_in_memory = 0;
+  // If each head's elements are some of a longer row: the length of that row, which `offset` points into.
+  std::int64_t dim_in_memory = 0;
 
   bool is_absent() const { return buffer < 0; }  // nobody asked for it
   std::int64_t numel() const { return batch * rows * heads * dim; }
@@ -53,10 +55,13 @@ struct Tensor {
   Tensor with_heads(Range which) const;
   // Some of the heads, if the memory has the pieces of the heads one after the other, each of them dense.
   Tensor piece(Range which) const;
-  bool is_dense() const { return heads_in_memory == 0 || heads_in_memory == heads; }
+  bool is_dense() const {
+    return (heads_in_memory == 0 || heads_in_memory == heads) && (dim_in_memory == 0 || dim_in_memory == dim);
+  }
 
  private:
   std::int64_t pitch() const { return heads_in_memory > 0 ? heads_in_memory : heads; }
+  std::int64_t head_row() const { return dim_in_memory > 0 ? dim_in_memory : dim; }
 };
 
 Order home_order(TensorFormat format);

@@ -24,6 +24,7 @@ class AttentionDraw {
     choose_mask();
     choose_strategy();
     choose_options();
+    choose_latent();
     return job_;
   }
 
@@ -106,6 +107,21 @@ class AttentionDraw {
     if (swarm_.take(numbers_, "dropout")) {
       job_.set_dropout(numbers_.of({0.1, 0.5, 0.9}));
       job_.set_dropout_layer(numbers_.in(0, 3));
+    }
+  }
+
+  // Rows that are narrower than what they expand to, and wider ones. Last, when heads and pieces are known.
+  void choose_latent() {
+    if (!swarm_.take(numbers_, "latent")) return;
+    job_.set_latent(numbers_.of({1, 3, 8, 40}));
+    if (job_.head_dim() > 1 && swarm_.take(numbers_, "rope_dim"))
+      job_.set_rope_dim(numbers_.in(1, std::min<std::int64_t>(job_.head_dim() - 1, 8)));
+    const std::string gradients = job_.gradients();
+    if (!gradients.empty() && gradients != "dq") job_.set_gradients("dk,dv");
+    if (swarm_.take(numbers_, "keys.heads")) {
+      job_.set_keys("heads");
+    } else if (swarm_.take(numbers_, "keys.latent") && !job_.has_pieces() && job_.strategy() != "pass_q") {
+      job_.set_keys("latent");
     }
   }
 

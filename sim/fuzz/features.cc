@@ -54,6 +54,8 @@ const Groups kAttention = {
     {"softcap", {"no", "yes"}},
     {"sinks", {"no", "yes"}},
     {"dropout", {"no", "yes"}},
+    {"latent", {"none", "all expanded", "with a rotated part"}},
+    {"keys", {"fewer_bytes", "heads", "latent"}},
     {"window", {"no", "yes"}},
     {"documents", {"none", "one list", "of each entry"}},
     {"offset", {"aligned", "given"}},
@@ -244,6 +246,10 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Attenti
   answers.add("softcap", job.softcap() != 0 ? "yes" : "no");
   answers.add("sinks", job.sinks() ? "yes" : "no");
   answers.add("dropout", job.dropout() != 0 ? "yes" : "no");
+  answers.add("latent", job.latent() == 0     ? "none"
+                        : job.rope_dim() == 0 ? "all expanded"
+                                              : "with a rotated part");
+  answers.add("keys", job.keys().empty() ? "fewer_bytes" : job.keys());
   answers.add("window", job.has_window() ? "yes" : "no");
   answers.add("documents", job.documents().empty()                          ? "none"
                            : job.documents().find(';') == std::string::npos ? "one list"

@@ -50,6 +50,11 @@ void require_legal(const AttentionJob& job, const Strategy& strategy) {
     throw InvalidInput(str("pieces ", strategy.pieces, " must be 1 to ",
                            most_pieces(job.problem, cp, strategy), " for this strategy"));
   }
+  const bool rows = strategy.keys == Strategy::Keys::latent;
+  if (strategy.keys != Strategy::Keys::fewer_bytes && !job.problem.has_latent())
+    throw InvalidInput(str("keys ", name(strategy.keys), " needs latent rows"));
+  if (rows && (strategy.pieces > 1 || (strategy.core == Core::pass_q && strategy.ulysses_degree == 1)))
+    throw InvalidInput("latent rows have no heads to cut into pieces, and stay where queries travel");
   if (!job.problem.options.empty()) throw InvalidInput("the case asks for what no kernel has; leave it out");
 }
 

@@ -34,15 +34,14 @@ struct NamedValues {
   const char* name;
   Values AttentionResults::*values;
 };
-constexpr NamedValues kResults[] = {{"out", &AttentionResults::out},
-                                    {"lse", &AttentionResults::lse},
-                                    {"dq", &AttentionResults::dq},
-                                    {"dk", &AttentionResults::dk},
-                                    {"dv", &AttentionResults::dv}};
+constexpr NamedValues kResults[] = {{"out", &AttentionResults::out}, {"lse", &AttentionResults::lse},
+                                    {"dq", &AttentionResults::dq},   {"dk", &AttentionResults::dk},
+                                    {"dv", &AttentionResults::dv},   {"dlatent", &AttentionResults::dlatent}};
 
 bool is_of_queries(std::string_view name) { return name == "out" || name == "lse" || name == "dq"; }
 
 Dims dims_of(const AttentionProblem& problem, std::string_view name) {
+  if (name == "dlatent") return {problem.batch, 1, problem.kv_len, problem.latent.dim()};
   const bool queries = is_of_queries(name);
   return {problem.batch, queries ? problem.q_heads : problem.kv_heads,
           queries ? problem.q_len : problem.kv_len,
@@ -171,6 +170,10 @@ class Laws {
     require_other("softcap", [](AttentionRequest& other) { other.problem.softcap += 1; });
     require_other("answer to sinks",
                   [](AttentionRequest& other) { other.problem.sinks = !other.problem.sinks; });
+    require_other("latent rank", [](AttentionRequest& other) {
+      other.problem.latent.rank += 1;
+      other.options.gradients = {};  // of latent rows not every choice is legal
+    });
     require_other("dropout", [](AttentionRequest& other) {
       const Dropout before = other.problem.dropout;
       other.problem.dropout = Dropout{before.probability == 0.25 ? 0.5 : 0.25, before.layer};
@@ -346,15 +349,19 @@ class Laws {
     }
   }
 
-  // Twice v and dout: every product with them doubles, and no rounding changes, where exponents have room
-  // (not in f16).
+  // Twice v: every product with it doubles, and no rounding changes, where exponents have room (not in f16).
+  // Of latent rows, twice the rows of the weight that make v.
   void scaled() {
     if (problem_.dtype == DType::f16) return;
     AttentionValues twice = values();
     for (double& value : twice.v) value *= 2;
+    const std::int64_t up = problem_.up_rows(), rank = problem_.latent.rank;
+    for (std::size_t i = 0; i < twice.kv_up.size(); ++i) {
+      if (static_cast<std::int64_t>(i) / rank % up >= problem_.nope_dim()) twice.kv_up[i] *= 2;
+    }
     const AttentionTestData data(problem_, std::move(twice), data_.seed());
     const AttentionRun other = run(data, request_);
-    const double factors[] = {2, 1, 2, 2, 1};  // of out, lse, dq, dk, dv
+    const double factors[] = {2, 1, 2, 2, 1, 2};  // of out, lse, dq, dk, dv, dlatent
     for (std::size_t i = 0; i < std::size(kResults); ++i) {
       Values expected = ran_.run.results.*kResults[i].values;
       for (double& value : expected) value *= factors[i];
@@ -367,7 +374,7 @@ class Laws {
     AttentionRequest request = request_;
     std::reverse(request.problem.cu_seqlens_of_entry.begin(), request.problem.cu_seqlens_of_entry.end());
     AttentionValues reversed = values();
-    for (Values* tensor : {&reversed.q, &reversed.k, &reversed.v, &reversed.dout})
+    for (Values* tensor : {&reversed.q, &reversed.k, &reversed.v, &reversed.dout, &reversed.latent})
       *tensor = reversed_entries(*tensor, problem_.batch);
     const AttentionTestData data(request.problem, std::move(reversed));
     compare("swapped", run(data, request),
@@ -395,9 +402,14 @@ class Laws {
     const auto longer = [&](const Values& tensor, std::string_view like) {
       return with_rows_before(tensor, dims_of(problem_, like), more, tensor);
     };
-    const AttentionTestData data(
-        problem, AttentionValues{longer(data_.q(), "dq"), longer(data_.k(), "dk"), longer(data_.v(), "dv"),
-                                 longer(data_.dout(), "out"), data_.sinks()});
+    AttentionValues longer_ones = values();
+    longer_ones.q = longer(data_.q(), "dq"), longer_ones.dout = longer(data_.dout(), "out");
+    if (problem_.has_latent()) {
+      longer_ones.latent = longer(data_.latent(), "dlatent");
+    } else {
+      longer_ones.k = longer(data_.k(), "dk"), longer_ones.v = longer(data_.v(), "dv");
+    }
+    const AttentionTestData data(problem, std::move(longer_ones));
     compare("shifted", run(data, request), [&](const NamedValues& result, const Values& found) {
       return without_rows_before(found, dims_of(problem, result.name), more);
     });

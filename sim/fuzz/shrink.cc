@@ -265,7 +265,13 @@ class Simpler {
                    "sinks",       "dropout",       "dropout_layer", "query_offset", "kv_len", "batch",
                    "format",      "softmax_scale", "v_head_dim",    "gradients",    "lse",    "dkv_dtype",
                    "merge_dtype", "send_empty",    "rotation",      "axis_order",   "dtype",  "slots",
-                   "pieces",      "merges"});
+                   "pieces",      "merges",        "rope_dim",      "keys"});
+    with([](proto::FuzzCase& next) {
+      next.mutable_attention()->clear_latent();
+      next.mutable_attention()->clear_rope_dim(), next.mutable_attention()->clear_keys();
+    });
+    for (const std::int64_t rank : smaller(job.latent(), 1))
+      with([&](proto::FuzzCase& next) { next.mutable_attention()->set_latent(rank); });
     with([](proto::FuzzCase& next) {
       next.mutable_attention()->clear_backward();
       next.mutable_attention()->clear_gradients();

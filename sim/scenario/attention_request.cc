@@ -42,6 +42,7 @@ AttentionProblem make_problem(const proto::Attention& job) {
   problem.softcap = job.softcap();
   problem.sinks = job.sinks();
   problem.dropout = {job.dropout(), job.dropout_layer()};
+  problem.latent = {job.latent(), job.rope_dim()};
   if (job.has_query_offset()) problem.query_offset = job.query_offset();
   problem.options = kernel_options_of(job);
   if (!job.documents().empty()) {
@@ -72,6 +73,8 @@ Strategy with_options(Strategy strategy, const proto::Attention& job) {
   using Merges = Strategy::Merges;
   if (parse_choice("--merges", job.merges(), name(Merges::in_turn), name(Merges::beside), false))
     strategy.merges = Merges::beside;
+  if (!job.keys().empty())
+    strategy.keys = value_of("--keys", job.keys(), [&] { return parse_keys(job.keys()); });
   return strategy;
 }
 

@@ -114,7 +114,7 @@ class AttentionRank : public RankJob {
   Bindings bind(std::size_t pass) override { return shards_.bind(which(pass), plans_[pass], buffers_); }
 
   std::map<std::string, Digest> digests(std::size_t pass) const override {
-    return AttentionShards::digests(plans_[pass], buffers_);
+    return AttentionShards::digests(request_.problem, plans_[pass], buffers_);
   }
 
   std::vector<std::string> findings() const override {

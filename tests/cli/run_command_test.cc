@@ -20,6 +20,7 @@ namespace cp::cli {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -144,6 +145,37 @@ TEST(RunCommand, ChunksCapsSinksAndDropoutAreExactByAllStrategies) {
   EXPECT_THAT(wrong.err, HasSubstr("dropout=1 is not a probability below 1; use, for example, 0.1"));
   EXPECT_THAT(cpsim(with(shape, {"--softcap", "-3"})).err, HasSubstr("softcap=-3 bounds no score"));
   EXPECT_THAT(cpsim(with(shape, {"--chunk", "0"})).err, HasSubstr("--chunk 0"));
+}
+
+// Each strategy both ways, and what the table says of the way.
+TEST(RunCommand, LatentRowsRunWithEveryStrategy) {
+  const std::vector<std::string> shape = {"run", "--mesh",    "cp=4",      "--strategies", "all", "--seq-len",
+                                          "61",  "--q-heads", "4",         "--head-dim",   "8",   "--latent",
+                                          "12",  "--causal",  "--backward"};
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {},
+           {"--keys", "heads"},
+           {"--keys", "latent", "--rope-dim", "3"},
+           {"--qk-rope-head-dim", "3", "--dtype", "bf16", "--documents", "0/20/61", "--sinks"}}) {
+    const Finished finished = cpsim(with(shape, flags));
+    EXPECT_EQ(finished.exit_code, 0) << join(flags, " ") << ": " << finished.err << finished.out;
+    EXPECT_THAT(finished.out, AllOf(HasSubstr("exact: 4 ranks"), HasSubstr("keys travel as"),
+                                    HasSubstr("error dlatent"), HasSubstr("error dkv_up")));
+    EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
+    const std::string keys = flags.empty() ? "" : flags[1];
+    EXPECT_EQ(finished.out.find("ring head_tail, heads travel") != std::string::npos, keys == "heads");
+    EXPECT_EQ(finished.out.find("ring head_tail, latent rows travel") != std::string::npos, keys == "latent");
+    if (!keys.empty()) continue;
+    EXPECT_THAT(finished.out, ContainsRegex("ring head_tail  *latent  "));
+    EXPECT_THAT(finished.out, ContainsRegex("pass_q head_tail  *heads  "));
+  }
+  EXPECT_THAT(cpsim(with(shape, {"--keys", "rows"})).err,
+              HasSubstr("unknown travelling keys 'rows'; use heads, latent or fewer_bytes"));
+  EXPECT_THAT(cpsim(with(shape, {"--rope-dim", "8"})).err,
+              HasSubstr("rope_dim=8 leaves nothing of head_dim=8"));
+  EXPECT_THAT(
+      cpsim(with(shape, {"--gradients", "dq,dk"})).out + cpsim(with(shape, {"--gradients", "dq,dk"})).err,
+      HasSubstr("dk and dv of latent rows become dlatent and dkv_up together"));
 }
 
 // By flags and by fields of a scenario alike, with the reason and what works instead.

@@ -21,6 +21,7 @@ inline void showValue(const AttentionProblem& problem, std::ostream& out) {
   out << to_string(problem) << " " << name(problem.format) << " from " << problem.offset() << " documents "
       << documents_text(problem);
 }
+inline void showValue(Strategy::Keys keys, std::ostream& out) { out << name(keys); }
 inline void showValue(const AttentionOptions& options, std::ostream& out) {
   out << "gradients " << to_string(options.gradients) << ", lse " << name(options.lse);
 }
@@ -83,6 +84,17 @@ inline rc::Gen<AttentionProblem> any_problem_of_entries() {
 }
 inline rc::Gen<AttentionProblem> any_problem_at_all() {
   return rc::gen::oneOf(any_problem(), any_problem(), any_problem_of_entries());
+}
+
+// Keys and values of latent rows, wider or narrower than what they expand to.
+inline rc::Gen<AttentionProblem> any_latent_problem() {
+  return rc::gen::exec([] {
+    AttentionProblem problem = *any_problem_at_all();
+    problem.head_dim = *rc::gen::element(2, 3, 4);
+    problem.latent = {*rc::gen::element(1, 2, 5, 8, 24),
+                      *rc::gen::inRange<std::int64_t>(0, problem.head_dim)};
+    return problem;
+  });
 }
 
 inline rc::Gen<AttentionOptions> any_options() {

@@ -96,6 +96,7 @@ TEST(IdentityScenarios, HoldEveryKindOfAttention) {
       kinds["merges beside"] += job.merges() == "beside";
       kinds["chunks"] += job.has_chunk(), kinds["softcap"] += job.softcap() != 0;
       kinds["sinks"] += job.sinks(), kinds["dropout"] += job.dropout() != 0;
+      kinds["latent rows"] += job.latent() != 0, kinds["latent rows that travel"] += job.keys() == "latent";
     }
   }
   EXPECT_EQ(strategies, std::set<std::string>(strategy_names().begin(), strategy_names().end()));

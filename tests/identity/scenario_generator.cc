@@ -147,6 +147,12 @@ void draw_options(Random& random, proto::Attention& job) {
   if (random.one_in(3)) job.set_softcap(2);
   if (random.one_in(4)) job.set_sinks(true);
   if (random.one_in(4)) job.set_dropout(0.25);
+  if (random.one_in(2)) return;
+  job.set_latent(random.in(1, 12));
+  if (job.head_dim() > 1) job.set_rope_dim(random.in(0, job.head_dim() - 1));
+  if (!job.gradients().empty() && job.gradients() != "dq") job.set_gradients("dk,dv");
+  if (random.one_in(4)) job.set_keys("heads");
+  if (job.keys().empty() && job.strategy() != "pass_q" && !random.one_in(3)) job.set_keys("latent");
 }
 
 proto::Scenario draw_attention(std::uint64_t seed, int ranks) {

@@ -158,8 +158,8 @@ class AttentionSubject final : public Subject {
         if (!error.holds()) return str(error.tensor, ": ", error.finding);
       }
       // What was moved and kept is equal in every world.
-      const auto expected = AttentionShards::digests(right[i], right_buffers(pass)[i]);
-      for (const auto& [name, digest] : AttentionShards::digests(right[i], buffers[i])) {
+      const auto expected = AttentionShards::digests(request_.problem, right[i], right_buffers(pass)[i]);
+      for (const auto& [name, digest] : AttentionShards::digests(request_.problem, right[i], buffers[i])) {
         if (digest != expected.at(name))
           return str("rank ", right[i].self, "'s ", name, " is not what was moved there");
       }

@@ -18,7 +18,7 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
   for (auto axis = axes.rbegin(); axis->name != "cp"; ++axis) stride *= axis->size;
   // Names for all fields: one that a strategy gets later does not compile until the key has it.
   const auto& [core, ulysses_degree, ulysses_inner, inner_ring, rotation, balance, input_dtype_gradients,
-               input_dtype_merge, send_empty, slots, pieces, transfers, merges] = layout.strategy;
+               input_dtype_merge, send_empty, slots, pieces, transfers, merges, keys] = layout.strategy;
   const auto& [kind, block, per_document] = balance;
   return {.micro_batch = layout.micro_batch,
           .tp = layout.tp,
@@ -39,6 +39,7 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
           .pieces = pieces,
           .transfers = transfers,
           .merges = merges,
+          .keys = keys,
           .scan = layout.scan,
           .window_core = layout.window_core};
 }

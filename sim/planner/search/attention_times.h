@@ -45,6 +45,7 @@ struct AttentionKey {
   int slots, pieces;
   Strategy::Transfers transfers;
   Strategy::Merges merges;
+  Strategy::Keys keys;
   StateScan scan;
   std::optional<Core> window_core;
   auto operator<=>(const AttentionKey&) const = default;

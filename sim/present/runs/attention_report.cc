@@ -40,8 +40,14 @@ std::string ledger_cell(const sim::AttentionRun& run) {
 std::vector<std::string> tensors(const sim::AttentionJob& job) {
   std::vector<std::string> names = {"out", "lse"};
   if (!job.backward) return names;
-  const std::string gradients = to_string(job.options.gradients);
-  for (const std::string_view gradient : split(gradients, ',')) names.emplace_back(gradient);
+  const Gradients& wanted = job.options.gradients;
+  if (job.problem.has_latent()) {
+    if (wanted.dq) names.emplace_back("dq");
+    if (wanted.dk) names.insert(names.end(), {"dlatent", "dkv_up"});
+  } else {
+    const std::string gradients = to_string(wanted);
+    for (const std::string_view gradient : split(gradients, ',')) names.emplace_back(gradient);
+  }
   if (job.problem.sinks) names.emplace_back("dsinks");
   return names;
 }
@@ -52,8 +58,17 @@ std::string passes_text(const sim::AttentionJob& job) {
   return str(", forward and backward", all ? "" : str(" (", to_string(job.options.gradients), ")"));
 }
 
+// What travels in place of keys and values.
+Strategy::Keys keys_of(const sim::AttentionJob& job, const Strategy& strategy) {
+  return travelling_keys({job.problem, job.ranks, strategy, job.backward, job.options});
+}
+
 std::string table_text(const sim::AttentionJob& job, const std::vector<StrategyOutcome>& outcomes) {
-  std::vector<Column> columns = {{"strategy"}, {"steps", Align::right}, {"received", Align::right}};
+  const bool has_latent = job.problem.has_latent();
+  std::vector<Column> columns = {{"strategy"}};
+  if (has_latent) columns.push_back({"keys travel as"});
+  columns.push_back({"steps", Align::right});
+  columns.push_back({"received", Align::right});
   if (job.backward) columns.push_back({"backward", Align::right});
   columns.push_back({"unneeded k, v", Align::right});
   columns.push_back({"peak per rank", Align::right});
@@ -65,6 +80,7 @@ std::string table_text(const sim::AttentionJob& job, const std::vector<StrategyO
   for (const StrategyOutcome& outcome : outcomes) {
     const Strategy& ran = outcome.refusal ? outcome.refusal->strategy : outcome.asked;
     std::vector<std::string> cells = {to_string(ran, cp_of(job))};
+    if (has_latent) cells.emplace_back(name(keys_of(job, ran)));
     if (!outcome.run) {
       cells.resize(columns.size() - 1);
       cells.push_back("FAILED");
@@ -151,6 +167,10 @@ ordered_json report_json(const sim::AttentionJob& job, const std::vector<Strateg
   ordered_json rows = ordered_json::array();
   for (const StrategyOutcome& outcome : outcomes) {
     ordered_json row = {{"strategy", to_string(outcome.asked, cp_of(job))}, {"exact", outcome.exact()}};
+    if (job.problem.has_latent()) {
+      const Strategy& ran = outcome.refusal ? outcome.refusal->strategy : outcome.asked;
+      row["keys"] = std::string(name(keys_of(job, ran)));
+    }
     if (outcome.refusal) {
       row["refused"] = outcome.refusal->reason;
       row["alternative"] = to_string(outcome.refusal->strategy, cp_of(job));

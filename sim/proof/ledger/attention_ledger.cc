@@ -1,6 +1,7 @@
 #include "sim/proof/ledger/attention_ledger.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -15,7 +16,8 @@ namespace {
 
 bool is_result(Tensor tensor) {
   return tensor == Tensor::out || tensor == Tensor::lse || tensor == Tensor::dq || tensor == Tensor::dk ||
-         tensor == Tensor::dv || tensor == Tensor::dsinks;
+         tensor == Tensor::dv || tensor == Tensor::dsinks || tensor == Tensor::dlatent ||
+         tensor == Tensor::dkv_up;
 }
 
 class Keeper {
@@ -28,7 +30,8 @@ class Keeper {
         sharding_(request.problem, static_cast<int>(request.ranks.size()), request.strategy),
         space_(request.problem),
         weights_(request.problem),
-        book_(request.problem) {
+        book_(request.problem),
+        keys_(keys_of_fewest_bytes(request)) {
     for (const Plan& plan : plans) {
       const auto found = std::find(request.ranks.begin(), request.ranks.end(), plan.self);
       if (found == request.ranks.end()) {
@@ -41,7 +44,9 @@ class Keeper {
     memory_.emplace(plans, [this](std::size_t plan, BufferId buffer) {
       const Buffer& b = plans_[plan].buffers[idx(buffer)];
       const auto role = b.kind == BufferKind::temporary ? std::nullopt : role_of(plan, b);
-      return role ? role->dim : 0;
+      if (!role) return std::int64_t{0};
+      // The rotated part of a key is another tensor's.
+      return role->tensor == Tensor::k ? std::gcd(role->dim, problem_.nope_dim()) : role->dim;
     });
   }
 
@@ -54,7 +59,8 @@ class Keeper {
     StepNames names(plans_);
     shadow_run(
         {plans_, problem_, space_, weights_, needed_, *memory_, book_, ledger.cells, ledger.received,
-         request_.strategy, !plans_.empty() && uses_fused_attention(problem_, pass_, plans_.front().target)},
+         request_.strategy, !plans_.empty() && uses_fused_attention(problem_, pass_, plans_.front().target),
+         keys_ == Strategy::Keys::latent},
         names);
     ledger.num_cells = book_.close({[&](std::int32_t step) { return names.text(step); },
                                     [&](std::int64_t lane, std::int64_t query, std::int64_t key) {
@@ -106,36 +112,57 @@ class Keeper {
     return {space_.id(Tensor::dsinks, 0, head, 0), cells.count, cells.print};
   }
 
+  // What the rank adds to a head's dkv_up.
+  Cells dkv_up_cells(std::size_t plan, std::int64_t head) const {
+    Cells cells;
+    const WeightShare share = weight_share(request_, sharding_, indices_[plan]);
+    const std::int64_t begin = std::max(share.head_begin, head * problem_.heads_per_kv()),
+                       end = std::min(share.head_end, (head + 1) * problem_.heads_per_kv());
+    for (std::int64_t b = 0; b < problem_.batch; ++b) {
+      for_each_index(share.rows, [&](std::int64_t row) {
+        Cells of_row = share.of_queries ? weights_.all(Tensor::dq, b, 0, row)
+                                        : weights_.of_dkv_up(row, weights_.of_key(b, row));
+        if (share.of_queries) of_row.print *= weights_.query(row);
+        for (std::int64_t h = begin; h < end; ++h) cells += {of_row.count, of_row.print * weights_.head(h)};
+      });
+    }
+    return cells;
+  }
+
   void put_input(std::size_t plan, BufferId buffer, const BufferRole& role) {
     const std::span<Tag> tags = memory_->tags(plan, buffer);
     const std::int64_t granule = memory_->granule(plan, buffer);
     role.for_each_row(problem_.batch, [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t at) {
-      Tag tag = finished(role.tensor, b, h, row);
-      for (std::int64_t column = 0; column < role.dim; column += granule) {
-        tags[idx((at + column) / granule)] = tag;
-        tag.id += static_cast<std::uint64_t>(granule);
-      }
+      const Tag first = finished(role.tensor, b, h, row);
+      for (std::int64_t column = 0; column < role.dim; column += granule)
+        tags[idx((at + column) / granule)] = space_.later_in_row(first, column);
     });
   }
 
   void audit_output(std::size_t plan, BufferId buffer, const BufferRole& role, Findings& findings) {
     const std::span<const Tag> tags = memory_->tags(plan, buffer);
     const std::int64_t granule = memory_->granule(plan, buffer);
+    std::vector<Cells> of_up;
+    for (std::int64_t h = 0; role.tensor == Tensor::dkv_up && h < problem_.kv_heads; ++h)
+      of_up.push_back(dkv_up_cells(plan, h));
     role.for_each_row(problem_.batch, [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t at) {
-      Tag expected = finished(role.tensor, b, h, row);
-      if (role.tensor == Tensor::dsinks) expected = dsink(plan, h);
+      Tag first = finished(role.tensor, b, h, row);
+      if (role.tensor == Tensor::dsinks) first = dsink(plan, h);
+      if (role.tensor == Tensor::dkv_up) {
+        first.cells = of_up[idx(h)].count, first.print = of_up[idx(h)].print;
+      }
       // Constants stand for what no pair contributes to: of a row without keys lse is the sink alone.
       const bool of_rows = role.tensor == Tensor::out || role.tensor == Tensor::lse;
-      const bool no_pair = of_rows ? weights_.all(Tensor::dq, b, h, row).count == 0 : expected.cells == 0;
+      const bool no_pair = of_rows ? weights_.all(Tensor::dq, b, h, row).count == 0 : first.cells == 0;
       const bool is_sink = problem_.sinks && role.tensor == Tensor::lse;
       const std::uint64_t nothing = is_sink ? space_.id(Tensor::sinks, 0, h, 0) : nothing_in(role.tensor);
       for (std::int64_t column = 0; column < role.dim; column += granule) {
         const Tag& found = tags[idx((at + column) / granule)];
+        const Tag expected = space_.later_in_row(first, column);
         const bool nothing_to_add = no_pair && found.id == nothing && is_result(role.tensor);
         if (found != expected && !nothing_to_add) {
           return findings.add([&] { return output_text(plan, buffer, expected, found); });
         }
-        expected.id += static_cast<std::uint64_t>(granule);
       }
     });
   }
@@ -212,6 +239,7 @@ class Keeper {
   CellWeights weights_;
   std::optional<ShadowMemory> memory_;
   CellBook book_;
+  const Strategy::Keys keys_;
   std::vector<int> indices_;               // by plan: which cp rank it is
   std::vector<std::vector<bool>> needed_;  // by plan
 };

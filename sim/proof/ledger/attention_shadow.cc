@@ -36,12 +36,6 @@ void for_each_row(const RowView& rows, std::int64_t offset, std::int64_t granule
   }
 }
 
-Tag later_in_row(const Tag& first, std::int64_t elements) {
-  Tag tag = first;
-  if (is_element(first)) tag.id += static_cast<std::uint64_t>(elements);
-  return tag;
-}
-
 // Keys of the slice that local query `i` of it sees, counted from its first key.
 KeyInterval keys_of(const MaskSlice& slice, std::int64_t i) {
   std::int64_t first = 0, last = slice.k_len - 1;
@@ -91,7 +85,7 @@ AttentionShadow::Rows AttentionShadow::read(const View& view, Tensor tensor, std
     rows.numbers[position] = world_.space.row_number(tensor, tag);
     for (std::int64_t column = granule; column < shape.dim; column += granule) {
       const std::size_t at = first + idx(column / granule * shape.dim_stride);
-      if (tags[at] == later_in_row(tag, column)) continue;
+      if (tags[at] == world_.space.later_in_row(tag, column)) continue;
       rows.numbers[position] = -1;
       if (!std::exchange(complained, true)) {
         find(role, ": a row begins with ", world_.space.text(tag), " and goes on with ",
@@ -129,7 +123,7 @@ void AttentionShadow::write(const View& view, Tensor tensor, const Rows& like, s
       tag = {old.id, old.cells + tag.cells, old.print + tag.print};
     }
     for (std::int64_t column = 0; column < shape.dim; column += granule) {
-      tags[first + idx(column / granule * shape.dim_stride)] = later_in_row(tag, column);
+      tags[first + idx(column / granule * shape.dim_stride)] = world_.space.later_in_row(tag, column);
     }
   });
 }

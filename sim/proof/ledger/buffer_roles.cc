@@ -16,7 +16,7 @@ struct Known {
   Place place;
   bool forward, backward;
 };
-constexpr std::array<Known, 14> kKnown = {{
+constexpr std::array<Known, 17> kKnown = {{
     {"q", Tensor::q, Place::home, true, true},
     {"k", Tensor::k, Place::home, true, true},
     {"v", Tensor::v, Place::home, true, true},
@@ -31,6 +31,9 @@ constexpr std::array<Known, 14> kKnown = {{
     {"dq", Tensor::dq, Place::home, false, true},
     {"dk", Tensor::dk, Place::home, false, true},
     {"dv", Tensor::dv, Place::home, false, true},
+    {"latent", Tensor::latent, Place::home, true, true},
+    {"saved_latent", Tensor::latent, Place::compute, true, true},
+    {"dlatent", Tensor::dlatent, Place::home, false, true},
 }};
 
 // The kv heads of the part that begin a piece are those with the numbers floor(i * heads / pieces), or if the
@@ -47,6 +50,12 @@ std::vector<std::int64_t> piece_begins(const AttentionProblem& problem, const Te
   return begins;
 }
 
+// The caller gives latent rows, or keys and values, and gets gradients of what was given.
+bool is_unknown_to(const AttentionProblem& problem, std::string_view name, Tensor tensor) {
+  if (!problem.has_latent()) return tensor == Tensor::latent || tensor == Tensor::dlatent;
+  return name == "k" || name == "v" || name == "dk" || name == "dv";
+}
+
 }  // namespace
 
 std::optional<BufferRole> buffer_role(const AttentionRequest& request, const AttentionSharding& sharding,
@@ -60,12 +69,22 @@ std::optional<BufferRole> buffer_role(const AttentionRequest& request, const Att
   if (name == "sinks" && problem.sinks) return numbers(Tensor::sinks, problem.q_heads);
   if (name == "dsinks" && problem.sinks && pass == AttentionPass::backward)
     return numbers(Tensor::dsinks, problem.q_heads);
+  const std::int64_t rank = problem.latent.rank, up = problem.up_rows();
+  const auto weight = [&](Tensor tensor) {
+    return BufferRole{tensor, {index_range(0, up), 0, problem.kv_heads}, {0, rank, up * rank, 1}, rank, {},
+                      false};
+  };
+  if (name == "kv_up" && problem.has_latent()) return weight(Tensor::kv_up);
+  if (name == "dkv_up" && problem.has_latent() && pass == AttentionPass::backward &&
+      request.options.gradients.dk)
+    return weight(Tensor::dkv_up);
   for (const Known& known : kKnown) {
     if (known.name != name || !(pass == AttentionPass::forward ? known.forward : known.backward)) continue;
+    if (is_unknown_to(problem, name, known.tensor)) return std::nullopt;
     const Gradients& wanted = request.options.gradients;
-    const bool unwanted = (known.tensor == Tensor::dq && !wanted.dq) ||
-                          (known.tensor == Tensor::dk && !wanted.dk) ||
-                          (known.tensor == Tensor::dv && !wanted.dv);
+    const bool unwanted =
+        (known.tensor == Tensor::dq && !wanted.dq) || (known.tensor == Tensor::dlatent && !wanted.dk) ||
+        (known.tensor == Tensor::dk && !wanted.dk) || (known.tensor == Tensor::dv && !wanted.dv);
     if (unwanted) return std::nullopt;
     BufferRole role;
     role.tensor = known.tensor;
@@ -74,6 +93,8 @@ std::optional<BufferRole> buffer_role(const AttentionRequest& request, const Att
     const bool home = known.place == Place::home || (known.place == Place::as_asked && home_lse);
     role.part = query ? (home ? sharding.home_q(index) : sharding.compute_q(index))
                       : (home ? sharding.home_kv(index) : sharding.compute_kv(index));
+    if (known.tensor == Tensor::latent || known.tensor == Tensor::dlatent)
+      role.part.head_begin = 0, role.part.head_end = 1;
     const std::int64_t rows = role.part.num_rows(), heads = role.part.num_heads(), batch = problem.batch;
     role.dim = TagSpace(problem).dim(known.tensor);
     if (known.tensor == Tensor::lse || (home && problem.format == TensorFormat::bnsd)) {
@@ -95,8 +116,12 @@ std::vector<std::string_view> asked_outputs(const AttentionRequest& request, Att
   std::vector<std::string_view> names;
   const Gradients& wanted = request.options.gradients;
   if (wanted.dq) names.emplace_back("dq");
-  if (wanted.dk) names.emplace_back("dk");
-  if (wanted.dv) names.emplace_back("dv");
+  if (request.problem.has_latent()) {
+    if (wanted.dk) names.insert(names.end(), {"dlatent", "dkv_up"});
+  } else {
+    if (wanted.dk) names.emplace_back("dk");
+    if (wanted.dv) names.emplace_back("dv");
+  }
   if (request.problem.sinks) names.emplace_back("dsinks");
   return names;
 }

@@ -29,8 +29,9 @@ int modulo(int value, int size) { return ((value % size) + size) % size; }
 
 class Traffic {
  public:
-  Traffic(const AttentionRequest& request, AttentionPass pass, bool fused)
+  Traffic(const AttentionRequest& request, AttentionPass pass, bool fused, Strategy::Keys keys)
       : problem_(request.problem),
+        rows_travel_(keys == Strategy::Keys::latent),
         wanted_(request.options.gradients),
         lse_comes_home_(request.options.lse == LsePlace::home),
         strategy_(request.strategy),
@@ -73,13 +74,32 @@ class Traffic {
   std::int64_t k_rows(int r) const { return sharding_.compute_kv(sharding_.index_at(r, 0)).num_rows(); }
 
   Received& at(int r) { return received_[idx(sharding_.index_at(modulo(r, ring_), ulysses_))]; }
+  // Keys of some heads, or their gradients. The rotated part of each is a part of the latent row.
+  void add_keys(Received& received, Tensor keys, std::int64_t rows, std::int64_t heads,
+                std::int64_t element_bytes) const {
+    const std::int64_t rotated = problem_.batch * rows * heads * problem_.latent.rope_dim * element_bytes;
+    received.of(keys) += bytes(keys, rows, heads, element_bytes) - rotated;
+    received.of(keys == Tensor::k ? Tensor::latent : Tensor::dlatent) += rotated;
+  }
   void receive_kv(int r, std::int64_t rows) {
-    at(r).of(Tensor::k) += bytes(Tensor::k, rows, kv_heads(ulysses_), dtype_bytes_);
+    if (rows_travel_) {
+      at(r).of(Tensor::latent) += bytes(Tensor::latent, rows, 1, dtype_bytes_);
+      return;
+    }
+    add_keys(at(r), Tensor::k, rows, kv_heads(ulysses_), dtype_bytes_);
     at(r).of(Tensor::v) += bytes(Tensor::v, rows, kv_heads(ulysses_), dtype_bytes_);
   }
   void receive_dkv(int r, std::int64_t rows) {
-    if (wanted_.dk) at(r).of(Tensor::dk) += bytes(Tensor::dk, rows, kv_heads(ulysses_), partial_bytes());
-    if (wanted_.dv) at(r).of(Tensor::dv) += bytes(Tensor::dv, rows, kv_heads(ulysses_), partial_bytes());
+    add_key_gradients(at(r), rows, kv_heads(ulysses_), partial_bytes());
+  }
+  void add_key_gradients(Received& received, std::int64_t rows, std::int64_t heads,
+                         std::int64_t element_bytes) const {
+    if (rows_travel_) {
+      if (wanted_.dk) received.of(Tensor::dlatent) += bytes(Tensor::dlatent, rows, 1, partial_bytes());
+      return;
+    }
+    if (wanted_.dk) add_keys(received, Tensor::dk, rows, heads, element_bytes);
+    if (wanted_.dv) received.of(Tensor::dv) += bytes(Tensor::dv, rows, heads, element_bytes);
   }
   void receive_query(Tensor tensor, int r, std::int64_t rows, std::int64_t element_bytes) {
     at(r).of(tensor) += bytes(tensor, rows, q_heads(ulysses_), element_bytes);
@@ -218,10 +238,12 @@ class Traffic {
     return bytes_of(1) < bytes_of(-1) ? 1 : -1;
   }
   std::int64_t kv_bytes(int block) const {
+    if (rows_travel_) return bytes(Tensor::latent, k_rows(block), 1, dtype_bytes_);
     return bytes(Tensor::k, k_rows(block), kv_heads(ulysses_), dtype_bytes_) +
            bytes(Tensor::v, k_rows(block), kv_heads(ulysses_), dtype_bytes_);
   }
   std::int64_t dkv_bytes(int block) const {
+    if (rows_travel_) return wanted_.dk ? bytes(Tensor::dlatent, k_rows(block), 1, partial_bytes()) : 0;
     return (wanted_.dk ? bytes(Tensor::dk, k_rows(block), kv_heads(ulysses_), partial_bytes()) : 0) +
            (wanted_.dv ? bytes(Tensor::dv, k_rows(block), kv_heads(ulysses_), partial_bytes()) : 0);
   }
@@ -268,9 +290,7 @@ class Traffic {
     if (wanted_.dq) received.of(Tensor::dq) += bytes(Tensor::dq, own_q, away_q_heads, dtype_bytes_);
     const std::int64_t element_bytes = shares_kv_heads() ? partial_bytes() : dtype_bytes_;
     for (int other = 0; other < sharding_.ulysses_degree(); ++other) {
-      if (other == ulysses_) continue;
-      if (wanted_.dk) received.of(Tensor::dk) += bytes(Tensor::dk, own_kv, kv_heads(other), element_bytes);
-      if (wanted_.dv) received.of(Tensor::dv) += bytes(Tensor::dv, own_kv, kv_heads(other), element_bytes);
+      if (other != ulysses_) add_key_gradients(received, own_kv, kv_heads(other), element_bytes);
     }
   }
   // Whether several Ulysses indices compute with one kv head: what they send home are parts of a sum.
@@ -301,6 +321,7 @@ class Traffic {
   }
 
   const AttentionProblem& problem_;
+  const bool rows_travel_;  // latent ones
   const Gradients wanted_;
   const bool lse_comes_home_;
   const Strategy& strategy_;
@@ -316,7 +337,34 @@ class Traffic {
 }  // namespace
 
 std::vector<Received> expected_traffic(const AttentionRequest& request, AttentionPass pass, bool fused) {
-  return Traffic(request, pass, fused).count();
+  return Traffic(request, pass, fused, keys_of_fewest_bytes(request)).count();
+}
+
+Strategy::Keys keys_of_fewest_bytes(const AttentionRequest& request) {
+  using enum Strategy::Keys;
+  const Strategy& strategy = request.strategy;
+  if (!request.problem.has_latent() || strategy.keys == heads) return heads;
+  if (strategy.keys == latent) return latent;
+  const bool keys_stay = strategy.core == Core::pass_q && strategy.ulysses_degree == 1;
+  if (strategy.pieces > 1 || keys_stay) return heads;
+  const auto bytes = [&](Strategy::Keys keys) {
+    std::int64_t sum = 0;
+    for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+      if (pass == AttentionPass::backward && !request.keep_for_backward) break;
+      for (const Received& received : Traffic(request, pass, false, keys).count()) sum += received.payload();
+    }
+    return sum;
+  };
+  return bytes(latent) < bytes(heads) ? latent : heads;
+}
+
+WeightShare weight_share(const AttentionRequest& request, const AttentionSharding& sharding, int index) {
+  const TensorPart q = sharding.compute_q(index);
+  if (keys_of_fewest_bytes(request) == Strategy::Keys::heads)
+    return {false, sharding.home_kv(index).rows, 0, request.problem.q_heads};
+  const bool queries_come = request.strategy.core == Core::pass_q && sharding.ring_size() > 1;
+  if (queries_come) return {false, sharding.compute_kv(index).rows, q.head_begin, q.head_end};
+  return {true, q.rows, q.head_begin, q.head_end};
 }
 
 }  // namespace cp::sim

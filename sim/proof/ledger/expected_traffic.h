@@ -26,6 +26,9 @@
 //                and lse, or partial dQ, come straight home from every rank that makes a pair. If fused
 //                attention is used, which makes delta itself, out comes instead of delta.
 //   gradients    those of dq, dk and dv that are not asked for do not travel.
+//   latent rows  travel as what they are, one head that everybody gets whole, wherever k and v would, and so
+//                do their gradients, which are parts wherever they go; or heads travel, as above. Then the
+//                rotated part of a key is an element of its latent row, and counts as that.
 //   send_empty   blocks of a ring and of pass_q go all the way round, and in a ring dK and dV with them.
 #pragma once
 
@@ -39,5 +42,22 @@ namespace cp::sim {
 // What each cp rank must receive in a pass, in the order of request.ranks. `fused` is uses_fused_attention()
 // of the plans' target.
 std::vector<Received> expected_traffic(const AttentionRequest& request, AttentionPass pass, bool fused);
+
+// What travels in place of keys and values: what the strategy says; else whichever moves fewer bytes by these
+// counts over the passes that there are (both if the forward pass keeps what the backward pass needs), and
+// heads if both move the same or if latent rows are refused. Heads without latent rows.
+Strategy::Keys keys_of_fewest_bytes(const AttentionRequest& request);
+
+// What a rank adds to the gradient of the weight of latent rows. Where heads travel, it contracts the
+// finished gradients of its keys at home. Where rows travel, it contracts what its queries and heads make of
+// the keys that come by; but if queries come by instead, what its heads and all of these make of the keys
+// that it computes on.
+struct WeightShare {
+  // The rows are queries, with all keys; else keys, with all queries.
+  bool of_queries = false;
+  IndexSet rows;
+  std::int64_t head_begin = 0, head_end = 0;  // of queries
+};
+WeightShare weight_share(const AttentionRequest& request, const AttentionSharding& sharding, int index);
 
 }  // namespace cp::sim

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shared/plan/fused_attention.h"
+#include "sim/proof/ledger/expected_traffic.h"
 
 namespace cp::sim {
 namespace {
@@ -18,6 +19,7 @@ class Bound {
         lse_place_(request.options.lse),
         plan_(plan),
         strategy_(request.strategy),
+        rows_travel_(keys_of_fewest_bytes(request) == Strategy::Keys::latent),
         sharding_(request.problem, static_cast<int>(request.ranks.size()), request.strategy),
         index_(index) {
     for (int i = 0; i < sharding_.cp_size(); ++i) {
@@ -28,11 +30,16 @@ class Bound {
         statistics_ = std::max(statistics_, values(part, 1));
       }
       for (const TensorPart& part : {kv, sharding_.home_kv(i)}) {
-        kv_values_ = std::max(kv_values_, values(part, problem_.head_dim + problem_.v_head_dim));
-        dkv_values_ = std::max(dkv_values_, values(part, dkv_dim()));
+        head_kv_values_ = std::max(head_kv_values_, values(part, problem_.head_dim + problem_.v_head_dim));
+        head_dkv_values_ = std::max(head_dkv_values_, values(part, dkv_dim()));
+        latent_values_ = std::max(latent_values_, rows(part) * problem_.latent.dim());
       }
+      most_heads_ = std::max(most_heads_, kv.num_heads());
+      most_rows_ = std::max(most_rows_, rows(kv));
     }
     dq_values_ = wanted_.dq ? q_values_ : 0;
+    kv_values_ = rows_travel_ ? latent_values_ : head_kv_values_;
+    dkv_values_ = !rows_travel_ ? head_dkv_values_ : wanted_.dk ? latent_values_ : 0;
     bytes_ = size_bytes(problem_.dtype);
   }
 
@@ -40,13 +47,16 @@ class Bound {
     const bool backward = pass == AttentionPass::backward;
     const bool is_fused = uses_fused_attention(problem_, pass, plan_.target);
     return bindings(backward) + numbers(backward) + moves(backward) + core(backward) + merging(backward) +
-           (is_fused ? fused(backward) : 0) + (merges_beside() ? waiting(backward) : 0) + alignment();
+           (is_fused ? fused(backward) : 0) + (problem_.has_latent() ? latent(backward, is_fused) : 0) +
+           (merges_beside() ? waiting(backward) : 0) + alignment();
   }
 
  private:
   std::int64_t values(const TensorPart& part, std::int64_t dim) const {
     return problem_.batch * part.num_rows() * part.num_heads() * dim;
   }
+
+  std::int64_t rows(const TensorPart& part) const { return problem_.batch * part.num_rows(); }
 
   // Of dk and dv, as far as they are asked for.
   std::int64_t dkv_dim() const {
@@ -62,20 +72,28 @@ class Bound {
     const TensorPart home_q = sharding_.home_q(index_), home_kv = sharding_.home_kv(index_),
                      q = sharding_.compute_q(index_), kv = sharding_.compute_kv(index_);
     const std::int64_t d = problem_.head_dim, dv = problem_.v_head_dim;
+    const std::int64_t given =
+        problem_.has_latent() ? rows(home_kv) * problem_.latent.dim() : values(home_kv, d + dv);
+    const std::int64_t given_gradients = !problem_.has_latent() ? values(home_kv, dkv_dim())
+                                         : wanted_.dk           ? given
+                                                                : 0;
     std::int64_t total = values(home_q, dv);  // (d)out
-    total += backward ? values(home_q, wanted_.dq ? d : 0) + values(home_kv, dkv_dim())
-                      : values(home_q, d) + values(home_kv, d + dv);
+    total += backward ? values(home_q, wanted_.dq ? d : 0) + given_gradients : values(home_q, d) + given;
     const bool kept_q = moves_q(), kept_kv = strategy_.ulysses_degree > 1;
     if (backward || kept_q) total += values(kept_q ? q : home_q, d + dv);
-    if (backward || kept_kv) total += values(kept_kv ? kv : home_kv, d + dv);
+    if (backward && (!kept_kv || (problem_.has_latent() && !rows_travel_))) total += given;
+    if (kept_kv) total += rows_travel_ ? rows(kv) * problem_.latent.dim() : values(kv, d + dv);
     const std::int64_t own_lse = !backward && kept_q && lse_comes_home() ? values(home_q, 1) : 0;
     return total * bytes_ + (values(q, 1) + own_lse) * kF32;
   }
-  // The seed of dropout; sinks, and backward their gradient, forward a row of zeros that they are the lse of.
+  // The weight that latent rows are expanded by, and its gradient; the seed of dropout; sinks, and backward
+  // their gradient, forward a row of zeros that they are the lse of.
   std::int64_t numbers(bool backward) const {
+    const std::int64_t up = problem_.kv_heads * problem_.up_rows() * problem_.latent.rank;
     const std::int64_t sinks = problem_.q_heads * kF32;
     return (problem_.drops() ? size_bytes(DType::i64) : 0) +
-           (problem_.sinks ? sinks + (backward ? sinks : problem_.v_head_dim * bytes_) : 0);
+           (problem_.sinks ? sinks + (backward ? sinks : problem_.v_head_dim * bytes_) : 0) +
+           (problem_.has_latent() ? up * (bytes_ + (backward && wanted_.dk ? kF32 : 0)) : 0);
   }
   bool lse_comes_home() const { return lse_place_ == LsePlace::home; }
 
@@ -95,7 +113,7 @@ class Bound {
   }
 
   std::int64_t fused(bool backward) const {
-    const std::int64_t n = sharding_.ring_size(), keys = kv_values_ * (gathers() ? n : 1);
+    const std::int64_t n = sharding_.ring_size(), keys = head_kv_values_ * (gathers() ? n : 1);
     std::int64_t total = 2 * statistics_ * kF32 + workspace(backward, keys);
     if (strategy_.core == Core::pass_q && backward) total += 2 * out_values_ * bytes_;
     if (!backward) return total + out_values_ * (bytes_ + kF32);
@@ -171,7 +189,7 @@ class Bound {
         q_values_ * bytes_ + (backward ? out_values_ * bytes_ + 2 * statistics_ * kF32 : 0);
     const std::int64_t partial = (backward ? dq_values_ : out_values_ + statistics_) * kF32;
     return strategy_.slots * travels + 2 * n * partial +
-           (backward ? (dkv_values_ + 2 * dq_values_) * kF32 : 0);
+           (backward ? (head_dkv_values_ + 2 * dq_values_) * kF32 : 0);
   }
 
   std::int64_t merging(bool backward) const {
@@ -181,8 +199,20 @@ class Bound {
   // Of each result one part more waits for its merge beside attention, however many steps there are. Rows of
   // lse may begin at multiples of 16 bytes, and up to five parts wait at once.
   std::int64_t waiting(bool backward) const {
-    const std::int64_t keys = dkv_values_ * (gathers() ? sharding_.ring_size() : 1);
+    const std::int64_t keys = head_dkv_values_ * (gathers() ? sharding_.ring_size() : 1);
     return (backward ? dq_values_ + keys : out_values_ + 5 * 4 * statistics_) * kF32;
+  }
+  // Keys and values that latent rows are expanded to, and their gradients until they are contracted.
+  std::int64_t latent(bool backward, bool is_fused) const {
+    const bool at_once = strategy_.core == Core::all_gather || strategy_.core == Core::need_only;
+    const std::int64_t home = rows(sharding_.home_kv(index_)),
+                       here = most_rows_ * (at_once ? sharding_.ring_size() : 1);
+    const std::int64_t cells = rows_travel_ ? here * most_heads_ : home * problem_.kv_heads;
+    const std::int64_t pair = problem_.head_dim + problem_.up_rows();
+    // What travels as heads is saved, and not expanded again.
+    const bool saved = backward && !rows_travel_ && strategy_.ulysses_degree > 1;
+    return cells * ((saved ? 0 : pair + (rows_travel_ && !is_fused ? 0 : problem_.v_head_dim)) * bytes_ +
+                    (backward && wanted_.dk ? pair * bytes_ + problem_.latent.rope_dim * kF32 : 0));
   }
   bool merges_beside() const { return strategy_.merges == Strategy::Merges::beside; }
 
@@ -191,12 +221,15 @@ class Bound {
   const LsePlace lse_place_;
   const Plan& plan_;
   const Strategy& strategy_;
+  const bool rows_travel_;  // latent ones
   const AttentionSharding sharding_;
   int index_;
   std::int64_t bytes_ = 4;
   // Of the largest rank; gradients as far as they are asked for.
   std::int64_t q_values_ = 0, kv_values_ = 0, out_values_ = 0, statistics_ = 0, dq_values_ = 0,
                dkv_values_ = 0;
+  // Of heads, and of latent rows; kv_values_ and dkv_values_ are of what travels.
+  std::int64_t head_kv_values_ = 0, head_dkv_values_ = 0, latent_values_ = 0, most_heads_ = 0, most_rows_ = 0;
 };
 
 }  // namespace

@@ -25,6 +25,11 @@ namespace cp::sim {
 //   fused     for a call: its output and lse, a sum of several in f32, and backward dQ, dK and dV likewise;
 //             of all K and V if they are gathered, and once more if they are rounded; lse of its rows; the
 //             greatest workspace. pass_q takes out along
+//   latent    where latent rows travel, K is those rows wherever it moves; and expanded and not yet
+//             contracted are at any time, for the heads of the rank, all rows that are gathered, or those of
+//             one block: keys once and, as they come from the product, keys without rotated part and values;
+//             backward twice that, and rotated parts in f32. Where heads travel, the same of the rows at home
+//             and all heads. Then, and for fused calls, values are there once more
 //   places    what places in the arena lose by the target's alignment, for each of the plan's temporaries
 //
 // dq, dk and dv count only if they are asked for; but fused calls write all three. Of the plan, only its

@@ -90,8 +90,15 @@ class GranuleFinder {
       divide(first_[plan] + b, plans_[plan].buffers[b].numel);
     }
     for (const StepRef& ref : steps_of(plans_[plan])) {
-      for_each_access(plans_[plan], ref.step->work,
-                      [&](const Access& access) { add_view(plan, *access.view); });
+      // A product's operand may be transposed: then it is the columns that lie together.
+      const auto* kernel = std::get_if<Kernel>(&ref.step->work);
+      const bool is_product = kernel != nullptr && std::holds_alternative<MatMul>(*kernel);
+      for_each_access(plans_[plan], ref.step->work, [&](const Access& access) {
+        View view = *access.view;
+        if (is_product && view.strides[0] < view.strides[1])
+          std::swap(view.shape[0], view.shape[1]), std::swap(view.strides[0], view.strides[1]);
+        add_view(plan, view);
+      });
       visit_operation(ref.step->work, [&](const auto& op) { add_operation(plan, op); });
       if (const auto* collective = std::get_if<Collective>(&ref.step->work)) {
         const Group& group = plans_[plan].groups[static_cast<std::size_t>(group_of(*collective))];

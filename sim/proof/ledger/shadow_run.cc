@@ -11,6 +11,7 @@
 #include "shared/plan/plan_walk.h"
 #include "shared/plan/recurrence_rules.h"
 #include "sim/proof/ledger/attention_shadow.h"
+#include "sim/proof/ledger/latent_shadow.h"
 
 namespace cp::sim {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 class ShadowRun {
  public:
   ShadowRun(const ShadowWorld& world, StepNames& names)
-      : world_(world), names_(names), attention_(world, names) {
+      : world_(world), names_(names), attention_(world, names), latent_(world, names) {
     for (const Plan& plan : world.plans) walks_.emplace_back(plan);
     numbers_.resize(walks_.size());
   }
@@ -110,7 +111,7 @@ class ShadowRun {
     }
   }
   static bool is_partial(Tensor tensor) {
-    return tensor == Tensor::dq || tensor == Tensor::dk || tensor == Tensor::dv;
+    return tensor == Tensor::dq || tensor == Tensor::dk || tensor == Tensor::dv || tensor == Tensor::dlatent;
   }
 
   // `tags` arrived, each `numerator / denominator` times.
@@ -128,7 +129,7 @@ class ShadowRun {
       }
       const Tensor tensor = world_.space.tensor(tag.id);
       ++count[static_cast<std::size_t>(tensor)];
-      if (tensor != Tensor::k && tensor != Tensor::v) continue;
+      if (tensor != Tensor::k && tensor != Tensor::v && tensor != Tensor::latent) continue;
       const std::int64_t row = world_.space.element(tag.id).row;
       if (!world_.needed_keys[plan][static_cast<std::size_t>(row)]) ++redundant;
     }
@@ -158,8 +159,14 @@ class ShadowRun {
     const DType dtype = world_.plans[plan].buffers[static_cast<std::size_t>(sums.buffer)].dtype;
     if (dtype == DType::f32) return;
     world_.memory.read(plan, sums, walks_[plan].iteration(), tags_);
+    // Where latent rows travel, dk and dv are of one block, and are rounded before they are contracted.
+    const bool of_block =
+        world_.latent_travels && std::any_of(tags_.begin(), tags_.end(), [&](const Tag& tag) {
+          const Tensor tensor = is_element(tag) ? world_.space.tensor(tag.id) : Tensor::q;
+          return tensor == Tensor::dk || tensor == Tensor::dv;
+        });
     for (const Tag& tag : tags_) {
-      if (!is_element(tag) || world_.may_add_up_in(dtype, tag)) continue;
+      if (of_block || !is_element(tag) || world_.may_add_up_in(dtype, tag)) continue;
       return find(plan, "keeps ", world_.space.text(tag), " unfinished in ", name(dtype),
                   ", where the strategy adds up in f32");
     }
@@ -182,7 +189,8 @@ class ShadowRun {
     } else if constexpr (std::is_same_v<Op, RowKernel>) {
       find(plan, name(op.operation), ", which no step of attention does");
     } else if constexpr (std::is_same_v<Op, MatMul>) {
-      find(plan, "a product that is no part of attention");
+      latent_.run(op, plan, walks_[plan].iteration(), numbers_[plan]);
+      require_wide_sums(plan, op.out);
     } else if constexpr (kIsRecurrence<Op>) {
       find(plan, "a step of a recurrence, which is no part of attention");
     } else {
@@ -334,6 +342,7 @@ class ShadowRun {
   const ShadowWorld& world_;
   StepNames& names_;
   AttentionShadow attention_;
+  LatentShadow latent_;
   std::vector<PlanWalk> walks_;        // by plan
   std::vector<std::int32_t> numbers_;  // by plan: of the step that it is at
   std::map<std::pair<std::string, std::vector<Rank>>, Meeting> meetings_;
@@ -367,6 +376,12 @@ bool ShadowWorld::may_add_up_in(DType dtype, const Tag& sum) const {
   const Element row = space.element(sum.id);
   const bool allowed =
       row.tensor == Tensor::out ? strategy.input_dtype_merge : strategy.input_dtype_gradients;
+  // A rotated part may be one head's finished dk.
+  if (row.tensor == Tensor::dlatent && row.column >= problem.latent.rank) {
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
+      if (cells_of(sum) == weights.all(Tensor::dk, row.batch, head, row.row)) return true;
+    }
+  }
   return allowed || cells_of(sum) == weights.all(row.tensor, row.batch, row.head, row.row);
 }
 

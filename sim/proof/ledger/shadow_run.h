@@ -45,6 +45,9 @@ struct ShadowWorld {
   std::vector<Received>& received;  // by plan
   const Strategy& strategy;
   bool rounds_parts = false;  // whether fused attention rounds partial results to the problem's dtype
+  // Whether latent rows travel: gradients of keys and values are then parts of those of the rows, and are
+  // rounded before they are contracted.
+  bool latent_travels = false;
 
   // Whether a result may be kept in this type. A finished one may be in f32 or the problem's dtype. One that
   // parts are still added to, each of which rounds, must be in f32, unless the strategy takes the problem's

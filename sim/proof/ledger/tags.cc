@@ -26,11 +26,12 @@ std::vector<std::uint32_t> random_weights(std::int64_t size, std::uint64_t salt)
 
 std::string_view name(Tensor tensor) {
   static constexpr std::array<std::string_view, kTensors> kNames = {
-      "q", "k", "v", "out", "lse", "dout", "delta", "dq", "dk", "dv", "sinks", "dsinks", "seed"};
+      "q",  "k",     "v",      "out",  "lse",    "dout",  "delta",   "dq",    "dk",
+      "dv", "sinks", "dsinks", "seed", "latent", "kv_up", "dlatent", "dkv_up"};
   return kNames[static_cast<std::size_t>(tensor)];
 }
 
-TagSpace::TagSpace(const AttentionProblem& problem) {
+TagSpace::TagSpace(const AttentionProblem& problem) : latent_(problem.latent), nope_(problem.nope_dim()) {
   std::uint64_t next = kFirstElement;
   for (int t = 0; t < kTensors; ++t) {
     const auto tensor = static_cast<Tensor>(t);
@@ -60,6 +61,17 @@ TagSpace::TagSpace(const AttentionProblem& problem) {
       case Tensor::seed:
         s.heads = tensor == Tensor::seed ? 1 : problem.q_heads, s.seq_len = 1, s.dim = 1;
         break;
+      // Of a problem without latent rows they have no rows.
+      case Tensor::latent:
+      case Tensor::dlatent:
+        s.heads = 1, s.seq_len = problem.has_latent() ? problem.kv_len : 0;
+        s.dim = std::max<std::int64_t>(1, problem.latent.dim());
+        break;
+      case Tensor::kv_up:
+      case Tensor::dkv_up:
+        s.seq_len = problem.has_latent() ? problem.up_rows() : 0;
+        s.dim = std::max<std::int64_t>(1, problem.latent.rank);
+        break;
     }
     next += static_cast<std::uint64_t>(problem.batch * s.heads * s.seq_len * s.dim);
     s.end = next;
@@ -84,6 +96,21 @@ Element TagSpace::element(std::uint64_t id) const {
   element.head = rest % s.heads;
   element.batch = rest / s.heads;
   return element;
+}
+
+Tag TagSpace::later_in_row(const Tag& first, std::int64_t columns) const {
+  Tag tag = first;
+  if (!is_element(first)) return tag;
+  if (latent_.rank > 0 && columns >= nope_) {
+    const Element row = element(first.id);
+    if (row.tensor == Tensor::k || row.tensor == Tensor::dk) {
+      tag.id = id(row.tensor == Tensor::k ? Tensor::latent : Tensor::dlatent, row.batch, 0, row.row,
+                  latent_.rank + columns - nope_);
+      return tag;
+    }
+  }
+  tag.id += static_cast<std::uint64_t>(columns);
+  return tag;
 }
 
 std::string TagSpace::text(const Tag& tag) const {
@@ -119,6 +146,7 @@ CellWeights::CellWeights(const AttentionProblem& problem)
     for (std::size_t j = 0; j < keys_.size(); ++j) by_key.push_back(sum += changes[j]);
   }
   for (std::size_t h = 0; h < heads_.size(); ++h) groups_[h / idx(problem.heads_per_kv())] += heads_[h];
+  for (const std::uint32_t weight : heads_) all_heads_ += weight;
 }
 
 Cells CellWeights::sink() { return {1, random_weight(std::uint64_t{4} << 48)}; }
@@ -139,10 +167,17 @@ Cells CellWeights::all(Tensor tensor, std::int64_t batch, std::int64_t head, std
       const Cells& one_head = by_key_[idx(batch)][idx(row)];
       return {one_head.count * heads_per_kv_, one_head.print * groups_[idx(head)]};
     }
+    case Tensor::dlatent: {
+      const Cells& one_head = by_key_[idx(batch)][idx(row)];
+      return {one_head.count * static_cast<std::uint32_t>(heads_.size()), one_head.print * all_heads_};
+    }
     case Tensor::q:
     case Tensor::k:
     case Tensor::v:
     case Tensor::dout:
+    case Tensor::latent:
+    case Tensor::kv_up:
+    case Tensor::dkv_up:  // of which each rank has a part
     case Tensor::sinks:
     case Tensor::dsinks:  // of which each rank has a part
     case Tensor::seed:

@@ -11,12 +11,45 @@
 
 namespace cp::sim {
 
-enum class Tensor : std::uint8_t { q, k, v, out, lse, dout, delta, dq, dk, dv, sinks, dsinks, seed };
-inline constexpr int kTensors = 13;
+// The last four are those of latent rows (context_parallel/problem.h). The rotated part of a key is an
+// element of its latent row, in whatever head it stands, and that of dk a part of the row's gradient: so tags
+// of k and dk go on with those of latent and dlatent (TagSpace::later_in_row).
+enum class Tensor : std::uint8_t {
+  q,
+  k,
+  v,
+  out,
+  lse,
+  dout,
+  delta,
+  dq,
+  dk,
+  dv,
+  sinks,
+  dsinks,
+  seed,
+  latent,
+  kv_up,
+  dlatent,
+  dkv_up
+};
+inline constexpr int kTensors = 17;
 std::string_view name(Tensor tensor);
 // Whether its rows are queries and its heads query heads. The others have keys and kv heads.
 constexpr bool is_query(Tensor tensor) {
-  return tensor != Tensor::k && tensor != Tensor::v && tensor != Tensor::dk && tensor != Tensor::dv;
+  switch (tensor) {
+    case Tensor::k:
+    case Tensor::v:
+    case Tensor::dk:
+    case Tensor::dv:
+    case Tensor::latent:
+    case Tensor::kv_up:
+    case Tensor::dlatent:
+    case Tensor::dkv_up:
+      return false;
+    default:
+      return true;
+  }
 }
 
 // Stands for an element of a global tensor, and says what its value is made of so far: `cells` (query, key)
@@ -56,6 +89,8 @@ class TagSpace {
            static_cast<std::uint64_t>(((batch * s.heads + head) * s.seq_len + row) * s.dim + column);
   }
   Element element(std::uint64_t id) const;
+  // The tag of the element so many columns behind the first one of a row; constants stay what they are.
+  Tag later_in_row(const Tag& first, std::int64_t columns) const;
   Tensor tensor(std::uint64_t id) const;
 
   // The number (batch * heads + head) * seq_len + row of the row that begins with this element of the tensor,
@@ -81,6 +116,8 @@ class TagSpace {
   };
   static std::size_t index(Tensor tensor) { return static_cast<std::size_t>(tensor); }
   std::array<Sizes, kTensors> sizes_;
+  LatentShape latent_;
+  std::int64_t nope_ = 0;  // elements of a key before its rotated part
 };
 
 // What a row is made of: a number of cells and the sum of their weights, modulo 2^32.
@@ -97,7 +134,9 @@ inline Cells cells_of(const Tag& tag) { return {tag.cells, tag.print}; }
 
 // Random weights of cells. A row of out, lse or dq is a sum over keys, and a cell's weight in it is that of
 // the key alone; a sink is one more key of out and lse. A row of dk or dv is a sum over queries and query
-// heads, and the weight is that of the query times that of the head. Which row it is, the tags tell.
+// heads, and the weight is that of the query times that of the head. Which row it is, the tags tell. A latent
+// row's gradient is such a sum over all heads; in dkv_up keys are added up, too, and the weight is also that
+// of the key.
 class CellWeights {
  public:
   explicit CellWeights(const AttentionProblem& problem);
@@ -108,6 +147,14 @@ class CellWeights {
   static Cells sink();
   // The cells of a head's dsinks are queries.
   Cells of_dsink(std::int64_t query) const { return {1, this->query(query)}; }
+  // The pairs of a key in one head whose weight is 1.
+  const Cells& of_key(std::int64_t batch, std::int64_t key) const {
+    return by_key_[static_cast<std::size_t>(batch)][static_cast<std::size_t>(key)];
+  }
+  // Cells of a gradient of this key, as they count in dkv_up.
+  Cells of_dkv_up(std::int64_t key, const Cells& cells) const {
+    return {cells.count, cells.print * this->key(key)};
+  }
 
   // The cells that a finished row of the tensor consists of. None for inputs.
   Cells all(Tensor tensor, std::int64_t batch, std::int64_t head, std::int64_t row) const;
@@ -117,6 +164,7 @@ class CellWeights {
   std::vector<std::vector<Cells>> by_query_;  // by batch entry and query: over the keys that it sees
   std::vector<std::vector<Cells>> by_key_;  // by batch entry and key: over the queries that see it, one head
   std::vector<std::uint32_t> groups_;       // sum of the heads' weights, by kv head
+  std::uint32_t all_heads_ = 0;             // of all heads
   std::uint32_t heads_per_kv_ = 1;
   bool sinks_ = false;
 };

@@ -127,6 +127,12 @@ class Reference {
   Matrix k(std::int64_t head, const Tile& tile) const {
     return rows(in_.k, kv_head(head), problem_.kv_len, problem_.head_dim, tile.key_begin, tile.keys);
   }
+  // The latent rows of the tile's keys, without what is rotated. Their rows are longer: `columns` is the
+  // distance from row to row.
+  Matrix c(std::int64_t head, const Tile& tile) const {
+    return rows(*in_.latent, head / problem_.q_heads, problem_.kv_len, problem_.latent.dim(), tile.key_begin,
+                tile.keys);
+  }
   Matrix v(std::int64_t head, const Tile& tile) const {
     return rows(in_.v, kv_head(head), problem_.kv_len, problem_.v_head_dim, tile.key_begin, tile.keys);
   }
@@ -201,7 +207,18 @@ class Reference {
 struct HeadGradients {
   double *dq, *dk, *dv, *row_ds, *row_ds2, *key_p, *key_p2, *key_ds, *key_ds2;
   double *row_dsink, *row_sink;  // null without sinks
+  double *row_ds_c, *row_p_c;    // null without latent rows
 };
+
+// out = factor * weights * the first `rank` elements of each latent row.
+void multiply_latent(const Matrix& weights, const Matrix& latent, std::int64_t rank, double factor,
+                     double* out) {
+  if (weights.rows == 0 || weights.columns == 0) return;
+  host_blas().dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<blasint>(weights.rows),
+                    static_cast<blasint>(rank), static_cast<blasint>(weights.columns), factor, weights.data,
+                    static_cast<blasint>(weights.columns), latent.data, static_cast<blasint>(latent.columns),
+                    0, out, static_cast<blasint>(rank));
+}
 
 void head_backward(const Reference& reference, const ReferenceInputs& in, const ReferenceForward& forward,
                    const std::vector<double>& dout, std::int64_t head, const HeadGradients& grads) {
@@ -248,6 +265,11 @@ void head_backward(const Reference& reference, const ReferenceInputs& in, const 
     multiply(ds_tile, false, k, false, problem.scale(), false, grads.dq + tile.begin * problem.head_dim);
     multiply(ds_tile, true, q, false, problem.scale(), true, grads.dk + tile.key_begin * problem.head_dim);
     multiply(p_tile, true, d, false, 1, true, grads.dv + tile.key_begin * problem.v_head_dim);
+    if (grads.row_p_c == nullptr) return;
+    const std::int64_t rank = problem.latent.rank;
+    const Matrix c = reference.c(head, tile);
+    multiply_latent(ds_tile, c, rank, problem.scale(), grads.row_ds_c + tile.begin * rank);
+    multiply_latent(p_tile, c, rank, 1, grads.row_p_c + tile.begin * rank);
   });
 }
 
@@ -302,6 +324,8 @@ ReferenceBackward reference_backward(const ReferenceInputs& inputs, const Refere
   result.row_ds2.resize(result.row_ds.size());
   if (problem.sinks)
     result.row_dsink.resize(result.row_ds.size()), result.row_sink.resize(result.row_ds.size());
+  const std::int64_t row_size = q_len * problem.latent.rank;
+  result.row_ds_c.resize(idx(heads * row_size)), result.row_p_c.resize(idx(heads * row_size));
   std::vector<double> dk(idx(heads * dk_size)), dv(idx(heads * dv_size));
   std::vector<double> key_p(idx(heads * kv_len)), key_p2(key_p.size()), key_ds(key_p.size()),
       key_ds2(key_p.size());
@@ -313,8 +337,11 @@ ReferenceBackward reference_backward(const ReferenceInputs& inputs, const Refere
          result.row_ds2.data() + head * q_len, key_p.data() + head * kv_len, key_p2.data() + head * kv_len,
          key_ds.data() + head * kv_len, key_ds2.data() + head * kv_len,
          problem.sinks ? result.row_dsink.data() + head * q_len : nullptr,
-         problem.sinks ? result.row_sink.data() + head * q_len : nullptr});
+         problem.sinks ? result.row_sink.data() + head * q_len : nullptr,
+         problem.has_latent() ? result.row_ds_c.data() + head * row_size : nullptr,
+         problem.has_latent() ? result.row_p_c.data() + head * row_size : nullptr});
   });
+  if (problem.has_latent()) result.head_dk = dk, result.head_dv = dv;
   result.dk = over_groups(problem, dk_size, std::move(dk));
   result.dv = over_groups(problem, dv_size, std::move(dv));
   result.key_p = over_groups(problem, kv_len, std::move(key_p));

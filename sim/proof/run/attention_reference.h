@@ -20,6 +20,9 @@ struct ReferenceInputs {
   const std::vector<double>&q, &k, &v;
   const std::vector<double>& sinks;  // [q_heads]; empty if the problem has none
   std::uint64_t seed = 0;            // of dropout
+  // [batch, kv_len, rank + rope_dim]; k and v are what they expand to (latent_reference.h). Null if the
+  // problem has no latent rows.
+  const std::vector<double>* latent = nullptr;
 };
 
 // The result of the forward pass. p are the weights, ds the gradients of the scores (before the scale: ds = p
@@ -42,6 +45,12 @@ struct ReferenceBackward {
   // What each row adds to its head's dsinks, [batch, q_heads, q_len], and the weight of the sink in it; empty
   // without sinks.
   std::vector<double> row_dsink, row_sink;
+  // With latent rows, of which c are the first `rank` elements: the sums over j of scale ds c and of p c,
+  // [batch, q_heads, q_len, rank]. What a row of queries adds to the weight's gradient is q and dout times
+  // these. Empty without latent rows.
+  std::vector<double> row_ds_c, row_p_c;
+  // With latent rows: what each query head adds to dk and dv, [batch, q_heads, kv_len, dim].
+  std::vector<double> head_dk, head_dv;
 };
 ReferenceBackward reference_backward(const ReferenceInputs& inputs, const ReferenceForward& forward,
                                      const std::vector<double>& dout);

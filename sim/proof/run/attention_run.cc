@@ -81,7 +81,7 @@ class Runner {
         const Bindings bindings = shards_.bind(which, *plan, buffers_of(*plan));
         RankTrace& trace = fabric_.traces()[static_cast<std::size_t>(rank)];
         execute(*plan, device, bindings, &trace);
-        trace.digests = AttentionShards::digests(*plan, buffers_of(*plan));
+        trace.digests = AttentionShards::digests(request_.problem, *plan, buffers_of(*plan));
       });
     });
     std::vector<bool> members;

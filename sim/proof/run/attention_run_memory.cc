@@ -20,13 +20,20 @@ std::int64_t whole(double bytes) {
 
 double count(std::int64_t number) { return static_cast<double>(number); }
 
+// Latent rows and their weight.
+double latent_values(const AttentionProblem& problem) {
+  if (!problem.has_latent()) return 0;
+  return count(problem.batch) * count(problem.kv_len) * count(problem.latent.dim()) +
+         count(problem.kv_heads) * count(problem.up_rows()) * count(problem.latent.rank);
+}
+
 }  // namespace
 
 std::int64_t test_input_bytes(const AttentionProblem& problem) {
   const double queries = count(problem.batch) * count(problem.q_heads) * count(problem.q_len);
   const double keys = count(problem.batch) * count(problem.kv_heads) * count(problem.kv_len);
   const double d = count(problem.head_dim), dv = count(problem.v_head_dim);
-  return whole((queries * (d + dv) + keys * (d + dv)) * sizeof(double));
+  return whole((queries * (d + dv) + keys * (d + dv) + latent_values(problem)) * sizeof(double));
 }
 
 std::int64_t test_data_bytes(const AttentionProblem& problem, bool backward) {
@@ -34,9 +41,14 @@ std::int64_t test_data_bytes(const AttentionProblem& problem, bool backward) {
   const double keys = count(problem.batch) * count(problem.kv_heads) * count(problem.kv_len);
   const double d = count(problem.head_dim), dv = count(problem.v_head_dim);
   // q, dout, out, lse; k, v.
-  double values = queries * (d + 2 * dv + 1) + keys * (d + dv);
+  double values = queries * (d + 2 * dv + 1) + keys * (d + dv) + latent_values(problem);
   // dq and the sum of its row; dk, dv and the three sums of their rows.
   if (backward) values += queries * (d + 1) + keys * (d + dv + 3);
+  // dlatent, and what each row of queries, and each query head, adds to dkv_up.
+  if (backward && problem.has_latent()) {
+    values += latent_values(problem) + 2 * queries * count(problem.latent.rank) +
+              keys * count(problem.heads_per_kv()) * (d + dv);
+  }
   return whole(values * sizeof(double));
 }
 

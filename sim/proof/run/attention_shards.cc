@@ -7,8 +7,11 @@
 
 #include "shared/base/error.h"
 #include "shared/kernels/elements.h"
+#include "sim/proof/ledger/expected_traffic.h"
+#include "sim/proof/ledger/part_pairs.h"
 #include "sim/proof/run/attention_reference.h"
 #include "sim/proof/run/attention_tolerance.h"
+#include "sim/proof/run/latent_reference.h"
 
 namespace cp::sim {
 namespace {
@@ -49,6 +52,13 @@ Global global_of(const AttentionTestData& data, Tensor tensor) {
       return {&data.dv(), p.kv_heads, p.kv_len, p.v_head_dim};
     case Tensor::sinks:
       return {&data.sinks(), p.q_heads, 1, 1};
+    case Tensor::latent:
+      return {&data.latent(), 1, p.kv_len, p.latent.dim()};
+    case Tensor::kv_up:
+      return {&data.kv_up(), p.kv_heads, p.up_rows(), p.latent.rank};
+    case Tensor::dlatent:
+      return {&data.dlatent(), 1, p.kv_len, p.latent.dim()};
+    case Tensor::dkv_up:
     case Tensor::dsinks:
     case Tensor::seed:
     case Tensor::delta:
@@ -68,6 +78,12 @@ const TensorTolerance& tolerance_of(const AttentionTolerances& tolerances, Tenso
       return tolerances.dq;
     case Tensor::dk:
       return tolerances.dk;
+    case Tensor::k:
+      return tolerances.k;
+    case Tensor::v:
+      return tolerances.v;
+    case Tensor::dlatent:
+      return tolerances.dlatent;
     default:
       return tolerances.dv;
   }
@@ -83,19 +99,25 @@ std::vector<double>& result_of(AttentionResults& results, Tensor tensor) {
       return results.dq;
     case Tensor::dk:
       return results.dk;
+    case Tensor::dlatent:
+      return results.dlatent;
     default:
       return results.dv;
   }
 }
 
-// Copies of q, k and v: what was moved, and nothing added up.
-bool only_moved(const Buffer& buffer) {
-  return buffer.name.starts_with("saved_q") || buffer.name.starts_with("saved_k") ||
-         buffer.name.starts_with("saved_v");
+// Copies of q, k, v and latent rows: what was moved, and nothing added up. What rows were expanded to was.
+bool only_moved(const AttentionProblem& problem, const Buffer& buffer) {
+  const bool of_heads = buffer.name == "saved_k" || buffer.name == "saved_v";
+  return buffer.name == "saved_q" || buffer.name == "saved_latent" || (of_heads && !problem.has_latent());
 }
 
-bool computed(const Buffer& buffer) { return buffer.kind == BufferKind::output && !only_moved(buffer); }
-bool is_of_rows(const BufferRole& role) { return role.tensor != Tensor::dsinks; }
+bool computed(const AttentionProblem& problem, const Buffer& buffer) {
+  return buffer.kind == BufferKind::output && !only_moved(problem, buffer);
+}
+bool is_of_rows(const BufferRole& role) {
+  return role.tensor != Tensor::dsinks && role.tensor != Tensor::dkv_up;
+}
 
 template <class T>
 TensorError error_of(const AttentionTestData& data, const BufferRole& role, const T* values_here,
@@ -180,11 +202,12 @@ std::map<Tensor, TensorError> AttentionShards::compare(AttentionPass pass, const
                                                        const AttentionTolerances& tolerances) const {
   std::map<Tensor, TensorError> errors;
   for (const Buffer& buffer : plan.buffers) {
-    if (!computed(buffer)) continue;
+    if (!computed(data_.problem(), buffer)) continue;
     const BufferRole role = role_of(pass, plan, buffer);
-    if (role.tensor == Tensor::dsinks) {
-      const auto* dsinks = reinterpret_cast<const float*>(buffers.at(buffer.name).data());
-      errors.emplace(role.tensor, compare_dsinks(plan, dsinks, tolerances));
+    if (!is_of_rows(role)) {
+      const auto* numbers = reinterpret_cast<const float*>(buffers.at(buffer.name).data());
+      errors.emplace(role.tensor, role.tensor == Tensor::dsinks ? compare_dsinks(plan, numbers, tolerances)
+                                                                : compare_dkv_up(plan, numbers, tolerances));
       continue;
     }
     with_floating_type(buffer.dtype, [&]<class T>(std::type_identity<T>) {
@@ -235,10 +258,42 @@ TensorError AttentionShards::compare_dsinks(const Plan& plan, const float* dsink
   return error;
 }
 
-std::map<std::string, Digest> AttentionShards::digests(const Plan& plan, const RankBuffers& buffers) {
+// A rank has its share of the weight's gradient.
+TensorError AttentionShards::compare_dkv_up(const Plan& plan, const float* dkv_up,
+                                            const AttentionTolerances& tolerances) const {
+  const AttentionProblem& p = data_.problem();
+  const LatentInputs inputs{p, data_.latent(), data_.kv_up()};
+  const WeightShare share = weight_share(request_, sharding_, index_of(plan.self));
+  RowsAndHeads rows{{}, share.head_begin, share.head_end};
+  for_each_index(share.rows, [&](std::int64_t row) { rows.rows.push_back(row); });
+  const std::vector<double> expected =
+      share.of_queries
+          ? reference_dkv_up_of_queries(inputs, data_.backward(), {data_.q(), data_.dout()}, rows)
+          : reference_dkv_up_of_keys(inputs, data_.backward(), rows);
+  TensorError error{std::string(name(Tensor::dkv_up)), 0, 0, ""};
+  const auto of_head = static_cast<std::size_t>(p.up_rows() * p.latent.rank);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto found = static_cast<double>(dkv_up[i]);
+    const double tolerance = tolerances.dkv_up[i / of_head], difference = std::abs(found - expected[i]);
+    if (!(difference <= tolerance) && error.finding.empty()) {
+      error.finding =
+          str("rank ", plan.self, ", head ", i / of_head, ", row ",
+              i % of_head / static_cast<std::size_t>(p.latent.rank), ", column ",
+              i % static_cast<std::size_t>(p.latent.rank), ": ", found,
+              " where one device's rows of the rank add ", expected[i], ", more than ", tolerance, " away");
+    }
+    error.tolerance = std::max(error.tolerance, tolerance);
+    error.max_error = std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                                             : std::max(error.max_error, difference);
+  }
+  return error;
+}
+
+std::map<std::string, Digest> AttentionShards::digests(const AttentionProblem& problem, const Plan& plan,
+                                                       const RankBuffers& buffers) {
   std::map<std::string, Digest> digests;
   for (const Buffer& buffer : plan.buffers) {
-    if (buffer.kind != BufferKind::output || !only_moved(buffer)) continue;
+    if (buffer.kind != BufferKind::output || !only_moved(problem, buffer)) continue;
     Hasher hasher;
     hasher.add(std::span<const std::byte>(buffers.at(buffer.name)));
     digests[buffer.name] = hasher.digest();
@@ -253,15 +308,16 @@ void AttentionShards::make_room(AttentionPass pass, AttentionResults& results) c
   if (pass == AttentionPass::forward) {
     make_room(results.out, data_.out()), make_room(results.lse, data_.lse());
   } else {
-    make_room(results.dq, data_.dq()), make_room(results.dk, data_.dk());
-    make_room(results.dv, data_.dv());
+    make_room(results.dq, data_.dq());
+    if (data_.problem().has_latent()) return make_room(results.dlatent, data_.dlatent());
+    make_room(results.dk, data_.dk()), make_room(results.dv, data_.dv());
   }
 }
 
 void AttentionShards::gather(AttentionPass pass, const Plan& plan, const RankBuffers& buffers,
                              AttentionResults& results) const {
   for (const Buffer& buffer : plan.buffers) {
-    if (!computed(buffer) || buffer.name.starts_with("saved_")) continue;
+    if (!computed(data_.problem(), buffer) || buffer.name.starts_with("saved_")) continue;
     const BufferRole role = role_of(pass, plan, buffer);
     if (!is_of_rows(role)) continue;
     const Global global = global_of(data_, role.tensor);

@@ -19,7 +19,7 @@ struct AttentionTolerances;
 
 // How far a tensor is from one device's.
 struct TensorError {
-  std::string tensor;  // "out", "lse", "dq", "dk", "dv", "dsinks"
+  std::string tensor;  // "out", "lse", "dq", "dk", "dv", "dsinks", "dlatent", "dkv_up"
   double max_error = 0;
   double tolerance = 0;  // the largest one: each element has its own (attention_tolerance.h)
   std::string finding;   // where, on which rank, found and expected; empty if within the tolerance
@@ -30,7 +30,7 @@ struct TensorError {
 // What the ranks computed, gathered into global tensors, row-major [batch, heads, seq, dim]; lse is [batch,
 // heads, seq]. A tensor that no pass has computed is empty.
 struct AttentionResults {
-  std::vector<double> out, lse, dq, dk, dv;
+  std::vector<double> out, lse, dq, dk, dv, dlatent = {};  // dk and dv, or dlatent
 };
 
 // The caller's buffers of a rank, by name. They own their bytes.
@@ -53,7 +53,8 @@ class AttentionShards {
                                         const AttentionTolerances& tolerances) const;
   // The digests of those outputs whose elements were only moved, by buffer name. They are equal in every
   // world.
-  static std::map<std::string, Digest> digests(const Plan& plan, const RankBuffers& buffers);
+  static std::map<std::string, Digest> digests(const AttentionProblem& problem, const Plan& plan,
+                                               const RankBuffers& buffers);
 
   // Makes the results of the pass as large as the global tensors, and fills them with NaN.
   void make_room(AttentionPass pass, AttentionResults& results) const;
@@ -65,6 +66,8 @@ class AttentionShards {
  private:
   BufferRole role_of(AttentionPass pass, const Plan& plan, const Buffer& buffer) const;
   TensorError compare_dsinks(const Plan& plan, const float* dsinks,
+                             const AttentionTolerances& tolerances) const;
+  TensorError compare_dkv_up(const Plan& plan, const float* dkv_up,
                              const AttentionTolerances& tolerances) const;
   void fill(const BufferRole& role, DType dtype, std::byte* bytes) const;
 

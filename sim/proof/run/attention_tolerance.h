@@ -76,6 +76,10 @@ namespace cp::sim {
 // Rows are [batch, heads, seq].
 struct AttentionTolerances {
   TensorTolerance out, lse, dq, dk, dv;  // gradients: empty if not asked for
+  // With latent rows (latent_tolerance.h): of what they expand to, of their gradient, and of each kv head's
+  // rows of the weight's.
+  TensorTolerance k, v, dlatent;
+  std::vector<double> dkv_up;
   // Of what each row adds to dsinks, [batch, heads, seq]; empty without sinks. The squares of independent
   // errors add up over rows, and the others as they are.
   std::vector<double> row_dsink2, row_dsink;
