@@ -178,8 +178,9 @@ void validate_problem(const AttentionProblem& problem) {
   validate_dropout(problem);
   validate_latent(problem);
   if (problem.has_latent()) {
-    require_countable("latent", 1, problem.kv_len, "latent", problem.latent.dim(), problem.batch);
+    // The weight first: its rank is so small then that the rotated part can be added to it.
     require_countable("kv_up", problem.kv_heads, problem.up_rows(), "latent", problem.latent.rank, 1);
+    require_countable("latent", 1, problem.kv_len, "latent", problem.latent.dim(), problem.batch);
   }
   validate_documents(problem);
 }

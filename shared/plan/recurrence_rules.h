@@ -21,10 +21,6 @@ inline bool is_recurrence(const Kernel& kernel) {
   return std::visit([](const auto& op) { return kIsRecurrence<std::remove_cvref_t<decltype(op)>>; }, kernel);
 }
 
-// The backward kernel goes through the rows from the last to the first and needs the state before each. It
-// keeps the states at the begin of each block of rows, and makes those of one block anew. With blocks of
-// about sqrt(rows) the two kinds are equally many, which is the least memory.
-//
 // The longest keys that the GPU's backward kernel takes: its blocks of threads hold a state's tile in
 // registers (runtime/cuda/recurrence_tiles.h).
 inline constexpr std::int64_t kMostKeysOnGpus = 1024;
@@ -33,6 +29,10 @@ inline constexpr std::int64_t kMostKeysOnGpus = 1024;
 // of the multiprocessors of the largest.
 inline constexpr std::int64_t kRecurrenceLanes = 64;
 
+// The backward kernel goes through the rows from the last to the first and needs the state before each. It
+// keeps the states at the begin of each block of rows, and makes those of one block anew. With blocks of
+// about sqrt(rows) the two kinds are equally many, which is the least memory.
+//
 // The rows of such a block: the least whole number whose square is at least `rows`, and at least 1.
 std::int64_t recurrence_block_rows(std::int64_t rows);
 // The elements of RecurrenceBackward::workspace that one key head of one batch entry takes, with the

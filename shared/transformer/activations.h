@@ -88,9 +88,8 @@ class Activations {
   bool keeps(Activation what, const LayerPlace& place) const;
 
   // The table of sines and cosines for all positions of a sequence, f32, [seq_len, what of head_dim is
-  // rotated]. Rotary kernels
-  // read the rows of the rank's positions. Every rank has the whole table, however many ranks share the
-  // sequence.
+  // rotated]. Rotary kernels read the rows of the rank's positions. Every rank has the whole table, however
+  // many ranks share the sequence.
   View positions();
 
   // The input of a layer (or, behind the last layer, of the head): [tokens_tp, hidden]. If there is no

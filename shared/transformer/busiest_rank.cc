@@ -34,7 +34,10 @@ Rank busiest_rank(const StepRequest& request, int stage) {
           (by_key ? pairs_of_keys(problem, part.rows) : pairs_of_queries(problem, part.rows));
     }
   }
-  return ranks[idx(std::max_element(pairs.begin(), pairs.end()) - pairs.begin())];
+  const auto most = std::max_element(pairs.begin(), pairs.end());
+  // No layer attends. Of recurrences, a rank in the middle has most: states come in to it and go on.
+  if (*most == 0) return ranks[ranks.size() / 2];
+  return ranks[idx(most - pairs.begin())];
 }
 
 }  // namespace cp

@@ -57,8 +57,8 @@ class LayerBackward {
   void latent_row(const LatentRow& which, const LayerPlace& place, const Window& weights,
                   const GradientPlace& gradients, const View& norm, const View& d_normed, const View& d_norm,
                   bool adds);
-  // Takes the gradients of q, k and v back through the rotation and the norms of q and k. Returns the
-  // gradient of the projections' output, [tokens, q and k and v].
+  // Takes the gradients of q, k and v back through the rotation and the norms of q and k. Returns
+  // d_projections().
   View unrotate(const LayerPlace& place, const Window& weights, const GradientPlace& gradients);
   // The gradient of what mixer or MLP gave, from that of the layer's rows behind the norm; dx itself
   // where there is no norm behind.

@@ -46,19 +46,21 @@ std::optional<LayoutRefusal> refuse_batch(const Workload& workload, const Parall
 std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const ParallelLayout& layout) {
   if (auto refusal = refuse_model(layout, {model.q_heads, model.kv_heads, std::nullopt})) return refusal;
   const int tp = layout.tp;
-  if (const auto& recurrence = model.recurrence; recurrence && recurrence->key_heads % tp != 0) {
-    return LayoutRefusal{
-        "tp does not divide the heads of recurrences",
-        str("the ", recurrence->key_heads, " key heads of recurrences are not divisible by tp=", tp),
-        str("use tp=", nearest_divisor(std::gcd(model.q_heads, recurrence->key_heads), tp))};
+  std::int64_t common = model.q_heads;
+  if (const auto& recurrence = model.recurrence) {
+    common = std::gcd(common, recurrence->key_heads);
+    if (recurrence->key_heads % tp != 0) {
+      return LayoutRefusal{
+          "tp does not divide the heads of recurrences",
+          str("the ", recurrence->key_heads, " key heads of recurrences are not divisible by tp=", tp),
+          str("use tp=", nearest_divisor(common, tp))};
+    }
   }
   const Experts experts = model.experts.value_or(Experts{});
   const std::pair<const char*, std::int64_t> widths[] = {
       {"intermediate_size", model.has(Mlp::dense) ? model.intermediate : 0},
       {model.has(Mlp::dense) ? "moe_intermediate_size" : "intermediate_size", experts.intermediate},
       {"the width of the shared experts", experts.shared}};
-  std::int64_t common =
-      model.recurrence ? std::gcd(model.q_heads, model.recurrence->key_heads) : model.q_heads;
   for (const auto& [name, columns] : widths) common = std::gcd(common, columns);
   for (const auto& [name, columns] : widths) {
     if (columns % tp == 0) continue;
@@ -128,8 +130,9 @@ std::optional<LayoutRefusal> refuse_recurrence(const Transformer& model, const W
   }
   const auto refusal = refuse(recurrence_problem(model, workload, layout), layout.cp,
                               recurrence_strategy(layout), shape_target());
-  if (refusal) return LayoutRefusal{"scan", refusal->reason, str("use scan=", name(refusal->strategy.scan))};
-  return std::nullopt;
+  if (!refusal) return std::nullopt;
+  const bool other = refusal->strategy.scan != layout.scan;
+  return LayoutRefusal{"scan", refusal->reason, other ? str("use scan=", name(refusal->strategy.scan)) : ""};
 }
 
 std::optional<LayoutRefusal> refuse_window_core(const Transformer& model, const Workload& workload,
@@ -138,7 +141,7 @@ std::optional<LayoutRefusal> refuse_window_core(const Transformer& model, const 
   const auto same = [&](const std::string& why) {
     return LayoutRefusal{"the same layout twice",
                          str("window_strategy=", name(*layout.window_core), " ", why),
-                         "leave window_strategy out"};
+                         "use window_strategy=same"};
   };
   if (layout.strategy.ulysses_degree == layout.cp)
     return same("is of a ring, and with ulysses over all ranks there is none");

@@ -75,6 +75,15 @@ class MemoryModel {
         width_(size_bytes(workload.dtype)),
         training_(workload.phase == Phase::training) {}
 
+  // What these layers keep of one micro-batch for the backward pass.
+  std::int64_t kept_by(const Layers& layers) const {
+    ByParts<LayerKept> kept;
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] > 0) kept[parts] = kept_of_layer(parts);
+    }
+    return activations_of(layers, kept);
+  }
+
   // Of a pipeline rank with those layers, and as many forward passes of the larger of its stages in flight.
   Memory of(int rank, const Layers& layers, const Layers& most_of_a_stage) const {
     const bool first = rank == 0, last = rank == layout_.pp - 1;
@@ -440,21 +449,20 @@ class MemoryModel {
     const std::int64_t kv = kv_rows * kept_kv_width();  // K and V of a rank
     const std::int64_t delta = training_ ? sizes_.tokens * sizes_.q_heads * kF32 : 0;
     if (layout_.cp == 1) return delta;
-    const Strategy& strategy = layout_.strategy;
-    const int ulysses = strategy.ulysses_degree, ring = layout_.cp / ulysses;
-    // Of what comes in pieces, one is computed on while the next one travels.
-    const std::int64_t pieces = strategy.pieces, at_once = std::min<std::int64_t>(2, pieces);
-    const auto in_flight = [&](std::int64_t of_all) { return of_all * at_once / pieces; };
-    // Packing on both sides of an all-to-all, and the gradients of what was kept.
-    const std::int64_t bytes =
-        delta + in_flight(ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
-    if (ring == 1) return bytes;
-    const auto of_core = [&](Core core, int blocks) {
-      return facts(core).workspace_bytes(strategy, {blocks, in_flight(q), in_flight(kv), width_, training_});
+    const int ulysses = layout_.strategy.ulysses_degree, ring = layout_.cp / ulysses;
+    const auto of = [&](const Strategy& strategy, int blocks) {
+      // Of what comes in pieces, one is computed on while the next one travels.
+      const std::int64_t pieces = strategy.pieces, at_once = std::min<std::int64_t>(2, pieces);
+      const auto in_flight = [&](std::int64_t of_all) { return of_all * at_once / pieces; };
+      // Packing on both sides of an all-to-all, and the gradients of what was kept.
+      const std::int64_t bytes =
+          delta + in_flight(ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
+      if (ring == 1) return bytes;
+      return bytes + facts(strategy.core)
+                         .workspace_bytes(strategy, {blocks, in_flight(q), in_flight(kv), width_, training_});
     };
-    const std::int64_t all = of_core(strategy.core, ring);
-    return bytes +
-           (layout_.window_core ? std::max(all, of_core(*layout_.window_core, blocks_seen(ring))) : all);
+    const std::int64_t all = of(layout_.strategy, ring);
+    return layout_.window_core ? std::max(all, of(window_strategy(layout_), blocks_seen(ring))) : all;
   }
 
   // Of the keys and values of all ranks, as many blocks of a rank's rows as layers with a window or a chunk
@@ -475,7 +483,10 @@ class MemoryModel {
   // brings and joins; backward the states of rows, of the heads that are computed at once.
   std::int64_t recurrence_workspace() const {
     const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
-    const std::int64_t chunks = most_of_scan().states, cp = layout_.cp;
+    const RecurrenceStrategy strategy = recurrence_strategy(layout_);
+    const bool two = strategy.balance.kind == Balance::Kind::head_tail && strategy.ulysses_degree % 2 == 1 &&
+                     layout_.cp > strategy.ulysses_degree;
+    const std::int64_t chunks = two ? 2 : 1, cp = layout_.cp;  // of a rank
     const bool trades = layout_.scan == StateScan::heads && cp > 1;
     const std::int64_t key_heads = problem.key_heads / (trades ? cp : 1),
                        rows = trades ? workload_.seq_len : ceil_div(sizes_.rows, chunks),
@@ -558,7 +569,7 @@ Memory memory_of(const Transformer& model, const Workload& workload, const Paral
       const auto stage = stages.begin() + std::ptrdiff_t{chunk} * layout.pp + rank;
       const Layers of_stage = layers_of(std::accumulate(stages.begin(), stage, std::int64_t{0}), *stage);
       layers.add(of_stage);
-      if (of_stage.count() > most.count()) most = of_stage;
+      if (chunk == 0 || (!layers_of.alike() && of.kept_by(of_stage) > of.kept_by(most))) most = of_stage;
     }
     if (layers_of.alike()) most = layers_of(0, largest);
     const Memory memory = of.of(rank, layers, most);

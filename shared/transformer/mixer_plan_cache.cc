@@ -1,9 +1,10 @@
+#include "shared/transformer/mixer_plan_cache.h"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "shared/base/error.h"
-#include "shared/transformer/step_plan.h"
 
 namespace cp {
 

@@ -60,7 +60,15 @@ void check_latent(const Transformer& model, detail::Complaints& complaints) {
     complaints.add("qkv_bias, qk_norm and gated_attention must be false with latent attention");
 }
 
+// Chosen far above any model, and so low that the states of all layers together fit into 64 bits.
+constexpr double kMaxState = 1e12;
+
 void check_recurrence(const Recurrence& recurrence, detail::Complaints& complaints) {
+  const double state = static_cast<double>(recurrence.value_heads) * static_cast<double>(recurrence.key_dim) *
+                       static_cast<double>(recurrence.value_dim);
+  complaints.require(state <= kMaxState,
+                     str("a state of recurrence.value_heads x key_dim x value_dim = ", state,
+                         " elements is more than ", kMaxState, ", the largest that is counted"));
   require_size("recurrence.key_dim", recurrence.key_dim, complaints);
   require_size("recurrence.value_dim", recurrence.value_dim, complaints);
   complaints.require_range("recurrence.convolution", recurrence.convolution, 1, kMaxCount);
@@ -258,7 +266,6 @@ void count_attention(const Transformer& model, ParameterCounts& counts) {
   counts.attention_rows = (model.qkv_bias ? in : 0) + (model.qk_norm ? 2 * model.head_dim : 0);
 }
 
-// Of numbers for each value head: the decay's two, and with Mamba-2 what x itself adds to the output.
 void count_recurrence(const Transformer& model, ParameterCounts& counts) {
   if (!model.recurrence) return;
   const Recurrence& r = *model.recurrence;

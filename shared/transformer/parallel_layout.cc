@@ -104,13 +104,17 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   return problem;
 }
 
-Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem) {
+Strategy window_strategy(const ParallelLayout& layout) {
   Strategy strategy = layout.strategy;
-  if (!layout.window_core || (!problem.window && !problem.chunk)) return strategy;
   strategy.core = *layout.window_core;
   strategy.inner_ring = 1, strategy.rotation = Strategy::Rotation::exchange;
   strategy.slots = kLeastSlots, strategy.pieces = 1;
   return strategy;
+}
+
+Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem) {
+  const bool is_cut = problem.window || problem.chunk;
+  return layout.window_core && is_cut ? window_strategy(layout) : layout.strategy;
 }
 
 RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& workload,

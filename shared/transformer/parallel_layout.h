@@ -47,6 +47,10 @@ struct Recompute {
 };
 std::string to_string(const Recompute& recompute);  // "none", "selective", "full", "every:2"
 Recompute parse_recompute(std::string_view text);   // throws InvalidInput that lists them
+// Reads a value of ParallelLayout::window_core: "same" (unset), or a core's name. Throws InvalidInput that
+// names the nearest.
+inline constexpr std::string_view kSameCore = "same";
+std::optional<Core> parse_window_core(std::string_view text);
 // Reads a value of ParallelLayout::zero: 1, 2 or 3. Throws InvalidInput that lists them.
 int parse_zero(std::string_view text);
 
@@ -154,13 +158,13 @@ std::int64_t pipeline_warm_up(int rank, int ranks, int virtual_stages, std::int6
 std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
 
 // The attention problem of one micro-batch on one tp rank, in layers of one kind: its share of the heads, for
-// all rows of the sequence. Where a token is
-// written, the keys are those in its window. If there are fewer kv heads than tp
-// ranks, several ranks hold the same one: kv_heads = max(1, kv_heads / tp).
+// all rows of the sequence. Where a token is written, the keys are those in its window. If there are fewer kv
+// heads than tp ranks, several ranks hold the same one: kv_heads = max(1, kv_heads / tp).
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout, const LayerKind& kind);
 
-// The strategy of layers with that attention.
+// The strategy of layers with window_core, which must be set; and of layers with that attention.
+Strategy window_strategy(const ParallelLayout& layout);
 Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem);
 
 // The recurrence of one micro-batch on one tp rank: its share of the heads. The model must have one.

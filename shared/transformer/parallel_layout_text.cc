@@ -105,9 +105,18 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
   using Merges = Strategy::Merges;
   text.word("merges", name(Merges::in_turn), Merges::in_turn, name(Merges::beside), Merges::beside,
             layout.strategy.merges);
-  if (const auto value = text.find("window_strategy")) layout.window_core = parse_core(*value);
+  if (const auto value = text.find("window_strategy")) layout.window_core = parse_window_core(*value);
   if (const auto value = text.find("scan")) layout.scan = parse_state_scan(*value);
 }
+
+}  // namespace
+
+std::optional<Core> parse_window_core(std::string_view text) {
+  if (text == kSameCore) return std::nullopt;
+  return parse_core(text);
+}
+
+namespace {
 
 void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) {
   const Strategy& strategy = layout.strategy;

@@ -35,10 +35,11 @@
 //   all           x (the stack has one piece more, for the last layer's output)
 //   none          the norms' outputs (one tp rank's rows, which are gathered again backward); rotated q, k
 //                 and v, or what attention saved instead; out and lse; x between mixer and MLP; gate and up;
-//                 the activation's output. With qk_norm also q and k before it. With a recurrence what its
-//                 projection gave, q, k and v behind the convolution, decay and beta, the states that came
-//                 in, and the output before and behind its norm. With experts also the router's logits and
-//                 choice, and the rows and weights that arrived
+//                 the activation's output. With qk_norm also q and k before it. With norms behind what
+//                 these take; with gated attention the gates, and the output times them. With a recurrence
+//                 the halo, what its projection gave, q, k and v behind the convolution, decay and beta, the
+//                 states that came in, and the output before and behind its norm. With experts also the
+//                 router's logits and choice, and the rows and weights that arrived
 //   selective     the same without the outputs of the norms, of the activation and of gates
 // With mlp_chunks, nothing that a dense MLP makes on its way is kept.
 //
@@ -52,13 +53,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "shared/context_parallel/attention_plan.h"
 #include "shared/plan/plan.h"
-#include "shared/recurrence/recurrence_plan.h"
+#include "shared/transformer/mixer_plan_cache.h"
 #include "shared/transformer/parallel_layout.h"
 
 namespace cp {
@@ -81,29 +80,6 @@ struct StepRequest {
   Transformer model;
   Workload workload;
   ParallelLayout layout;
-};
-
-// Keeps plans of attention and of recurrences by request, pass and index of the rank, since most steps of a
-// search share a few. It is bounded by `max_plans` (256 is chosen: too few only means that plans are made
-// again). The caller owns it and uses it from one thread. A plan equals that of attention_plan() or
-// recurrence_plan() except for its digest of inputs, and stays valid until the next call of get().
-class MixerPlanCache {
- public:
-  explicit MixerPlanCache(std::size_t max_plans = 256) : max_plans_(max_plans) {}
-  const Plan& get(const AttentionRequest& request, AttentionPass pass, Rank self, const Target& target);
-  const Plan& get(const RecurrenceRequest& request, RecurrencePass pass, Rank self, const Target& target);
-
- private:
-  template <class Request, class Pass, class Make>
-  const Plan& get(Hasher key, const Request& request, Pass pass, Rank self, const Target& target,
-                  const Make& make);
-
-  struct Entry {
-    Plan plan;
-    std::vector<Group> groups;  // with the indices of the ranks
-  };
-  std::size_t max_plans_;
-  std::map<Digest, Entry> plans_;
 };
 
 // The plan of one rank. `stage` is one of the pp * virtual_stages stages and must be one that the rank holds.

@@ -10,7 +10,8 @@ std::string name_of_layers(const Transformer& model, LayerParts parts) {
   std::string text;
   // Where other layers have experts.
   if (parts.mlp == Mlp::dense && parts.mixer != Mixer::none && model.has(Mlp::experts)) text += "dense_";
-  if (parts.mixer == Mixer::recurrence) text += "recurrent_";
+  // Of one part alone, or with an MLP.
+  if (parts.mixer == Mixer::recurrence) text += parts.mlp == Mlp::none ? "recurrence_" : "recurrent_";
   if (parts.mlp == Mlp::none && parts.mixer == Mixer::attention) text += "attention_";
   if (parts.mixer == Mixer::none) text += parts.mlp == Mlp::experts ? "expert_" : "mlp_";
   return text + "layers";

@@ -30,8 +30,8 @@ struct StepUnit {
 };
 // The units of a stage: "layers", "experts", "embedding", and "head" (the final norm, and the head's table
 // unless it is the embedding's). Pieces of one unit are equally large, so that layers with other parts are
-// units of their own: "dense_layers" where other layers have experts, "recurrent_layers", "mlp_layers" of one
-// MLP alone, and so on. A unit that the stage lacks has numel 0.
+// units of their own: "dense_layers" where other layers have experts, "recurrent_layers", "recurrence_layers"
+// and "mlp_layers" of a recurrence or an MLP alone, and so on. A unit that the stage lacks has numel 0.
 struct StepUnits {
   ByParts<StepUnit> layers;
   StepUnit experts, embedding, head;

@@ -88,7 +88,7 @@ FixedKeys keys_of_choices() {
          using enum Strategy::Merges;
          fixed.merges = one_of(text, name(in_turn), in_turn, name(beside), beside);
        }},
-      {"window_strategy", [](Fixed& fixed, Text text) { fixed.window_core = parse_core(text); }},
+      {"window_strategy", [](Fixed& fixed, Text text) { fixed.window_core = parse_window_core(text); }},
       {"scan", [](Fixed& fixed, Text text) { fixed.scan = parse_state_scan(text); }},
       {"sharding", [](Fixed& fixed, Text text) { fixed.sharding = parse_sharding(text); }},
       {"order", [](Fixed& fixed, Text text) { fixed.order = parse_axis_order(text); }},

@@ -45,9 +45,14 @@ void pick_and_check(const PlanQuestion& question) {
   const ParallelLayout family = pick("family", rc::gen::elementOf(space.families()));
   const ParallelLayout member = pick("layout", rc::gen::elementOf(space.members(family)));
   RC_PRE(!refuse(question.model, question.workload, member));
-  const ParallelLayout layout = pick("pieces and slots", rc::gen::elementOf(space.overlaps(member)));
+  ParallelLayout layout = pick("pieces and slots", rc::gen::elementOf(space.overlaps(member)));
   RC_LOG() << to_string(layout);
   expect_bounded(question, family, layout);
+  // The search prunes by the bound of the layout alone, and may yet choose these two.
+  const double bound_ns = StepBound(question).ns(layout);
+  layout.window_core = Core::need_only, layout.scan = StateScan::sequential;
+  if (refuse(question.model, question.workload, layout)) return;
+  RC_ASSERT(bound_ns <= Evaluator(question).evaluate(layout).step_us * 1e3 * (1 + 1e-9));
 }
 
 // In every second layer; some have it, or an MLP, alone.
@@ -74,7 +79,8 @@ void choose_recurrence(Transformer& model) {
 RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   PlanQuestion question = testing::small_question(16, pick("seq_len", rc::gen::element(4096, 5001, 65536)));
   if (pick("whether question.model.experts", rc::gen::arbitrary<bool>()))
-    question.model.experts = Experts{4, 2, 512, pick("shared", rc::gen::element<std::int64_t>(0, 0, 384))};
+    question.model.experts = Experts{pick("experts", rc::gen::element<std::int64_t>(3, 4, 6, 8)), 2, 512,
+                                     pick("shared", rc::gen::element<std::int64_t>(0, 0, 384))};
   if (pick("whether latent", rc::gen::element(false, false, true))) {
     question.model.kv_heads = question.model.q_heads;
     question.model.latent =

@@ -166,6 +166,36 @@ TEST(PublishedModels, HaveTheRecurrencesOfTheirLayers) {
   EXPECT_FALSE(read("nemotron-4-340b").model.gated_mlp);
 }
 
+// The file of a model, with one line changed.
+std::string error_of(const std::string& name, const std::string& from, const std::string& to) {
+  std::string text = read_text_file(kFolder + name + ".json", "model");
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  return message_of([&] { sim::read_model(text, "changed.json", name); });
+}
+
+TEST(PublishedModels, AreRefusedWhereTheListOfPartsIsWrong) {
+  EXPECT_THAT(error_of("nemotron-h-8b", "hybrid_override_pattern", "pattern_of_layers"),
+              HasSubstr("hybrid_override_pattern is missing; write a letter for each layer"));
+  EXPECT_THAT(error_of("nemotron-h-8b", "\"M-M-M-M*", "\"M-M-M-MX"),
+              HasSubstr("hybrid_override_pattern has 'X' for layer 7"));
+  EXPECT_THAT(error_of("nemotron-h-8b", "\"M-M-M-M*", "\"M-M-M-M"),
+              HasSubstr("hybrid_override_pattern has 51 letters, and num_hidden_layers is 52"));
+  EXPECT_THAT(error_of("nemotron-h-8b", "\"M-M-M-M*", "\"MEM-M-M*"),
+              HasSubstr("hybrid_override_pattern has E, and n_routed_experts is missing"));
+  EXPECT_THAT(error_of("olmo-2-13b", "\"hidden_act\": \"silu\"", "\"hybrid_override_pattern\": \"M*\""),
+              HasSubstr("hybrid_override_pattern is read of model_type nemotron_h alone"));
+  EXPECT_THAT(
+      error_of("qwen3-next-80b-a3b", "\"linear_num_key_heads\": 16", "\"linear_num_key_heads\": 15"),
+      HasSubstr("the 15 key heads of recurrences do not divide their 32 value heads; the nearest number "
+                "below that does is 8"));
+  // A config may have a number of experts, and no layer with any.
+  EXPECT_EQ(error_of("nemotron-h-8b", "\"n_groups\": 8",
+                     "\"n_groups\": 8, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2"),
+            "no error");
+}
+
 TEST(PublishedModels, HaveTheWindowsOfTheirLayers) {
   std::string gpt_oss;
   for (int pair = 0; pair < 12; ++pair) gpt_oss += str(pair == 0 ? "" : " ", "1x128 1x0");

@@ -246,9 +246,8 @@ TEST(ParallelLayout, RefusalsNameTheNearestThatWorks) {
   Transformer windowed = llama();
   windowed.kinds.front().window = 128;
   EXPECT_EQ(refusal_of(windowed, training(), "cp=2,strategy=ring,window_strategy=need_only"), "");
-  EXPECT_THAT(
-      refusal_of(windowed, training(), "cp=2,strategy=need_only,window_strategy=need_only"),
-      HasSubstr("window_strategy=need_only is the strategy of all layers; leave window_strategy out"));
+  EXPECT_THAT(refusal_of(windowed, training(), "cp=2,strategy=need_only,window_strategy=need_only"),
+              HasSubstr("window_strategy=need_only is the strategy of all layers; use window_strategy=same"));
   EXPECT_THAT(refusal_of(windowed, training(), "cp=2,strategy=ulysses,window_strategy=need_only"),
               HasSubstr("with ulysses over all ranks there is none"));
   Transformer recurrent = llama();

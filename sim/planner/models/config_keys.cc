@@ -11,7 +11,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 63> kRead = {"model_type",
+constexpr std::array<std::string_view, 65> kRead = {"model_type",
                                                     "hidden_size",
                                                     "num_hidden_layers",
                                                     "vocab_size",
@@ -73,11 +73,13 @@ constexpr std::array<std::string_view, 63> kRead = {"model_type",
                                                     "ssm_state_size",
                                                     "conv_kernel",
                                                     "use_conv_bias",
-                                                    "moe_shared_expert_intermediate_size"};
+                                                    "moe_shared_expert_intermediate_size",
+                                                    "use_bias",
+                                                    "mamba_proj_bias"};
 
 // Keys that configs of llama, mistral, qwen, gemma, mixtral and nemotron on huggingface.co have, and those of
 // transformers' base class.
-constexpr std::array<std::string_view, 65> kIdle = {"architectures",
+constexpr std::array<std::string_view, 63> kIdle = {"architectures",
                                                     "attention_dropout",
                                                     "attn_implementation",
                                                     "auto_map",
@@ -99,7 +101,6 @@ constexpr std::array<std::string_view, 65> kIdle = {"architectures",
                                                     "layer_norm_eps",
                                                     "layer_norm_epsilon",
                                                     "mamba_hidden_act",
-                                                    "mamba_proj_bias",
                                                     "mamba_ssm_cache_dtype",
                                                     "mlp_hidden_act",
                                                     "name_or_path",
@@ -139,7 +140,6 @@ constexpr std::array<std::string_view, 65> kIdle = {"architectures",
                                                     "transformers_version",
                                                     "unk_token_id",
                                                     "use_bfloat16",
-                                                    "use_bias",
                                                     "use_cache",
                                                     "use_mamba_kernels"};
 

@@ -87,7 +87,7 @@ struct OtherKind {
 const std::vector<OtherKind>& other_kinds() {
   static const std::vector<OtherKind> all = {
       {{"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "jamba", "zamba", "zamba2", "bamba",
-        "falcon_h1", "recurrent_gemma", "granitemoehybrid", "kimi_linear", "minimax"},
+        "falcon_h1", "recurrent_gemma", "granitemoehybrid", "kimi_linear", "minimax_text_01", "minimax_m1"},
        {"ssm_cfg", "state_size", "mamba_d_state", "mamba_expand", "linear_num_value_heads", "lru_width"},
        "of layers with a recurrent state, those of qwen3_next (gated delta nets) and of nemotron_h (Mamba-2) "
        "are described, and these are others; the nearest thing is one of the two, for example "

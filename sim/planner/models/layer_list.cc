@@ -29,7 +29,13 @@ class LayerList {
       fields_.assume(str("attention_chunk_size is missing, so ", *chunk, " is taken, the default of ",
                          family_.model_type));
     }
-    if (fields_.has("hybrid_override_pattern")) return take_pattern();
+    if (family_.recurrence == RecurrenceRule::decay) return take_pattern();
+    if (fields_.has("hybrid_override_pattern")) {
+      fields_.fail(
+          "hybrid_override_pattern is read of model_type nemotron_h alone, whose layers have one part "
+          "each; leave it out, or set model_type");
+      return;
+    }
     const std::vector<std::string> types = fields_.words("layer_types");
     if (types.empty() && family_.recurrence == RecurrenceRule::delta) return take_full_layers();
     if (!types.empty()) return take_types(types, used, window, chunk);
@@ -115,6 +121,12 @@ class LayerList {
 
   // Of Nemotron-H: a letter for each layer, which has one part.
   void take_pattern() {
+    if (!fields_.has("hybrid_override_pattern")) {
+      fields_.fail(
+          "hybrid_override_pattern is missing; write a letter for each layer: M (Mamba-2), * "
+          "(attention), - (an MLP) or E (experts)");
+      return;
+    }
     const std::string pattern = fields_.word("hybrid_override_pattern").value_or("");
     if (static_cast<std::int64_t>(pattern.size()) != size()) {
       fields_.fail(str("hybrid_override_pattern has ", pattern.size(), " letters, and num_hidden_layers is ",
@@ -186,8 +198,9 @@ class LayerList {
         return;
       }
       if (!windowed && !chunked && type != "full_attention") {
-        fields_.fail(str("layer_types has \"", type,
-                         "\"; what is described is full_attention, sliding_attention and chunked_attention"));
+        fields_.fail(str("layer_types has \"", type, "\"; what is described is full_attention, ",
+                         family_.recurrence ? "linear_attention, " : "",
+                         "sliding_attention and chunked_attention"));
         return;
       }
     }

@@ -244,8 +244,16 @@ class ModelReader {
     const std::int64_t layers = read_.model.layers;
     if (fields_.failed() || layers > kMostLayers) return;  // validate_model() refuses so many
     Transformer& model = read_.model;
-    set_layers(model, layers_of_config(family_, fields_, layers, model.experts.has_value()));
-    if (!model.has(Mlp::experts)) model.experts.reset();
+    std::vector<LayerKind> kinds = layers_of_config(family_, fields_, layers, model.experts.has_value());
+    // A config may say how many experts there are, and have no layer with any.
+    const bool has_experts =
+        model.experts && std::any_of(kinds.begin(), kinds.end(),
+                                     [](const LayerKind& kind) { return kind.has_mlp && !kind.dense; });
+    if (!has_experts) {
+      model.experts.reset();
+      for (LayerKind& kind : kinds) kind.dense = false;
+    }
+    set_layers(model, kinds);
     if (!model.has(Mixer::recurrence)) model.recurrence.reset();
     if (model.has(Mlp::dense) && model.intermediate == 0)
       fields_.required_size("intermediate_size", "the width of the MLP in layers without experts");
@@ -260,6 +268,10 @@ class ModelReader {
         family_.qk_norm || fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(false));
     if (all && !family_.qkv_bias && !family_.bias_of_qkv_alone) {
       fields_.assume("attention_bias is true: the output projection's bias is not counted");
+    }
+    for (const char* key : {"use_bias", "mamba_proj_bias"}) {
+      if (fields_.flag(key).value_or(false))
+        fields_.assume(str(key, " is true: the biases of the projections of recurrences are not counted"));
     }
     if (fields_.flag("mlp_bias").value_or(false)) {
       fields_.assume("mlp_bias is true: the biases of the MLP are not counted");

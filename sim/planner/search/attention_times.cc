@@ -108,8 +108,8 @@ StateScan AttentionTimer::best_scan(const ParallelLayout& layout, const Fits& fi
 std::optional<Core> AttentionTimer::best_window_core(const ParallelLayout& layout, const Fits& fits) {
   ParallelLayout tried = layout;
   tried.window_core = Core::need_only;
-  if (layout.window_core || layout.cp == 1 || refuse(question_.model, question_.workload, tried) ||
-      !fits(tried))
+  if (question_.fixed.window_core || layout.window_core || layout.cp == 1 ||
+      refuse(question_.model, question_.workload, tried) || !fits(tried))
     return layout.window_core;
   const auto ns = [&](const ParallelLayout& of) {
     const auto& [forward, backward] = this->of(of).mean;

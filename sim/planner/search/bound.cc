@@ -22,21 +22,10 @@ namespace {
 // than the replay. A per mille covers both.
 constexpr double kSlack = 0.999;
 
-// Kernels of a part of a layer that are launched one after the other, at least: each costs its launch,
-// however fast it is. Attention forward has a norm, qkv, rotary, attention, the projection out and a residual
-// sum (layer_forward.cc), which is one more than we count; an MLP has its norm and a residual sum beside its
-// own kernels. Software with fused_rows adds the residual sums inside of the norms, without a launch. For the
-// backward pass see layer_backward.cc.
-constexpr double kForwardAttention = 5, kBackwardAttention = 10, kForwardMlp = 2, kBackwardMlp = 1;
-// A recurrence forward has a norm, the projection, the convolution, decay and beta, the recurrence, norm and
-// gates, the projection out and a residual sum (recurrence_writer.cc). Backward, each product has two.
-constexpr double kForwardRecurrence = 8, kBackwardRecurrence = 9;
-// Of an MLP that computes all rows: gate and up, activation, down; backward two products for each of these.
-constexpr double kMlpForwardKernels = 3, kMlpBackwardKernels = 5;
-// Of experts (expert_writer.cc): router, route, dispatch, combine; the router's two gradients, and route,
-// dispatch and combine backward. Where a rank has several experts, rows and weights that arrived are sorted,
-// and outputs are unsorted; backward the gradients of all three.
-constexpr double kRoutingForward = 4, kRoutingBackward = 5, kSorts = 3;
+// Kernels that experts on several ranks have in addition to those on one (expert_writer.cc). Where a rank has
+// several experts, rows and weights that arrived are sorted, and outputs are unsorted; backward the gradients
+// of all three.
+constexpr double kSorts = 3;
 
 double real(std::int64_t number) { return static_cast<double>(number); }
 
@@ -99,6 +88,7 @@ double recomputed_share(const ParallelLayout& layout, const Transformer& model, 
 StepBound::StepBound(const PlanQuestion& question)
     : question_(question),
       kernels_(question_.cluster, question_.software),
+      launches_(launches_of_kinds(question)),
       layers_of_kinds_(layers_of_kinds(question.model)),
       layers_of_parts_(layers_of_parts(question.model, layers_of_kinds_)) {
   for (const LayerKind& kind : question.model.kinds)
@@ -220,7 +210,9 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
                            ? pairs_of_last(question_.workload.seq_len / ring, kind) / pairs_of_head
                            : 1.0 / ring;
   const double of_heads = of_all * real(ceil_div(heads, ulysses));
-  const bool in_turn = facts(strategy.core).rotates != Rotates::nothing;
+  // Nothing is claimed of blocks of layers with windows: the search may yet give them a core of their own,
+  // which has all keys at once.
+  const bool in_turn = !is_cut && facts(strategy.core).rotates != Rotates::nothing;
   // A block of queries meets one of keys, or all.
   AttentionSum sum{.pairs = of_heads * share};
   sum.rows = rows_of_all * real(ceil_div(heads, ulysses)) / ring;
@@ -311,9 +303,6 @@ void StepBound::add_region(LayerWork& work, const ParallelLayout& layout, const 
                norms = (question_.model.norms_before ? 1 : 0) + (question_.model.norms_behind ? 1 : 0),
                rows_ns = norms * kernels_.memory_ns(2 * between) + sum_ns;
   work.forward_rows_ns += rows_ns, work.backward_rows_ns += rows_ns;
-  // Two norms are a launch more.
-  work.forward_launches += norms - 1 - (question_.software.fused_rows ? 1 : 0);
-  work.backward_launches += norms - 1;
   const std::int64_t stride = strides_of(layout).tp;
   const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(question_.model.hidden);
   // Latent attention gathers latent rows instead, and backward scatters their gradients: of neither anything
@@ -330,7 +319,6 @@ void StepBound::add_region(LayerWork& work, const ParallelLayout& layout, const 
 
 void StepBound::add_attention(LayerWork& work, const LocalSizes& sizes) const {
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, gates = sizes.gate_width;
-  work.forward_launches += kForwardAttention, work.backward_launches += kBackwardAttention;
   if (question_.model.latent) {
     const auto [q_rank, kv_rank, rope_dim, v_head_dim] = *question_.model.latent;
     add_products(work, products(sizes.tokens_tp, hidden, q_rank), 1);
@@ -348,13 +336,11 @@ void StepBound::add_attention(LayerWork& work, const LocalSizes& sizes) const {
   const double gated = real(size_bytes(question_.workload.dtype)) * real(tokens * gates);
   work.forward_rows_ns += kernels_.memory_ns(3 * gated),
       work.backward_rows_ns += kernels_.memory_ns(5 * gated);
-  work.forward_launches += 1, work.backward_launches += 1;
 }
 
 void StepBound::add_recurrence(LayerWork& work, const LocalSizes& sizes) const {
   const Recurrence& r = sizes.recurrence;
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden;
-  work.forward_launches += kForwardRecurrence, work.backward_launches += kBackwardRecurrence;
   add_products(work, products(tokens, hidden, r.projected()), 1);
   add_products(work, products(tokens, r.value_width(), hidden), 1);
   // The convolution reads and writes q, k and v, and backward their gradients, too; norm and gates read the
@@ -370,7 +356,6 @@ void StepBound::add_mlp(LayerWork& work, const ParallelLayout& layout, const Loc
                         Mlp mlp) const {
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns(mlp),
                      ups = question_.model.up_matrices();
-  work.forward_launches += kForwardMlp, work.backward_launches += kBackwardMlp;
   if (mlp == Mlp::experts) add_experts(work, layout, sizes);
   if (columns == 0) return;
   // In pieces of its rows.
@@ -385,7 +370,6 @@ void StepBound::add_mlp(LayerWork& work, const ParallelLayout& layout, const Loc
   const double activated = real(size_bytes(question_.workload.dtype)) * real(tokens * columns);
   work.forward_rows_ns += kernels_.memory_ns(real(ups + 1) * activated);
   work.backward_rows_ns += kernels_.memory_ns(real(2 * ups + 1) * activated);
-  work.forward_launches += kMlpForwardKernels, work.backward_launches += kMlpBackwardKernels;
 }
 
 void StepBound::add_products(LayerWork& work, const Products& one, std::int64_t times) {
@@ -414,10 +398,7 @@ void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const
       kernels_.memory_ns(logits) + routed_ns + sorted_ns + kernels_.memory_ns(real(ups + 1) * inside);
   work.backward_rows_ns +=
       kernels_.memory_ns(2 * logits) + routed_ns + sorted_ns + kernels_.memory_ns(real(2 * ups + 1) * inside);
-  const double moves = sorts ? kSorts : 0;
-  // Gate and up, activation, and down, as in an MLP that computes all rows.
-  work.forward_launches += kRoutingForward + kMlpForwardKernels + moves;
-  work.backward_launches += kRoutingBackward + kMlpBackwardKernels + moves;
+  work.sorts = sorts ? kSorts : 0;
   if (!travel) return;
   // Rows go to their experts, and outputs return. Both are waited for, since kernels run in order: only the
   // gradients of gate and up are computed while gradients of rows return, if these need not be unsorted
@@ -489,11 +470,13 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
   Pass pass;
   const LayerWork& beside = shared.work[parts];
+  const LayerLaunches& launches = launches_[idx(kind)];
   const Products& of_layer = beside.products;
   pass.forward_ns = of_layer.forward_ns + beside.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
-                    beside.regions_ns + beside.forward_moved_ns + beside.forward_launches * launch_ns_;
+                    beside.regions_ns + beside.forward_moved_ns +
+                    (launches.forward + beside.sorts) * launch_ns_;
   const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + beside.backward_rows_ns +
-                      beside.backward_moved_ns + beside.backward_launches * launch_ns_;
+                      beside.backward_moved_ns + (launches.backward + beside.sorts) * launch_ns_;
   const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + beside.regions_ns +
                        beside.backward_moved_ns;
   double again = 0;

@@ -24,6 +24,7 @@
 #include "sim/cost/timeline/kernel_cost.h"
 #include "sim/cost/timeline/nccl_model.h"
 #include "sim/planner/search/attention_times.h"
+#include "sim/planner/search/layer_launches.h"
 #include "sim/planner/search/pipeline_bound.h"
 #include "sim/planner/search/question.h"
 
@@ -81,7 +82,7 @@ class StepBound {
     Products products;
     double last_product_ns = 0;
     double forward_rows_ns = 0, backward_rows_ns = 0;
-    double forward_launches = 0, backward_launches = 0;  // kernels one after the other
+    double sorts = 0;                                    // kernels that sort rows of experts, in each pass
     double forward_moved_ns = 0, backward_moved_ns = 0;  // rows to experts and back, and their gradients
     double mlp_again_ns = 0;       // products of chunks that the backward pass makes again
     double regions_ns = 0;         // between tensor-parallel regions, in one direction
@@ -153,6 +154,7 @@ class StepBound {
 
   const PlanQuestion& question_;
   const KernelCost kernels_;
+  const std::vector<LayerLaunches> launches_;        // of a layer of each kind
   const std::vector<std::int64_t> layers_of_kinds_;  // of the whole model
   const ByParts<std::int64_t> layers_of_parts_;
   std::vector<double> pairs_;  // of one sequence and head, for each kind of layers

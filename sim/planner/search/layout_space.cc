@@ -402,7 +402,7 @@ std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
   family.strategy = strategies(family).front();
   if (question_.fixed.scan && family.cp > 1) family.scan = *question_.fixed.scan;
-  if (family.cp > 1) family.window_core = question_.fixed.window_core;
+  if (family.cp > 1) family.window_core = question_.fixed.window_core.value_or(std::nullopt);
   const std::vector<Recompute> all = recomputes(family);
   const auto full = std::find(all.begin(), all.end(), Recompute{Recompute::Kind::full, 1});
   family.recompute = full == all.end() ? all.front() : *full;
@@ -421,7 +421,7 @@ std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) c
   for (const Recompute& recompute : recomputed) saved.push_back(savings(family, recompute));
   ParallelLayout member = family;
   if (question_.fixed.scan && family.cp > 1) member.scan = *question_.fixed.scan;
-  if (family.cp > 1) member.window_core = question_.fixed.window_core;
+  if (family.cp > 1) member.window_core = question_.fixed.window_core.value_or(std::nullopt);
   for (const Strategy& strategy : strategies(family)) {
     member.strategy = strategy;
     for (std::size_t i = 0; i < recomputed.size(); ++i) {

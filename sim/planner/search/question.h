@@ -33,8 +33,9 @@ struct Fixed : ParallelConfig {
   std::optional<int> slots, pieces;
   // Nothing but a question asks for merges beside attention: what they gain is not measured.
   std::optional<Strategy::Merges> merges;
-  std::optional<Core> window_core;  // of layers with a window or a chunk
-  std::optional<StateScan> scan;    // of layers with a recurrence
+  // Of layers with a window or a chunk. A value that is nothing: that of all layers.
+  std::optional<std::optional<Core>> window_core;
+  std::optional<StateScan> scan;  // of layers with a recurrence
   std::optional<Recompute> recompute;
   std::optional<ShardingGroup> sharding;
   std::optional<AxisOrder> order;

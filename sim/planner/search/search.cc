@@ -112,6 +112,15 @@ class Search {
     return memory_of(question_.model, question_.workload, layout, rules_);
   }
 
+  // What does not fit by one scan of recurrences may do so by that which needs least: it hands one state on.
+  Memory memory_with_any_scan(const ParallelLayout& layout) const {
+    Memory own = memory(layout);
+    if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1 || fits(own)) return own;
+    ParallelLayout leanest = layout;
+    leanest.scan = StateScan::sequential;
+    return memory(leanest);
+  }
+
   // ---- families ----
 
   void bound_families() {
@@ -277,12 +286,12 @@ class Search {
       ParallelLayout cut = layout;
       cut.strategy.pieces = in_pieces->pieces;
       // What does not fit whole may do so in pieces.
-      Memory memory = this->memory(layout);
+      Memory memory = memory_with_any_scan(layout);
       Memory without = memory;
       without.attention = without.slack = 0;
       const bool only_in_pieces =
           !fits(memory) && cut.strategy.pieces > layout.strategy.pieces && fits(without);
-      if (only_in_pieces) memory = this->memory(cut);
+      if (only_in_pieces) memory = memory_with_any_scan(cut);
       if (chosen && fits(memory)) {
         chosen->loss_chunks = layout.loss_chunks;
         if (*chosen == layout && memory_step(memory, usable_) == chosen_step) {

@@ -178,7 +178,8 @@ ordered_json fixed_json(const Fixed& fixed) {
   add("slots", fixed.slots);
   add("pieces", fixed.pieces);
   if (fixed.merges) out["merges"] = cp::name(*fixed.merges);
-  if (fixed.window_core) out["window_strategy"] = cp::name(*fixed.window_core);
+  if (fixed.window_core)
+    out["window_strategy"] = *fixed.window_core ? cp::name(**fixed.window_core) : kSameCore;
   if (fixed.scan) out["scan"] = cp::name(*fixed.scan);
   add_text("sharding", fixed.sharding);
   add_text("order", fixed.order);
