@@ -1,0 +1,41 @@
+// What all parts of the bound share. Internal to sim/planner/search.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shared/transformer/parallel_layout.h"
+
+namespace cp::sim::bound_terms {
+
+// All constants of the bound err towards a lower one. One that errs too far only lets more layouts be
+// replayed; one that does not err enough breaks the promise that no layout beats its bound, on which the
+// search rests. The property StepBound.IsBelowTheTimeline (tests/planner/bound_test.cc) fails then.
+
+// The formulas below divide exactly what plans split into whole rows and heads, and add up in another order
+// than the replay. A per mille covers both.
+inline constexpr double kSlack = 0.999;
+
+inline double real(std::int64_t number) { return static_cast<double>(number); }
+
+// Neighbours in a group of tp, cp or sharding ranks are that many ranks apart.
+struct Strides {
+  std::int64_t tp = 1, cp = 1, dp = 1, replicas = 1;
+  bool cp_is_slower = false;  // than dp: neighbours among dp x cp are neighbours of dp
+};
+inline Strides strides_of(const ParallelLayout& layout) {
+  Strides strides;
+  std::int64_t stride = 1;
+  bool has_cp = false;  // from the fastest axis on
+  const std::vector<MeshAxis> axes = mesh_axes(layout);
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+    if (axis->name == "tp") strides.tp = stride;
+    if (axis->name == "cp") strides.cp = stride, has_cp = true;
+    if (axis->name == "dp_shard") strides.dp = stride, strides.cp_is_slower = !has_cp;
+    if (axis->name == "dp_replicate") strides.replicas = stride;
+    stride *= axis->size;
+  }
+  return strides;
+}
+
+}  // namespace cp::sim::bound_terms

@@ -1,0 +1,145 @@
+// What a step takes at least to gather weights, to scatter and add up gradients, and to update parameters.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "shared/base/index.h"
+#include "sim/cost/timeline/host_cost.h"
+#include "sim/planner/search/bound.h"
+#include "sim/planner/search/bound_terms.h"
+
+namespace cp::sim {
+
+using namespace bound_terms;
+
+// How the ranks i * first.stride + j * second.stride lie on the nodes.
+Spread StepBound::spread_of_ranks(const Ranks& first, const Ranks& second) const {
+  const int gpus = question_.cluster.node.gpus;
+  std::int64_t here = 0;
+  for (std::int64_t i = 0; i < first.size && i * first.stride < gpus; ++i) {
+    for (std::int64_t j = 0; j < second.size && i * first.stride + j * second.stride < gpus; ++j) ++here;
+  }
+  const std::int64_t all = first.size * second.size;
+  return {static_cast<int>(all), static_cast<int>(ceil_div(all, here)), static_cast<int>(here)};
+}
+
+StepBound::Sharding StepBound::Sharding::times(std::int64_t gathers, std::int64_t scatters) const {
+  const double g = std::max(real(gathers), 0.0), s = real(scatters);
+  return {g * gather_ns, s * scatter_ns, g * port_gather_ns, s * port_scatter_ns};
+}
+
+StepBound::Sharding& StepBound::Sharding::operator+=(const Sharding& more) {
+  gather_ns += more.gather_ns, scatter_ns += more.scatter_ns;
+  port_gather_ns += more.port_gather_ns, port_scatter_ns += more.port_scatter_ns;
+  return *this;
+}
+
+double StepBound::Sharding::ns() const {
+  return std::max({gather_ns, scatter_ns, port_gather_ns + port_scatter_ns});
+}
+
+StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64_t parameters) const {
+  if (layout.sharding_size() == 1) return {};
+  const Strides strides = strides_of(layout);
+  const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp;
+  return sharding(spread_of_ranks({strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1}),
+                  parameters);
+}
+
+StepBound::Sharding StepBound::sharding_of_experts(const ParallelLayout& layout,
+                                                   std::int64_t parameters) const {
+  if (layout.ep == 1) return sharding(layout, parameters);
+  const int shards = layout.sharding_size() / layout.ep;
+  if (shards <= 1) return {};
+  const auto ranks = along_data(layout, layout.ep, shards);
+  return ranks ? sharding(spread_of_ranks(ranks->first, ranks->second), parameters) : Sharding{};
+}
+
+StepBound::Sharding StepBound::sharding(const Spread& spread, std::int64_t parameters) const {
+  const Cluster& cluster = question_.cluster;
+  const double numel = real(parameters);
+  const double gathered = numel * real(size_bytes(question_.workload.dtype)),
+               scattered = numel * real(size_bytes(question_.workload.gradient_dtype));
+  // Through the network a ring enters a node at each of its members.
+  const double port = spread.nodes > 1 ? kSlack * (spread.gpus - 1) / spread.gpus / spread.fewest_on_a_node /
+                                             cluster.network.nic_gbps
+                                       : 0;
+  return {kSlack * collective_ns(CollectiveKind::all_gather, gathered, spread, cluster),
+          kSlack * collective_ns(CollectiveKind::reduce_scatter, scattered, spread, cluster), gathered * port,
+          scattered * port};
+}
+
+// Ranks 0, step, 2 * step, ... of those of dp_shard x cp, as neighbours in the cluster are numbered
+// (RankGroups::data_index). Nothing where they are no grid.
+std::optional<std::pair<StepBound::Ranks, StepBound::Ranks>> StepBound::along_data(
+    const ParallelLayout& layout, std::int64_t step, std::int64_t count) const {
+  const Strides strides = strides_of(layout);
+  const std::int64_t inner = strides.cp_is_slower ? layout.dp_shard : layout.cp,
+                     inner_stride = strides.cp_is_slower ? strides.dp : strides.cp,
+                     outer_stride = strides.cp_is_slower ? strides.cp : strides.dp;
+  if (step % inner == 0) return std::pair{Ranks{outer_stride * (step / inner), count}, Ranks{}};
+  if (inner % step != 0) return std::nullopt;
+  const std::int64_t within = std::min(count, inner / step);
+  if (count % within != 0) return std::nullopt;
+  return std::pair{Ranks{inner_stride * step, within}, Ranks{outer_stride, count / within}};
+}
+
+Spread StepBound::spread_of_ep(const ParallelLayout& layout) const {
+  if (const auto ranks = along_data(layout, 1, layout.ep))
+    return spread_of_ranks(ranks->first, ranks->second);
+  return {layout.ep, 1, layout.ep};  // on one node, where it is fastest
+}
+
+double StepBound::update_ns(const ParallelLayout& layout, const Shared& shared,
+                            const ByParts<std::int64_t>& layers) const {
+  const Workload& workload = question_.workload;
+  const LocalSizes& sizes = shared.sizes;
+  std::int64_t dense = 0;
+  for (const LayerParts parts : kLayerParts) dense += layers[parts] * sizes.layer[parts];
+  const std::int64_t experts = count_of(layers, Mlp::experts) * sizes.expert_layer,
+                     of_experts = experts / std::max(1, layout.sharding_size() / layout.ep),
+                     of_dense = dense / layout.sharding_size(), shard = of_dense + of_experts;
+  const std::int64_t state = workload.optimizer.states * size_bytes(workload.optimizer.state_dtype);
+  const double bytes = real(shard) * real(8 + 2 * state + size_bytes(workload.gradient_dtype)),
+               optimizer_ns = kSlack * (workload.optimizer.offload
+                                            ? bytes / host_rates(question_.cluster.node).memory_gbps
+                                            : memory(bytes));
+  // Gradients are added up over replicas before the norm of all of them is known, which the optimizer needs.
+  const double summed_ns = replicas_ns(layout, of_dense) + replicas_of_experts_ns(layout, of_experts);
+  if (!layout.keeps_whole_parameters() || layout.sharding_size() == 1) return summed_ns + optimizer_ns;
+  // What stays whole is scattered before that, and gathered behind the optimizer.
+  Sharding once;
+  for (const LayerParts parts : kLayerParts) {
+    if (layers[parts] == 0) continue;
+    if (layout.keeps_whole_gradients()) {
+      once += sharding(layout, layers[parts] * sizes.layer[parts]);
+    } else {
+      once += shared.shards[parts].times(layers[parts], 0);
+    }
+  }
+  if (layout.keeps_whole_gradients() && experts > 0) once += sharding_of_experts(layout, experts);
+  return std::max(summed_ns, once.scatter_ns) + std::max(optimizer_ns, once.gather_ns);
+}
+
+double StepBound::replicas_ns(const ParallelLayout& layout, std::int64_t shard) const {
+  const Strides strides = strides_of(layout);
+  const int beside = layout.sharding == ShardingGroup::dp_shard ? layout.cp : 1;
+  return summed_ns({strides.replicas, layout.dp_replicate}, {strides.cp, beside}, shard);
+}
+
+double StepBound::replicas_of_experts_ns(const ParallelLayout& layout, std::int64_t shard) const {
+  if (layout.ep == 1) return replicas_ns(layout, shard);
+  const std::int64_t shards = std::max(1, layout.sharding_size() / layout.ep),
+                     copies = layout.dp_shard * layout.cp / layout.ep / shards;
+  if (copies > 1) return 0;  // they lie in no simple grid: nothing is claimed
+  return summed_ns({strides_of(layout).replicas, layout.dp_replicate}, {}, shard);
+}
+
+double StepBound::summed_ns(const Ranks& first, const Ranks& second, std::int64_t shard) const {
+  if (first.size * second.size == 1 || shard == 0) return 0;
+  const double bytes = real(shard) * real(size_bytes(question_.workload.gradient_dtype));
+  return kSlack *
+         collective_ns(CollectiveKind::all_reduce, bytes, spread_of_ranks(first, second), question_.cluster);
+}
+
+}  // namespace cp::sim
