@@ -12,6 +12,7 @@
 #include "shared/recurrence/halo.h"
 #include "sim/proof/run/recurrence_run.h"
 #include "tests/recurrence/problem_generator.h"
+#include "tests/support/any_case.h"
 
 namespace cp {
 namespace {
@@ -143,7 +144,7 @@ TEST(Halo, ComesFromAsManyChunksAsItReaches) {
 RC_GTEST_PROP(Halo, IsTheRowsBeforeEachChunk, ()) {
   const RecurrenceProblem problem = testing::any_recurrence();
   const RecurrenceRequest request = testing::any_request(problem);
-  const std::int64_t reach = *rc::gen::inRange<std::int64_t>(0, 5);
+  const auto reach = pick("reach", rc::gen::inRange<std::int64_t>(0, 5));
   const std::vector<Chunk> chunks = chunks_of(request);
   std::vector<std::vector<std::int64_t>> rows(request.ranks.size()), halos(request.ranks.size());
   for (const Chunk& chunk : chunks) {
