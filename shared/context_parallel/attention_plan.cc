@@ -35,7 +35,8 @@ class PassWriter {
   Plan forward() && {
     const AttentionProblem& p = writer_.problem();
     const Tensor q = home_input("q", home_q_, p.head_dim);
-    const auto [k, v] = home_keys();
+    const LatentKeys::Pair keys = home_keys();
+    const Tensor &k = keys.k, &v = keys.v;
     const Tensor out = home_output("out", home_q_, p.v_head_dim);
     const bool lse_moves = moves_lse();
     const TensorPart& lse_part = lse_moves ? home_q_ : q_;
@@ -104,11 +105,13 @@ class PassWriter {
     const Tensor q = moves_q ? saved("saved_q", q_, p.head_dim) : home_input("q", home_q_, p.head_dim);
     const Tensor out =
         moves_q ? saved("saved_out", q_, p.v_head_dim) : home_input("out", home_q_, p.v_head_dim);
-    const auto [k, v] = moves_kv ? saved_keys() : home_keys();
+    const LatentKeys::Pair keys = moves_kv ? saved_keys() : home_keys();
+    const Tensor &k = keys.k, &v = keys.v;
     const RowStatistic lse = writer_.statistic(BufferKind::input, moves_lse() ? "saved_lse" : "lse",
                                                q_.num_rows(), q_.num_heads());
     const Tensor dq = wanted.dq ? home_output("dq", home_q_, p.head_dim) : Tensor{};
-    const auto [dk, dv] = home_gradients();
+    const LatentKeys::Pair of_home = home_gradients();
+    const Tensor &dk = of_home.k, &dv = of_home.v;
     // If several ranks compute with copies of one kv head, their gradients are parts of a sum, and keep the
     // wider dtype until they have been added up.
     const DType kv_dtype = stages_.shares_kv_heads() ? writer_.gradient_dtype() : p.dtype;

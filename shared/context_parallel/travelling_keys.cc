@@ -72,12 +72,13 @@ std::int64_t bytes_of(const AttentionContext& context, const CoreRows& core, con
 
 Strategy::Keys travelling_keys(const AttentionContext& context) {
   using enum Strategy::Keys;
-  const auto& [problem, ranks, strategy, keeps, options] = context.request;
+  const AttentionProblem& problem = context.request.problem;
+  const Strategy& strategy = context.request.strategy;
   if (!problem.has_latent() || strategy.keys != fewer_bytes) return strategy.keys == latent ? latent : heads;
   Strategy other = strategy;
   other.keys = latent;
   other.transfers = Strategy::Transfers::sm;  // which is legal or not with either
-  if (refuse(problem, static_cast<int>(ranks.size()), other)) return heads;
+  if (refuse(problem, static_cast<int>(context.request.ranks.size()), other)) return heads;
   const CoreRows core = core_rows(context);
   std::int64_t held = 0;
   const auto kv_heads = [&](int u) {

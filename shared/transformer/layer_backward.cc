@@ -258,8 +258,9 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
                      kv_width = context_.sizes.kv_width, qk_width = q_width + kv_width;
   const View dq = writer_.working_rows("d q", tokens, q_width),
              dk = writer_.working_rows("d k", tokens, kv_width),
-             dv = writer_.working_rows("d v", tokens, kv_width), d_all = d_projections(),
-             d_qkv = context_.sizes.gate_width == 0 ? d_all : columns_of(d_all, 0, qk_width + kv_width);
+             dv = writer_.working_rows("d v", tokens, kv_width);
+  View d_all = d_projections();
+  const View d_qkv = context_.sizes.gate_width == 0 ? d_all : columns_of(d_all, 0, qk_width + kv_width);
   std::vector<View> rotated{dq, dk, dv};
   if (tokens > 0) rotated.push_back(activations_.positions());
   if (!context_.model.qk_norm) {

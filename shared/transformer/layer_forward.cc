@@ -33,7 +33,7 @@ void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, co
 View LayerForward::normed(A what, const LayerPlace& place, const View& x, const View& weight,
                           const std::string& label) {
   if (!context_.model.norms_before) return x;
-  const View norm = activations_.rows(what, place, context_.tokens_tp, context_.hidden);
+  View norm = activations_.rows(what, place, context_.tokens_tp, context_.hidden);
   writer_.kernel({RowOperation::rms_norm, {x, weight}, {norm}, {}}, label);
   return norm;
 }
@@ -80,7 +80,7 @@ View LayerForward::attention(const LayerPlace& place, const Window& weights, con
 View LayerForward::gated(const LayerPlace& place, const View& out) {
   const std::int64_t width = context_.sizes.gate_width;
   if (width == 0) return out;
-  const View gated = activations_.rows(A::gated_out, place, context_.tokens, width);
+  View gated = activations_.rows(A::gated_out, place, context_.tokens, width);
   writer_.kernel({RowOperation::output_gate,
                   {out, activations_.rows(A::gates, place, context_.tokens, width)},
                   {gated},

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "shared/base/error.h"
 
@@ -47,14 +46,14 @@ const Plan& MixerPlanCache::get(const AttentionRequest& request, AttentionPass p
   Hasher key;
   key.add(std::string_view("attention")).add(name(request.options.lse));
   key.add(to_string(request.options.gradients));
-  return get(std::move(key), request, pass, self, target, attention_plan);
+  return get(key, request, pass, self, target, attention_plan);
 }
 
 const Plan& MixerPlanCache::get(const RecurrenceRequest& request, RecurrencePass pass, Rank self,
                                 const Target& target) {
   Hasher key;
   key.add(std::string_view("recurrence"));
-  return get(std::move(key), request, pass, self, target, recurrence_plan);
+  return get(key, request, pass, self, target, recurrence_plan);
 }
 
 }  // namespace cp

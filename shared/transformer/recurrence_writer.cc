@@ -55,7 +55,7 @@ View RecurrenceWriter::forward(const LayerPlace& place, const Window& weights, c
   writer_.recurrence(RecurrencePass::forward, [&](std::string_view name, std::int64_t numel) {
     return activations_.recurrence_operand(name, place, numel);
   });
-  const View normed = activations_.rows(A::normed_out, place, tokens, values);
+  View normed = activations_.rows(A::normed_out, place, tokens, values);
   normalize(place, weights, normed, "recurrence norm and gates");
   return normed;
 }
@@ -73,7 +73,7 @@ void RecurrenceWriter::normalize(const LayerPlace& place, const Window& weights,
 // ---- backward ----
 
 View RecurrenceWriter::output(const LayerPlace& place, const Window& weights) {
-  const View normed = activations_.rows(A::normed_out, place, context_.tokens, r_.value_width());
+  View normed = activations_.rows(A::normed_out, place, context_.tokens, r_.value_width());
   if (!place.recomputed && !activations_.keeps(A::normed_out, place))
     normalize(place, weights, normed, "recurrence norm and gates again");
   return normed;

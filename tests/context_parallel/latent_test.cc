@@ -147,7 +147,7 @@ TEST(LatentRows, AreRefusedByNameWhereTheyCannotTravel) {
       "out, or give the problem a latent rank");
 }
 
-std::string error_of(AttentionProblem problem) {
+std::string error_of(const AttentionProblem& problem) {
   try {
     validate_problem(problem);
   } catch (const InvalidInput& error) {

@@ -138,7 +138,7 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
               {"llama-3.1-8b", 2, 8192, 83, 0.8},
               {"llama-3.1-70b", 8, 8192, 499, 0.8},
               {"mixtral-8x7b", 4, 8192, 499, 0.8},
-              {"nemotron-h-8b", 2, 8192, 83, 0.7}};
+              {"nemotron-h-8b", 2, 8192, 83, 0.8}};
   for (const auto& row : rows) {
     const PlanQuestion question = testing::training_question(row.model, row.nodes, row.seq_len, 64);
     const LayoutSpace space(question);

@@ -1,6 +1,7 @@
 // What all parts of the bound share. Internal to sim/planner/search.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -28,12 +29,13 @@ inline Strides strides_of(const ParallelLayout& layout) {
   std::int64_t stride = 1;
   bool has_cp = false;  // from the fastest axis on
   const std::vector<MeshAxis> axes = mesh_axes(layout);
-  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-    if (axis->name == "tp") strides.tp = stride;
-    if (axis->name == "cp") strides.cp = stride, has_cp = true;
-    if (axis->name == "dp_shard") strides.dp = stride, strides.cp_is_slower = !has_cp;
-    if (axis->name == "dp_replicate") strides.replicas = stride;
-    stride *= axis->size;
+  for (std::size_t i = axes.size(); i-- > 0;) {
+    const MeshAxis& axis = axes[i];
+    if (axis.name == "tp") strides.tp = stride;
+    if (axis.name == "cp") strides.cp = stride, has_cp = true;
+    if (axis.name == "dp_shard") strides.dp = stride, strides.cp_is_slower = !has_cp;
+    if (axis.name == "dp_replicate") strides.replicas = stride;
+    stride *= axis.size;
   }
   return strides;
 }

@@ -47,7 +47,7 @@ double recomputed_share(const ParallelLayout& layout, const Transformer& model, 
     }
     return least;
   }
-  const std::int64_t fewest = model.layers / (layout.pp * layout.virtual_stages);
+  const std::int64_t fewest = model.layers / (std::int64_t{layout.pp} * layout.virtual_stages);
   const auto share = [&](std::int64_t number) {
     return real(number / layout.recompute.every) / real(number);
   };
