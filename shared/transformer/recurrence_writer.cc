@@ -159,52 +159,41 @@ View RecurrenceWriter::packed(const View& buffer, std::int64_t first, std::int64
   return view;
 }
 
-void RecurrenceWriter::fetch(const View& matrix, const View& halo) {
+RecurrenceWriter::HaloMoves RecurrenceWriter::halo_moves(const View& matrix, const View& halo,
+                                                         const char* packed_name, bool back) {
   const int self = context_.groups.cp();
-  std::int64_t sent = 0;
-  for (const HaloPart& part : parts_) sent += part.from == self && part.to != self ? part.rows : 0;
-  const View outgoing =
-      writer_.working_rows("halo of others", context_.layout.micro_batch * sent, r_.convolved());
-  std::vector<Way> ways;
+  std::int64_t rows = 0;  // of this rank in the halos of others
+  for (const HaloPart& part : parts_) rows += part.from == self && part.to != self ? part.rows : 0;
+  const View of_others =
+      writer_.working_rows(packed_name, context_.layout.micro_batch * rows, r_.convolved());
+  HaloMoves moves;
   std::int64_t at = 0;
   for (const HaloPart& part : parts_) {
     if (part.from == self) {
       const bool stays = part.to == self;
-      const View to = stays ? packed(halo, part.halo_row, part.rows) : packed(outgoing, at, part.rows);
-      writer_.copy(rows_of_batch(matrix, part.from_row, part.rows), to, "rows of a halo");
+      const View place = stays ? packed(halo, part.halo_row, part.rows) : packed(of_others, at, part.rows);
+      moves.own_rows.emplace_back(rows_of_batch(matrix, part.from_row, part.rows), place);
       if (stays) continue;
       at += part.rows;
-      ways.push_back({true, part.to, to});
+      moves.ways.push_back({!back, part.to, place});
     } else if (part.to == self) {
-      ways.push_back({false, part.from, packed(halo, part.halo_row, part.rows)});
+      moves.ways.push_back({back, part.from, packed(halo, part.halo_row, part.rows)});
     }
   }
-  exchange(ways, false, "halo");
+  return moves;
+}
+
+void RecurrenceWriter::fetch(const View& matrix, const View& halo) {
+  const HaloMoves moves = halo_moves(matrix, halo, "halo of others", false);
+  for (const auto& [rows, place] : moves.own_rows) writer_.copy(rows, place, "rows of a halo");
+  exchange(moves.ways, false, "halo");
 }
 
 void RecurrenceWriter::give_back(const View& halo, const View& matrix) {
-  const int self = context_.groups.cp();
-  std::int64_t received = 0;
-  for (const HaloPart& part : parts_) received += part.from == self && part.to != self ? part.rows : 0;
-  const View incoming =
-      writer_.working_rows("d halo of others", context_.layout.micro_batch * received, r_.convolved());
-  std::vector<Way> ways;
-  std::vector<std::pair<View, View>> sums;
-  std::int64_t at = 0;
-  for (const HaloPart& part : parts_) {
-    if (part.from == self) {
-      const bool stayed = part.to == self;
-      const View from = stayed ? packed(halo, part.halo_row, part.rows) : packed(incoming, at, part.rows);
-      sums.emplace_back(from, rows_of_batch(matrix, part.from_row, part.rows));
-      if (stayed) continue;
-      at += part.rows;
-      ways.push_back({false, part.to, from});
-    } else if (part.to == self) {
-      ways.push_back({true, part.from, packed(halo, part.halo_row, part.rows)});
-    }
-  }
-  exchange(ways, true, "d halo");
-  for (const auto& [from, to] : sums) writer_.accumulate(from, to, "rows of a halo, backward");
+  const HaloMoves moves = halo_moves(matrix, halo, "d halo of others", true);
+  exchange(moves.ways, true, "d halo");
+  for (const auto& [rows, place] : moves.own_rows)
+    writer_.accumulate(place, rows, "rows of a halo, backward");
 }
 
 void RecurrenceWriter::exchange(const std::vector<Way>& ways, bool back, const std::string& label) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shared/recurrence/halo.h"
@@ -57,6 +58,12 @@ class RecurrenceWriter {
     int peer;
     View view;
   };
+  // What this rank's rows are in halos, and what it sends and receives; `back` is the way of gradients.
+  struct HaloMoves {
+    std::vector<std::pair<View, View>> own_rows;  // in the matrix, and in the halo or packed for another rank
+    std::vector<Way> ways;
+  };
+  HaloMoves halo_moves(const View& matrix, const View& halo, const char* packed_name, bool back);
   void exchange(const std::vector<Way>& ways, bool back, const std::string& label);
 
   const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.parts]; }
