@@ -113,7 +113,12 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
 
 std::optional<Core> parse_window_core(std::string_view text) {
   if (text == kSameCore) return std::nullopt;
-  return parse_core(text);
+  try {
+    return parse_core(text);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(
+        str("window_strategy=", text, ": ", error.what(), "; ", kSameCore, " is the strategy of all layers"));
+  }
 }
 
 namespace {

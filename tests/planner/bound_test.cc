@@ -9,6 +9,7 @@
 #include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "sim/planner/search/evaluate.h"
+#include "sim/planner/search/layer_launches.h"
 #include "sim/planner/search/layout_space.h"
 #include "tests/planner/questions.h"
 #include "tests/support/any_case.h"
@@ -74,6 +75,30 @@ void choose_recurrence(Transformer& model) {
     layers.push_back(kind);
   }
   set_layers(model, layers);
+}
+
+// By hand. Attention: norm, qkv, rotary, attention, projection out, residual sum. MLP: norm, gate and up,
+// activation, down, residual sum. Backward each product has two; attention has delta, and a norm no sum.
+TEST(LayerLaunches, AreThoseOfTheLayersSteps) {
+  PlanQuestion question = testing::small_question(8, 4096);
+  question.model.recurrence = Recurrence{RecurrenceRule::delta, 8, 8, 64, 32, 4, false};
+  set_layers(question.model,
+             {{}, {{}, {}, false, Mixer::recurrence, true}, {{}, {}, false, Mixer::none, true}});
+  question.model.layers = 3;
+  question.software.fused_rows = false;
+  std::vector<LayerLaunches> launches = launches_of_kinds(question);
+  ASSERT_EQ(launches.size(), 3U);
+  EXPECT_EQ(launches[0].forward, 6 + 5);
+  EXPECT_EQ(launches[0].backward, 8 + 6);
+  // Norm, projection, convolution, decay and beta, recurrence, norm and gates, projection out, residual sum.
+  EXPECT_EQ(launches[1].forward, 8 + 5);
+  EXPECT_EQ(launches[1].backward, 9 + 6);
+  EXPECT_EQ(launches[2].forward, 5);
+  EXPECT_EQ(launches[2].backward, 6);
+  question.software.fused_rows = true;  // sums ride in the norms
+  launches = launches_of_kinds(question);
+  EXPECT_EQ(launches[0].forward, 5 + 4);
+  EXPECT_EQ(launches[2].forward, 4);
 }
 
 RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {

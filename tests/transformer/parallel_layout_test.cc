@@ -243,6 +243,9 @@ TEST(ParallelLayout, RefusalsNameTheNearestThatWorks) {
   EXPECT_THAT(refusal_of(llama(), training(), "tp=2,cp=64,strategy=ulysses"), HasSubstr("ulysses"));
   EXPECT_THAT(refusal_of(llama(), training(), "cp=2,strategy=ring,window_strategy=need_only"),
               HasSubstr("is of layers with a window or a chunk, and none cuts"));
+  EXPECT_THAT(message_of([] { parsed("cp=2,window_strategy=need_onli"); }),
+              HasSubstr("the nearest is need_only; same is the strategy of all layers"));
+  EXPECT_EQ(parsed("cp=2,window_strategy=same"), parsed("cp=2"));
   Transformer windowed = llama();
   windowed.kinds.front().window = 128;
   EXPECT_EQ(refusal_of(windowed, training(), "cp=2,strategy=ring,window_strategy=need_only"), "");

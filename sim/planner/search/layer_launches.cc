@@ -8,13 +8,13 @@
 namespace cp::sim {
 namespace {
 
-// Kernels of the computing stream, before the loss and from there on.
+// Kernels before the loss and from there on. On one GPU all of them run on one stream.
 LayerLaunches launches_of(const Plan& plan, bool fused_rows) {
   LayerLaunches launches;
   bool backward = false;
   for (const StepRef& ref : steps_of(plan)) {
     const auto* kernel = std::get_if<Kernel>(&ref.step->work);
-    if (kernel == nullptr || plan.streams[static_cast<std::size_t>(ref.step->stream)] != "compute") continue;
+    if (kernel == nullptr) continue;
     const auto* rows = std::get_if<RowKernel>(kernel);
     backward = backward || (rows != nullptr && rows->operation == RowOperation::cross_entropy);
     if (fused_rows && (std::holds_alternative<Accumulate>(*kernel) || std::holds_alternative<Fill>(*kernel)))
