@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::message_of;
 
 AttentionProblem small_problem() {
   AttentionProblem problem;

@@ -17,6 +17,7 @@ namespace cp::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::message_of;
 
 constexpr double kPadding = 77, kEarlier = 1;
 

@@ -20,6 +20,7 @@ namespace cp::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::message_of;
 using ::testing::Not;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
