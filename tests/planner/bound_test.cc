@@ -27,13 +27,13 @@ void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
   RC_ASSERT(bound.ns(layout) <= step_ns);
   if (question.workload.phase == Phase::training) {
     AttentionTimer timer(question);
-    const double sharper = bound.ns(layout, timer.of(layout));
+    const double sharper = bound.ns(layout, timer.least(layout));
     RC_LOG() << " sharper " << sharper / step_ns << "\n";
     RC_ASSERT(sharper <= step_ns);
     // Nor does a stage take less than its own bound: beside those that were replayed, it ends no replay
     // early.
     if (layout.pp > 1)
-      RC_ASSERT(evaluator.evaluate(layout, step_ns, bound.pipeline(layout, &timer.of(layout))).has_value());
+      RC_ASSERT(evaluator.evaluate(layout, step_ns, bound.pipeline(layout, timer.least(layout))).has_value());
   }
   FamilyBound of_family(bound);
   of_family.ns(family);
@@ -159,11 +159,9 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
     std::int64_t seq_len;
     std::size_t families;
     double least;
-  } rows[] = {{"llama-3.1-8b", 2, 131072, 83, 0.9},
-              {"llama-3.1-8b", 2, 8192, 83, 0.8},
-              {"llama-3.1-70b", 8, 8192, 499, 0.8},
-              {"mixtral-8x7b", 4, 8192, 499, 0.8},
-              {"nemotron-h-8b", 2, 8192, 83, 0.8}};
+  } rows[] = {{"llama-3.1-8b", 2, 131072, 83, 0.95}, {"llama-3.1-8b", 2, 8192, 83, 0.95},
+              {"llama-3.1-70b", 8, 8192, 499, 0.91}, {"mixtral-8x7b", 4, 8192, 499, 0.93},
+              {"gpt-oss-20b", 4, 8192, 499, 0.87},   {"nemotron-h-8b", 2, 8192, 83, 0.93}};
   for (const auto& row : rows) {
     const PlanQuestion question = testing::training_question(row.model, row.nodes, row.seq_len, 64);
     const LayoutSpace space(question);
@@ -177,13 +175,13 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
         if (refuse(question.model, question.workload, members[m])) continue;
         const double step_ns = evaluator.evaluate(members[m]).step_us * 1e3;
         shares.push_back(bound.ns(members[m]) / step_ns);
-        sharper.push_back(bound.ns(members[m], timer.of(members[m])) / step_ns);
+        sharper.push_back(bound.ns(members[m], timer.least(members[m])) / step_ns);
       }
     }
     const std::string of = str(row.model, " of ", row.seq_len, " tokens, ", shares.size(), " layouts");
     EXPECT_GE(shares.size(), 20U) << of;
-    EXPECT_GE(median(shares), row.least) << of;
-    EXPECT_GE(median(sharper), median(shares)) << of;
+    EXPECT_GE(median(shares), 0.84) << of;
+    EXPECT_GE(median(sharper), row.least) << of;
   }
 }
 
@@ -201,7 +199,7 @@ RC_GTEST_PROP(Evaluator, EndsEarlyOnlyBeyondTheLimit, ()) {
   const double share = pick("share", rc::gen::element(0.1, 0.5, 0.9, 0.999, 1.0, 1.1));
   PipelineBound least;
   if (pick("with the bounds of stages", rc::gen::arbitrary<bool>()))
-    least = StepBound(question).pipeline(layout);
+    least = StepBound(question).pipeline(layout, AttentionTimer(question).least(layout));
   const auto limited = evaluator.evaluate(layout, share * step_us * 1e3, least);
   RC_CLASSIFY(!limited, "ends early");
   RC_ASSERT(limited || share < 1);

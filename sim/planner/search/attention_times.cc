@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "shared/base/index.h"
@@ -44,9 +46,30 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
           .window_core = layout.window_core};
 }
 
+namespace {
+
+// Whether an exchange brings something to the rank, and takes nothing from it.
+bool only_receives(const Plan& plan) {
+  const std::vector<StepRef> steps = steps_of(plan);
+  return std::any_of(steps.begin(), steps.end(), [](const StepRef& ref) {
+    const auto* collective = std::get_if<Collective>(&ref.step->work);
+    const auto* exchange = collective != nullptr ? std::get_if<Exchange>(collective) : nullptr;
+    return exchange != nullptr && exchange->sends.empty() && !exchange->recvs.empty();
+  });
+}
+
+// The index of the rank that stands for a stage in its cp group.
+int busiest_index(const StepRequest& request, int stage) {
+  const Rank self = busiest_rank(request, stage);
+  const std::vector<Rank> ranks = RankGroups(request.layout, self).cp_group();
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), self) - ranks.begin());
+}
+
+}  // namespace
+
 AttentionTimes::Pass AttentionTimer::replayed(const Plan& plan) const {
   const StepClock clock = replay_rank(plan, question_.cluster, software_);
-  AttentionTimes::Pass times{clock.time_ns - clock.exposed_ns(), clock.exposed_ns(), 0};
+  AttentionTimes::Pass times{clock.time_ns - clock.exposed_ns(), clock.exposed_ns(), 0, only_receives(plan)};
   for (const StepClock::Exposed& exposed : clock.exposed) {
     if (exposed.group == "ring") times.ring_ns += exposed.ns;
   }
@@ -62,9 +85,11 @@ AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, R
   if (layout.cp > 1) attention.strategy = strategy_of(layout, problem);
   attention.keep_for_backward = training;
   attention.options.lse = LsePlace::computed;
-  return {
-      replayed(attention_plan(attention, AttentionPass::forward, self)),
-      training ? replayed(attention_plan(attention, AttentionPass::backward, self)) : AttentionTimes::Pass{}};
+  // The target of a step's plans: where a host has a copy for each entry of the batch, they have one for all.
+  const auto of = [&](AttentionPass pass) {
+    return replayed(attention_plan(attention, pass, self, shape_target()));
+  };
+  return {of(AttentionPass::forward), training ? of(AttentionPass::backward) : AttentionTimes::Pass{}};
 }
 
 AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, Rank self) {
@@ -119,13 +144,46 @@ std::optional<Core> AttentionTimer::best_window_core(const ParallelLayout& layou
 }
 
 const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {
-  const AttentionKey key = attention_key(layout, question_.cluster);
+  return of_rank(layout, busiest_index({question_.model, question_.workload, layout}, 0));
+}
+
+AttentionTimes AttentionTimer::least(const ParallelLayout& layout) {
+  const StepRequest request{question_.model, question_.workload, layout};
+  std::set<int> indices{busiest_index(request, 0)};
+  if (layout.pp > 1 && layout.cp > 1) {
+    std::set<std::vector<int>> kinds;  // of stages that have been looked at
+    for (int stage = 0; stage < layout.pp * layout.virtual_stages; ++stage) {
+      if (kinds.insert(kinds_of_stage(question_.model, layout, stage)).second)
+        indices.insert(busiest_index(request, stage));
+    }
+  }
+  AttentionTimes least;
+  for (const int index : indices) {
+    const AttentionTimes& times = of_rank(layout, index);
+    if (least.of_kinds.empty()) least = times;
+    const auto lessen = [](AttentionTimes::Pass& pass, const AttentionTimes::Pass& more) {
+      pass.kernels_ns = std::min(pass.kernels_ns, more.kernels_ns);
+      pass.exposed_ns = more.may_come_early ? 0 : std::min(pass.exposed_ns, more.exposed_ns);
+      pass.ring_ns = std::min({pass.ring_ns, more.ring_ns, pass.exposed_ns});
+    };
+    const auto lessen_both = [&](AttentionTimes::Passes& passes, const AttentionTimes::Passes& more) {
+      lessen(passes.forward, more.forward), lessen(passes.backward, more.backward);
+    };
+    lessen_both(least.mean, times.mean);
+    for (std::size_t kind = 0; kind < least.of_kinds.size(); ++kind)
+      lessen_both(least.of_kinds[kind], times.of_kinds[kind]);
+  }
+  return least;
+}
+
+const AttentionTimes& AttentionTimer::of_rank(const ParallelLayout& layout, int cp_index) {
+  const std::pair key{attention_key(layout, question_.cluster), cp_index};
   {
     const std::scoped_lock lock(mutex_);
     if (const auto found = known_.find(key); found != known_.end()) return found->second;
   }
   const Transformer& model = question_.model;
-  const Rank self = busiest_rank({model, question_.workload, layout}, 0);
+  const Rank self = RankGroups(layout, 0).cp_group()[idx(cp_index)];
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
   std::vector<std::pair<AttentionProblem, std::size_t>> problems;  // with the kind that has it first
   AttentionTimes times;

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "shared/transformer/step_plan.h"
@@ -22,6 +23,9 @@ struct AttentionTimes {
     double kernels_ns = 0;  // while some kernel runs
     double exposed_ns = 0;  // while no kernel runs
     double ring_ns = 0;     // of that, waiting for what moves along the ring axis
+    // Some blocks come to this rank while it sends none (the last rank of a contiguous causal ring). Nothing
+    // of its own has to be ready for that, so within a step they may come long before.
+    bool may_come_early = false;
   };
   struct Passes {
     Pass forward, backward;
@@ -61,6 +65,9 @@ class AttentionTimer {
   // Returns the times of the rank that has most pairs, in training or in a prefill, which has no backward
   // pass. The reference stays valid.
   const AttentionTimes& of(const ParallelLayout& layout);
+  // What attention takes at least within a step, on the rank that stands for whichever stage: with layers of
+  // several kinds another rank may have most pairs there.
+  AttentionTimes least(const ParallelLayout& layout);
   // The scan with which the layout's recurrences take least time, of those that are legal and that `fits`
   // takes; the layout's own where the model has none.
   using Fits = std::function<bool(const ParallelLayout&)>;
@@ -69,6 +76,8 @@ class AttentionTimer {
   std::optional<Core> best_window_core(const ParallelLayout& layout, const Fits& fits);
 
  private:
+  // Of the rank with that index in its cp group.
+  const AttentionTimes& of_rank(const ParallelLayout& layout, int cp_index);
   AttentionTimes::Passes attention(const ParallelLayout& layout, Rank self,
                                    const AttentionProblem& problem) const;
   // Of the layout's scan; computed once for each.
@@ -79,8 +88,8 @@ class AttentionTimer {
   // The question's software without the host's times: replayed alone, attention would wait for the host,
   // which in a whole step is ahead by then.
   const SoftwareProfile software_;
-  std::mutex mutex_;  // guards both
-  std::map<AttentionKey, AttentionTimes> known_;
+  std::mutex mutex_;                                              // guards both
+  std::map<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
   std::map<AttentionKey, AttentionTimes::Passes> recurrences_;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/transformer/flops.h"
 #include "sim/cost/schedule/pipeline.h"
 #include "sim/planner/search/bound_terms.h"
@@ -45,6 +46,9 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
     shared.shards[parts] = sharding(layout, sizes.layer[parts]);
     if (parts.mlp == Mlp::experts) shared.shards[parts] += sharding_of_experts(layout, sizes.expert_layer);
   }
+  shared.table = sharding(layout, sizes.embedding);
+  shared.head_shards = sharding(layout, sizes.head + sizes.final_norm);
+  if (layout.pp == 1) shared.ends = ends(layout, shared);
   ByParts<std::int64_t> of_rank = layers_of_parts_;  // of the one that has the head, which updates last
   if (layout.pp > 1) {
     of_rank = {};
@@ -56,6 +60,11 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
       const ByParts<std::int64_t> more = layers_of_parts(question_.model, shared.stages.back());
       for (const LayerParts parts : kLayerParts) of_rank[parts] += more[parts];
     }
+  }
+  if (layout.pp > 1) {
+    const double rows =
+        real(size_bytes(question_.workload.dtype)) * real(sizes.tokens_tp * question_.model.hidden);
+    shared.send_ns = kSlack * hop_ns(rows, {strides_of(layout).pp, 2});
   }
   shared.update_ns = update_ns(layout, shared, of_rank);
   return shared;
@@ -69,13 +78,57 @@ StepBound::Pass StepBound::head(const ParallelLayout& layout, const LocalSizes& 
         kSlack * 2 * real(rows) * real(question_.model.hidden) * real(sizes.vocab) / best_product_;
     // The constructor looks for best_product_ at sizes 5 % apart, so that a size in between may be a little
     // faster.
-    return {ns * 0.98, 2 * ns * 0.98};
+    return {ns * 0.98, 2 * ns * 0.98, 0};
   }
   const std::int64_t tokens = training ? sizes.tokens / layout.loss_chunks : layout.micro_batch;
   const Products once = products(tokens, question_.model.hidden, sizes.vocab);
   const double times = kSlack * real(training ? layout.loss_chunks : 1);
-  return {times * once.forward_ns, times * (once.input_ns + once.weight_ns)};
+  Pass pass{times * once.forward_ns, times * (once.input_ns + once.weight_ns), 0};
+  if (!training) return pass;
+  // The loss reads the logits; its gradient reads them again and is written. Split over the vocabulary, the
+  // loss reads them twice, since the sum of exponentials waits for the maximum of all.
+  const double width = real(size_bytes(question_.workload.dtype)),
+               logits = width * real(tokens * sizes.vocab) * question_.software.loss_passes,
+               norm = width * real(sizes.tokens_tp * question_.model.hidden);
+  pass.forward_ns += kernels_.memory_ns(2 * norm) + launch_ns_ +
+                     times * (layout.tp > 1 ? 2 : 1) * (kernels_.memory_ns(logits) + launch_ns_);
+  pass.backward_ns +=
+      kernels_.memory_ns(3 * norm) + launch_ns_ + times * (kernels_.memory_ns(2 * logits) + 4 * launch_ns_);
+  // The rows of the norm are gathered for the first product, and gradients scattered while those of the
+  // weights are computed.
+  const Region moved = region(layout, sizes);
+  pass.forward_ns += moved.gather_ns;
+  pass.backward_ns += std::max(0.0, moved.scatter_ns - once.weight_ns);
+  return pass;
 }
+
+// The embedding's table is gathered, its rows are looked up and scattered over the tensor-parallel ranks.
+// Weights are gathered in the order of their use, so those of the first layer come behind the table. Backward
+// the first layer's gradients are complete with its first norm's, and are scattered while the table gets its
+// own, which are scattered behind them.
+StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shared) const {
+  const Transformer& model = question_.model;
+  const LocalSizes& sizes = shared.sizes;
+  const LayerParts first = model.parts_of(model.kinds[idx(model.kind_of(0))]);
+  const double rows = real(size_bytes(question_.workload.dtype)) * real(model.hidden) *
+                      real(sizes.tokens + std::min(sizes.tokens, sizes.vocab)),
+               looked_up_ns = kernels_.memory_ns(rows) + launch_ns_ + region(layout, sizes).scatter_ns;
+  Ends ends{looked_up_ns, 0};
+  if (layout.sharding_size() == 1) return ends;
+  if (!layout.keeps_whole_parameters()) {
+    const double of_first = sharding(layout, sizes.layer[first]).gather_ns;
+    ends.before_ns = shared.table.gather_ns + std::max(of_first, looked_up_ns);
+  }
+  if (!layout.keeps_whole_gradients())
+    ends.behind_ns = shared.table.scatter_ns + (model.norms_before ? shared.shards[first].scatter_ns : 0);
+  // Where the first layer has experts, their products come behind all that the layer does before them.
+  if (first.mlp == Mlp::experts && !layout.keeps_whole_parameters()) {
+    const LayerWork& work = shared.work[first];
+    ends.experts_ns = shared.table.gather_ns + shared.shards[first].gather_ns + work.experts_ns;
+  }
+  return ends;
+}
+
 double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                           const AttentionTimes* replayed) const {
   const std::vector<Pass> of_kinds = this->layers(layout, shared, whole_family, replayed);
@@ -83,28 +136,54 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
              of_head = head(layout, shared.sizes, whole_family);
   if (question_.workload.phase != Phase::training) return of_layers.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
-  if (layout.pp == 1) {
-    Sharding forward_shards, backward_shards;
-    for (const LayerParts parts : kLayerParts) {
-      // The first two layers of a pass may have been gathered before it began, since there are two slots.
-      const std::int64_t layers = layers_of_parts_[parts],
-                         gathers = layout.keeps_whole_parameters() ? 0 : layers - 2,
-                         scatters = layout.keeps_whole_gradients() ? 0 : layers;
-      forward_shards += shared.shards[parts].times(gathers, 0);
-      backward_shards += shared.shards[parts].times(gathers, scatters);
-    }
-    const double forward = std::max(of_layers.forward_ns, forward_shards.ns()) + of_head.forward_ns;
-    const double backward =
-        of_head.backward_ns + std::max(of_layers.backward_ns, backward_shards.ns() - of_head.backward_ns);
-    return real(times) * (forward + backward) + shared.update_ns;
-  }
+  if (layout.pp == 1)
+    return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head) + shared.update_ns;
   const PipelineBound pipeline = this->pipeline(shared, of_kinds, of_head);
-  return pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
+  // Passes have a fixed order on each rank, so the schedule of passes that take less ends no later.
+  const double passes_ns = replayed != nullptr ? run_pipeline(pipeline.stages, layout.pp, times).time_ns
+                                               : pipeline_bound_ns(pipeline.stages, layout.pp, times);
+  return passes_ns + pipeline.update_ns;
 }
 
-PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes* replayed) const {
+double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& shared,
+                                 const std::vector<Pass>& of_kinds, const Pass& of_head) const {
+  const Transformer& model = question_.model;
+  const Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
+  const auto [before_ns, experts_ns, behind_ns] = shared.ends;
+  const auto kind_of = [&](std::int64_t layer) { return idx(model.kind_of(layer)); };
+  double forward = of_layers.forward_ns + std::max(before_ns, experts_ns - of_kinds[kind_of(0)].forward_ns),
+         backward = of_layers.backward_ns + behind_ns, gathered_twice = 0;
+  Sharding all, late;
+  for (const LayerParts parts : kLayerParts) {
+    const std::int64_t layers = layers_of_parts_[parts];
+    all += shared.shards[parts].times(layers, layers);
+    // The last two layers may be gathered for the backward pass before it begins, since there are two slots.
+    late += shared.shards[parts].times(layers - 2, layers);
+  }
+  if (!layout.keeps_whole_parameters()) {
+    // One stream gathers the table, then layer by layer, and what comes last is computed with behind that.
+    const std::size_t last = kind_of(model.layers - 1);
+    const LayerParts parts = model.parts_of(model.kinds[last]);
+    const double behind_last =
+        parts.mlp == Mlp::experts ? shared.work[parts].experts_ns : of_kinds[last].forward_ns;
+    forward = std::max(forward, shared.table.gather_ns + all.gather_ns + behind_last);
+    gathered_twice = shared.table.gather_ns + shared.head_shards.gather_ns + 2 * all.gather_ns + behind_ns;
+  } else {
+    late.gather_ns = late.port_gather_ns = 0;
+  }
+  if (!layout.keeps_whole_gradients()) {
+    // What is scattered has a stream of its own, which the head's gradients come to first.
+    backward = std::max(backward, shared.head_shards.scatter_ns + all.scatter_ns + shared.table.scatter_ns);
+  } else {
+    late.scatter_ns = late.port_scatter_ns = 0;
+  }
+  backward = std::max(backward, late.ns() - of_head.backward_ns);
+  return std::max(forward + of_head.forward_ns + of_head.backward_ns + backward, gathered_twice);
+}
+
+PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const {
   const Shared shared = this->shared(layout);
-  return pipeline(shared, layers(layout, shared, false, replayed), head(layout, shared.sizes, false));
+  return pipeline(shared, layers(layout, shared, false, &attention), head(layout, shared.sizes, false));
 }
 
 PipelineBound StepBound::pipeline(const Shared& shared, const std::vector<Pass>& of_kinds,
@@ -112,8 +191,14 @@ PipelineBound StepBound::pipeline(const Shared& shared, const std::vector<Pass>&
   PipelineBound pipeline;
   pipeline.stages.reserve(shared.stages.size());
   for (const std::vector<std::int64_t>& of_stage : shared.stages) {
-    const Pass sum = sum_of(of_kinds, of_stage);
-    pipeline.stages.push_back({sum.forward_ns, sum.backward_ns, 0, 0});
+    Pass sum = sum_of(of_kinds, of_stage);
+    // While a stage waits for gradients, its last layer may be computed again, transfers and all.
+    double meanwhile_ns = 0;
+    for (std::size_t kind = 0; kind < of_stage.size(); ++kind) {
+      if (of_stage[kind] > 0) meanwhile_ns = std::max(meanwhile_ns, of_kinds[kind].again_moved_ns);
+    }
+    sum.backward_ns -= meanwhile_ns;
+    pipeline.stages.push_back({sum.forward_ns, sum.backward_ns, shared.send_ns, shared.send_ns});
   }
   pipeline.stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
   pipeline.update_ns = shared.update_ns;

@@ -9,12 +9,14 @@
 //   - Backward, the chain of the gradients of inputs is a bound, with its transfers. (Gradients of weights
 //     can run beside transfers.)
 //   - All weights must be gathered, and all gradients scattered and added up over replicas; the optimizer
-//     begins behind the sums, since it needs the norm of all gradients.
+//     begins behind the sums, since it needs the norm of all gradients. Nothing hides what the first layer
+//     waits for, nor what is scattered behind the last gradients.
 //   - No link and no kernel is taken to be faster than its peak.
 // tests/planner/bound_test.cc compares it with the timeline.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -36,12 +38,14 @@ class StepBound {
 
   // The bound of one layout in ns. refuse() must not refuse the layout.
   double ns(const ParallelLayout& layout) const { return step_ns(layout, shared(layout), false, nullptr); }
-  // A sharper bound of a layout in training: `attention` is its attention, replayed alone.
+  // A sharper bound of a layout in training: `attention` is what its attention takes at least
+  // (AttentionTimer::least). Stages are put into
+  // their schedule, which takes longer than the rest.
   double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
     return step_ns(layout, shared(layout), false, &attention);
   }
   // What the stages of a layout with pp above 1 take in training, at least.
-  PipelineBound pipeline(const ParallelLayout& layout, const AttentionTimes* attention = nullptr) const;
+  PipelineBound pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const;
   // A bound of all members of the layout's family (layout_space.h). It takes attention as shared evenly among
   // the cp ranks without any transfer, and nothing as computed again.
   double family_ns(const ParallelLayout& layout) const {
@@ -53,6 +57,7 @@ class StepBound {
 
   struct Pass {
     double forward_ns = 0, backward_ns = 0;
+    double again_moved_ns = 0;  // of a layer that is computed again: what its transfers take then
   };
   struct Attention {
     // The kernels of the rank that has most pairs or, if that takes longer, what it receives meanwhile.
@@ -80,13 +85,25 @@ class StepBound {
   // What a layer computes beside its attention or recurrence.
   struct LayerWork {
     Products products;
-    double last_product_ns = 0;
     double forward_rows_ns = 0, backward_rows_ns = 0;
     double sorts = 0;                                    // kernels that sort rows of experts, in each pass
     double forward_moved_ns = 0, backward_moved_ns = 0;  // rows to experts and back, and their gradients
+    double experts_ns = 0;                               // products of experts, forward
     double mlp_again_ns = 0;       // products of chunks that the backward pass makes again
+    double cheap_again_ns = 0;     // rows that selective recomputation makes again, with their launches
     double regions_ns = 0;         // between tensor-parallel regions, in one direction
     double gathered_again_ns = 0;  // backward: inputs of products, for the gradients of weights
+  };
+  // What stands before the first layer of a micro-batch and behind the last one of its backward pass, and
+  // nothing hides.
+  struct Ends {
+    double before_ns = 0;
+    double experts_ns = 0;  // until the weights of the first layer's experts are there, and their products
+    double behind_ns = 0;
+  };
+  // Transfers of one tensor-parallel region: rows that are gathered, and sums that are scattered.
+  struct Region {
+    double gather_ns = 0, scatter_ns = 0;
   };
   // What members of one family share if they have the same number of rows. Times are of one layer unless a
   // comment says otherwise.
@@ -95,6 +112,9 @@ class StepBound {
     ByParts<LayerWork> work;
     double positions_ns = 0;
     ByParts<Sharding> shards;                       // of one layer
+    Sharding table, head_shards;                    // of the embedding, and of the head with its norm
+    Ends ends;                                      // of a micro-batch without stages
+    double send_ns = 0;                             // of the rows that one stage sends the next
     double update_ns = 0;                           // of the whole step, behind its last backward pass
     std::vector<std::vector<std::int64_t>> stages;  // how many layers of each kind each stage has
   };
@@ -102,6 +122,9 @@ class StepBound {
   Shared shared(const ParallelLayout& layout) const;
   double step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                  const AttentionTimes* replayed) const;
+  // Without stages.
+  double micro_batch_ns(const ParallelLayout& layout, const Shared& shared, const std::vector<Pass>& of_kinds,
+                        const Pass& of_head) const;
   static PipelineBound pipeline(const Shared& shared, const std::vector<Pass>& of_kinds, const Pass& of_head);
   static Pass sum_of(const std::vector<Pass>& of_kinds, const std::vector<std::int64_t>& layers_of_kind);
   // Of a layer of each kind.
@@ -129,21 +152,25 @@ class StepBound {
   double hop_ns(double bytes, const Ranks& ranks) const;
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
+  Ends ends(const ParallelLayout& layout, const Shared& shared) const;
+  Region region(const ParallelLayout& layout, const LocalSizes& sizes) const;
   // Of the rank that has the head, which has so many layers with which parts.
   double update_ns(const ParallelLayout& layout, const Shared& shared,
                    const ByParts<std::int64_t>& layers) const;
   // To add up gradients over the ranks that have the same shard of them.
   double replicas_ns(const ParallelLayout& layout, std::int64_t shard) const;
   double replicas_of_experts_ns(const ParallelLayout& layout, std::int64_t shard) const;
-  double summed_ns(const Ranks& first, const Ranks& second, std::int64_t shard) const;
+  double summed_ns(std::initializer_list<Ranks> groups, std::int64_t shard) const;
   // The sharding of a layer, or of its experts, that has that many parameters, or more.
   Sharding sharding(const ParallelLayout& layout, std::int64_t parameters) const;
   Sharding sharding_of_experts(const ParallelLayout& layout, std::int64_t parameters) const;
+  Sharding with_casts(const ParallelLayout& layout, std::int64_t parameters, Sharding sharding) const;
   Sharding sharding(const Spread& spread, std::int64_t parameters) const;
   std::optional<std::pair<Ranks, Ranks>> along_data(const ParallelLayout& layout, std::int64_t step,
                                                     std::int64_t count) const;
   Spread spread_of_ep(const ParallelLayout& layout) const;
-  Spread spread_of_ranks(const Ranks& first, const Ranks& second) const;
+  // How the ranks that are i * stride apart along each of these groups lie on the nodes.
+  Spread spread_of_ranks(std::initializer_list<Ranks> groups) const;
 
   Products experts(std::int64_t rows, std::int64_t number, std::int64_t k, std::int64_t n) const;
   double product(std::int64_t m, std::int64_t k, std::int64_t n) const;

@@ -21,7 +21,7 @@ inline double real(std::int64_t number) { return static_cast<double>(number); }
 
 // Neighbours in a group of tp, cp or sharding ranks are that many ranks apart.
 struct Strides {
-  std::int64_t tp = 1, cp = 1, dp = 1, replicas = 1;
+  std::int64_t tp = 1, cp = 1, dp = 1, replicas = 1, pp = 1;
   bool cp_is_slower = false;  // than dp: neighbours among dp x cp are neighbours of dp
 };
 inline Strides strides_of(const ParallelLayout& layout) {
@@ -32,6 +32,7 @@ inline Strides strides_of(const ParallelLayout& layout) {
   for (std::size_t i = axes.size(); i-- > 0;) {
     const MeshAxis& axis = axes[i];
     if (axis.name == "tp") strides.tp = stride;
+    if (axis.name == "pp") strides.pp = stride;
     if (axis.name == "cp") strides.cp = stride, has_cp = true;
     if (axis.name == "dp_shard") strides.dp = stride, strides.cp_is_slower = !has_cp;
     if (axis.name == "dp_replicate") strides.replicas = stride;

@@ -244,28 +244,39 @@ StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const L
   return work;
 }
 
+StepBound::Region StepBound::region(const ParallelLayout& layout, const LocalSizes& sizes) const {
+  const double gathered = real(size_bytes(question_.workload.dtype)) * real(sizes.tokens_tp) *
+                          layout.row_ranks() * real(question_.model.hidden);
+  const std::int64_t stride = strides_of(layout).tp;
+  if (!layout.sequence_parallel) return {0, region(CollectiveKind::all_reduce, gathered, stride, layout.tp)};
+  return {region(CollectiveKind::all_gather, gathered, stride, layout.tp),
+          region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp)};
+}
+
 void StepBound::add_region(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes,
                            bool latent) const {
-  const double width = real(size_bytes(question_.workload.dtype));
-  // Norms and the sums behind them: read and written once, and backward at least as much.
-  const double between = width * real(sizes.tokens_tp * question_.model.hidden);
-  const double sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
+  const double between = real(size_bytes(question_.workload.dtype)) *
+                         real(sizes.tokens_tp * question_.model.hidden),
+               sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
                                                       : kernels_.memory_ns(3 * between),
-               norms = (question_.model.norms_before ? 1 : 0) + (question_.model.norms_behind ? 1 : 0),
-               rows_ns = norms * kernels_.memory_ns(2 * between) + sum_ns;
-  work.forward_rows_ns += rows_ns, work.backward_rows_ns += rows_ns;
-  const std::int64_t stride = strides_of(layout).tp;
-  const double gathered = width * real(sizes.tokens_tp) * layout.row_ranks() * real(question_.model.hidden);
+               norm_ns = kernels_.memory_ns(2 * between);
+  const Transformer& model = question_.model;
+  work.forward_rows_ns += (model.norms_before ? norm_ns : 0) + (model.norms_behind ? norm_ns : 0) + sum_ns;
+  // A norm reads its input and the gradient of its output. That before the region adds what it gives to the
+  // gradient that goes from layer to layer; where there is none, a kernel of its own does.
+  work.backward_rows_ns += (model.norms_before ? kernels_.memory_ns(4 * between) : sum_ns) +
+                           (model.norms_behind ? kernels_.memory_ns(3 * between) : 0);
+  if (model.norms_before) work.cheap_again_ns += norm_ns + launch_ns_;
+  const Region moved = region(layout, sizes);
   // Latent attention gathers latent rows instead, and backward scatters their gradients: of neither anything
   // is claimed.
   if (!layout.sequence_parallel) {
-    work.regions_ns += latent ? 0 : region(CollectiveKind::all_reduce, gathered, stride, layout.tp);
+    work.regions_ns += latent ? 0 : moved.scatter_ns;
     return;
   }
-  const double gather = region(CollectiveKind::all_gather, gathered, stride, layout.tp),
-               scatter = region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp);
-  work.regions_ns += latent ? std::min(gather, scatter) : gather + scatter;
-  work.gathered_again_ns += latent ? 0 : gather;
+  work.regions_ns +=
+      latent ? std::min(moved.gather_ns, moved.scatter_ns) : moved.gather_ns + moved.scatter_ns;
+  work.gathered_again_ns += latent ? 0 : moved.gather_ns;
 }
 
 void StepBound::add_attention(LayerWork& work, const LocalSizes& sizes) const {
@@ -280,13 +291,22 @@ void StepBound::add_attention(LayerWork& work, const LocalSizes& sizes) const {
     add_products(work, products(tokens, hidden, sizes.q_width + sizes.kv_width + sizes.v_width + gates), 1);
   }
   add_products(work, products(tokens, sizes.out_width, hidden), 1);
-  const double positions = positions_ns(sizes);
+  const double positions = positions_ns(sizes), width = real(size_bytes(question_.workload.dtype));
   work.forward_rows_ns += positions, work.backward_rows_ns += positions;
+  if (question_.model.qkv_bias && !question_.model.latent) {  // added in place; its gradient reads rows
+    const double rows = width * real(tokens * (sizes.q_width + sizes.kv_width + sizes.v_width + gates));
+    work.forward_rows_ns += kernels_.memory_ns(2 * rows), work.backward_rows_ns += kernels_.memory_ns(rows);
+  }
+  if (question_.model.qk_norm) {
+    const double qk = width * real(tokens * (sizes.q_width + sizes.kv_width));
+    work.forward_rows_ns += kernels_.memory_ns(2 * qk), work.backward_rows_ns += kernels_.memory_ns(3 * qk);
+  }
   if (gates == 0) return;
   // Output and gates are multiplied; backward both have gradients.
-  const double gated = real(size_bytes(question_.workload.dtype)) * real(tokens * gates);
+  const double gated = width * real(tokens * gates);
   work.forward_rows_ns += kernels_.memory_ns(3 * gated),
       work.backward_rows_ns += kernels_.memory_ns(5 * gated);
+  work.cheap_again_ns += kernels_.memory_ns(3 * gated) + launch_ns_;
 }
 
 void StepBound::add_recurrence(LayerWork& work, const LocalSizes& sizes) const {
@@ -314,12 +334,11 @@ void StepBound::add_mlp(LayerWork& work, const ParallelLayout& layout, const Loc
   const Products up = products(tokens / parts, hidden, ups * columns),
                  down = products(tokens / parts, columns, hidden);
   add_products(work, up, parts), add_products(work, down, parts);
-  // The last product of all, which is not made again.
-  work.last_product_ns = kSlack * real(parts) * down.forward_ns;
   if (parts > 1) work.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
   // Rows before the activation and behind it; backward also the gradients of both.
   const double activated = real(size_bytes(question_.workload.dtype)) * real(tokens * columns);
-  work.forward_rows_ns += kernels_.memory_ns(real(ups + 1) * activated);
+  const double activation_ns = kernels_.memory_ns(real(ups + 1) * activated);
+  work.forward_rows_ns += activation_ns, work.cheap_again_ns += activation_ns + launch_ns_;
   work.backward_rows_ns += kernels_.memory_ns(real(2 * ups + 1) * activated);
 }
 
@@ -338,15 +357,16 @@ void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const
                  down = experts(rows, sizes.experts, columns, hidden);
   add_products(work, products(tokens, hidden, model.count), 1);
   add_products(work, up, 1), add_products(work, down, 1);
-  work.last_product_ns = kSlack * down.forward_ns;
+  work.experts_ns = kSlack * (up.forward_ns + down.forward_ns);
   // Rows of tokens become rows of experts, or the other way round; a sort reads and writes the latter. What
   // else these kernels read, the router's weights above all, is a few bytes for each row.
   const double all = width * real(rows * hidden), inside = width * real(rows * columns),
                logits = width * real(tokens * model.count),
                routed_ns = 2 * kernels_.memory_ns(all + width * real(tokens * hidden)),
                sorted_ns = sorts ? 2 * kernels_.memory_ns(2 * all) : 0;
-  work.forward_rows_ns +=
-      kernels_.memory_ns(logits) + routed_ns + sorted_ns + kernels_.memory_ns(real(ups + 1) * inside);
+  const double activation_ns = kernels_.memory_ns(real(ups + 1) * inside);
+  work.forward_rows_ns += kernels_.memory_ns(logits) + routed_ns + sorted_ns + activation_ns;
+  work.cheap_again_ns += activation_ns + launch_ns_;
   work.backward_rows_ns +=
       kernels_.memory_ns(2 * logits) + routed_ns + sorted_ns + kernels_.memory_ns(real(2 * ups + 1) * inside);
   work.sorts = sorts ? kSorts : 0;
@@ -362,7 +382,6 @@ void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const
 std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, const Shared& shared,
                                                bool whole_family, const AttentionTimes* replayed) const {
   const auto is_least_alone = [&](const LayerKind& kind) {
-    if (kind.mixer != Mixer::attention) return kind.mixer == Mixer::recurrence;
     return facts(
                strategy_of(layout, attention_problem(question_.model, question_.workload, layout, kind)).core)
         .is_least_alone;
@@ -371,7 +390,16 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
   for (std::size_t kind = 0; kind < pairs_.size(); ++kind) {
     Attention of_attention = attention(layout, shared.sizes, kind, whole_family);
     const Mixer mixer = question_.model.kinds[kind].mixer;
-    if (replayed != nullptr && is_least_alone(question_.model.kinds[kind])) {
+    if (replayed != nullptr && mixer == Mixer::attention && !is_least_alone(question_.model.kinds[kind])) {
+      // Its kernels at least, as fast as they are without transfers beside them.
+      const auto& [forward, backward] = replayed->of_kinds[kind];
+      const SoftwareProfile& software = question_.software;
+      Pass& kernels = of_attention.kernels;
+      kernels.forward_ns =
+          std::max(kernels.forward_ns, kSlack * software.forward_progress * forward.kernels_ns);
+      kernels.backward_ns =
+          std::max(kernels.backward_ns, kSlack * software.backward_progress * backward.kernels_ns);
+    } else if (replayed != nullptr && mixer != Mixer::none) {
       const auto& [forward, backward] = replayed->of_kinds[kind];
       of_attention.kernels = {kSlack * forward.kernels_ns, kSlack * backward.kernels_ns};
       // Its first transfers may begin beside the positions of the queries; backward, keys and values may come
@@ -402,9 +430,10 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   double again = 0;
   const Recompute::Kind recompute = layout.recompute.kind;
   if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
-    again = recomputed_share(layout, question_.model, kind) *
-            (of_layer.forward_ns - beside.last_product_ns + kernels.forward_ns + beside.forward_moved_ns / 2);
+    again = recomputed_share(layout, question_.model, kind) * pass.forward_ns;
+    pass.again_moved_ns = std::min(again, moved.forward_ns + beside.regions_ns + beside.forward_moved_ns);
   }
+  if (!whole_family && recompute == Recompute::Kind::selective) again = beside.cheap_again_ns;
   // Inputs are gathered again for the gradients of weights.
   pass.backward_ns =
       std::max({work, chain, beside.regions_ns + beside.gathered_again_ns}) + again + beside.mlp_again_ns;

@@ -91,7 +91,7 @@ std::vector<ParallelLayout> OverlapChoice::best_of(const ParallelLayout& layout,
     if (!tried.empty()) {
       if (at_least_ns(choice.strategy) + tie_ns >= least_ns) continue;
       const ParallelLayout& first = *tried.front().choice;
-      if (ask.matters && !ask.matters(choice, least_times(first, timer_.of(first), choice))) continue;
+      if (ask.matters && !ask.matters(choice, least_times(first, timer_.least(first), choice))) continue;
     }
     tried.push_back({&choice, in_step(choice, timer_.of(choice), training)});
     least_ns = std::min(least_ns, tried.back().times.ns());

@@ -340,21 +340,20 @@ class Search {
       ParallelLayout asked = round[i];
       asked.scan = attention_.best_scan(asked, fitting);
       if (space_.runs_plans()) asked.window_core = attention_.best_window_core(asked, fitting);
-      const bool sharper =
-          asked.cp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive;
+      const bool sharper = question_.workload.phase == Phase::training && !options_.exhaustive;
       if (sharper && !needed(least_ns(asked), asked)) return;
       const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
         return !sharper || needed(bound_.ns(choice, least), choice);
       };
       for (const ParallelLayout& layout : overlap_.best_of(asked, bound_.ns(asked), {fitting, matters})) {
-        if (sharper && !needed(bound_.ns(layout, attention_.of(layout)), layout)) continue;
+        if (sharper && !needed(bound_.ns(layout, attention_.least(layout)), layout)) continue;
         // Fewer tokens than ranks are read in no time that a limit could be meant for.
         if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
           prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
         if (prompt_us[i] > most_prompt_us_) return;
         PipelineBound least;
         if (layout.pp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive)
-          least = bound_.pipeline(layout, sharper ? &attention_.of(layout) : nullptr);
+          least = bound_.pipeline(layout, attention_.least(layout));
         std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout), least);
         if (one && (!found[i] || one->step_us * (1 + kTie) < found[i]->step_us)) found[i] = std::move(one);
       }
@@ -410,7 +409,7 @@ class Search {
   // A bound of the layout with any pieces and slots, by its attention alone without them (overlap.h).
   double least_ns(const ParallelLayout& layout) const {
     const ParallelLayout cut = overlap_.in_most_pieces(layout);
-    return bound_.ns(cut, OverlapChoice::least_times(layout, attention_.of(layout), cut));
+    return bound_.ns(cut, OverlapChoice::least_times(layout, attention_.least(layout), cut));
   }
 
   void show() const {

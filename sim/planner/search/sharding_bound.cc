@@ -12,15 +12,21 @@ namespace cp::sim {
 
 using namespace bound_terms;
 
-// How the ranks i * first.stride + j * second.stride lie on the nodes.
-Spread StepBound::spread_of_ranks(const Ranks& first, const Ranks& second) const {
-  const int gpus = question_.cluster.node.gpus;
-  std::int64_t here = 0;
-  for (std::int64_t i = 0; i < first.size && i * first.stride < gpus; ++i) {
-    for (std::int64_t j = 0; j < second.size && i * first.stride + j * second.stride < gpus; ++j) ++here;
+Spread StepBound::spread_of_ranks(std::initializer_list<Ranks> groups) const {
+  const std::int64_t gpus = question_.cluster.node.gpus;
+  std::vector<std::int64_t> here{0};  // those on the first node
+  std::int64_t all = 1;
+  for (const Ranks& group : groups) {
+    all *= group.size;
+    const std::size_t before = here.size();
+    for (std::int64_t i = 1; i < group.size && i * group.stride < gpus; ++i) {
+      for (std::size_t known = 0; known < before; ++known) {
+        if (here[known] + i * group.stride < gpus) here.push_back(here[known] + i * group.stride);
+      }
+    }
   }
-  const std::int64_t all = first.size * second.size;
-  return {static_cast<int>(all), static_cast<int>(ceil_div(all, here)), static_cast<int>(here)};
+  const auto on_a_node = static_cast<std::int64_t>(here.size());
+  return {static_cast<int>(all), static_cast<int>(ceil_div(all, on_a_node)), static_cast<int>(on_a_node)};
 }
 
 StepBound::Sharding StepBound::Sharding::times(std::int64_t gathers, std::int64_t scatters) const {
@@ -42,8 +48,25 @@ StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64
   if (layout.sharding_size() == 1) return {};
   const Strides strides = strides_of(layout);
   const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp;
-  return sharding(spread_of_ranks({strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1}),
-                  parameters);
+  return with_casts(
+      layout, parameters,
+      sharding(spread_of_ranks({{strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1}}),
+               parameters));
+}
+
+// Of each micro-batch: shards in f32 are cast before they are gathered, and gradients before they are
+// scattered, on the same streams.
+StepBound::Sharding StepBound::with_casts(const ParallelLayout& layout, std::int64_t parameters,
+                                          Sharding sharding) const {
+  const Workload& workload = question_.workload;
+  const double numel = real(parameters), width = real(size_bytes(workload.dtype)),
+               shard = numel / layout.sharding_size();
+  if (!layout.keeps_whole_parameters() && !workload.optimizer.offload && workload.dtype != DType::f32)
+    sharding.gather_ns += kSlack * kernels_.memory_ns(shard * (width + 4));
+  if (!layout.keeps_whole_gradients() && workload.dtype != workload.gradient_dtype)
+    sharding.scatter_ns +=
+        kSlack * kernels_.memory_ns(numel * (width + real(size_bytes(workload.gradient_dtype))));
+  return sharding;
 }
 
 StepBound::Sharding StepBound::sharding_of_experts(const ParallelLayout& layout,
@@ -52,7 +75,8 @@ StepBound::Sharding StepBound::sharding_of_experts(const ParallelLayout& layout,
   const int shards = layout.sharding_size() / layout.ep;
   if (shards <= 1) return {};
   const auto ranks = along_data(layout, layout.ep, shards);
-  return ranks ? sharding(spread_of_ranks(ranks->first, ranks->second), parameters) : Sharding{};
+  if (!ranks) return {};
+  return with_casts(layout, parameters, sharding(spread_of_ranks({ranks->first, ranks->second}), parameters));
 }
 
 StepBound::Sharding StepBound::sharding(const Spread& spread, std::int64_t parameters) const {
@@ -86,7 +110,7 @@ std::optional<std::pair<StepBound::Ranks, StepBound::Ranks>> StepBound::along_da
 
 Spread StepBound::spread_of_ep(const ParallelLayout& layout) const {
   if (const auto ranks = along_data(layout, 1, layout.ep))
-    return spread_of_ranks(ranks->first, ranks->second);
+    return spread_of_ranks({ranks->first, ranks->second});
   return {layout.ep, 1, layout.ep};  // on one node, where it is fastest
 }
 
@@ -94,7 +118,10 @@ double StepBound::update_ns(const ParallelLayout& layout, const Shared& shared,
                             const ByParts<std::int64_t>& layers) const {
   const Workload& workload = question_.workload;
   const LocalSizes& sizes = shared.sizes;
-  std::int64_t dense = 0;
+  // The table of a model without stages is updated by the same rank.
+  const std::int64_t ends = (layout.pp == 1 ? sizes.embedding : 0) + sizes.head + sizes.final_norm +
+                            (layout.pp > 1 && question_.model.tied_embeddings ? sizes.embedding : 0);
+  std::int64_t dense = ends;
   for (const LayerParts parts : kLayerParts) dense += layers[parts] * sizes.layer[parts];
   const std::int64_t experts = count_of(layers, Mlp::experts) * sizes.expert_layer,
                      of_experts = experts / std::max(1, layout.sharding_size() / layout.ep),
@@ -108,7 +135,8 @@ double StepBound::update_ns(const ParallelLayout& layout, const Shared& shared,
   const double summed_ns = replicas_ns(layout, of_dense) + replicas_of_experts_ns(layout, of_experts);
   if (!layout.keeps_whole_parameters() || layout.sharding_size() == 1) return summed_ns + optimizer_ns;
   // What stays whole is scattered before that, and gathered behind the optimizer.
-  Sharding once;
+  Sharding once = sharding(layout, ends);
+  if (!layout.keeps_whole_gradients()) once.scatter_ns = 0;
   for (const LayerParts parts : kLayerParts) {
     if (layers[parts] == 0) continue;
     if (layout.keeps_whole_gradients()) {
@@ -124,22 +152,24 @@ double StepBound::update_ns(const ParallelLayout& layout, const Shared& shared,
 double StepBound::replicas_ns(const ParallelLayout& layout, std::int64_t shard) const {
   const Strides strides = strides_of(layout);
   const int beside = layout.sharding == ShardingGroup::dp_shard ? layout.cp : 1;
-  return summed_ns({strides.replicas, layout.dp_replicate}, {strides.cp, beside}, shard);
+  return summed_ns({{strides.replicas, layout.dp_replicate}, {strides.cp, beside}}, shard);
 }
 
 double StepBound::replicas_of_experts_ns(const ParallelLayout& layout, std::int64_t shard) const {
   if (layout.ep == 1) return replicas_ns(layout, shard);
   const std::int64_t shards = std::max(1, layout.sharding_size() / layout.ep),
                      copies = layout.dp_shard * layout.cp / layout.ep / shards;
-  if (copies > 1) return 0;  // they lie in no simple grid: nothing is claimed
-  return summed_ns({strides_of(layout).replicas, layout.dp_replicate}, {}, shard);
+  const Ranks replicas{strides_of(layout).replicas, layout.dp_replicate};
+  if (copies == 1) return summed_ns({replicas}, shard);
+  const auto of_copies = along_data(layout, layout.ep * shards, copies);
+  return of_copies ? summed_ns({replicas, of_copies->first, of_copies->second}, shard) : 0;
 }
 
-double StepBound::summed_ns(const Ranks& first, const Ranks& second, std::int64_t shard) const {
-  if (first.size * second.size == 1 || shard == 0) return 0;
+double StepBound::summed_ns(std::initializer_list<Ranks> groups, std::int64_t shard) const {
+  const Spread spread = spread_of_ranks(groups);
+  if (spread.gpus == 1 || shard == 0) return 0;
   const double bytes = real(shard) * real(size_bytes(question_.workload.gradient_dtype));
-  return kSlack *
-         collective_ns(CollectiveKind::all_reduce, bytes, spread_of_ranks(first, second), question_.cluster);
+  return kSlack * collective_ns(CollectiveKind::all_reduce, bytes, spread, question_.cluster);
 }
 
 }  // namespace cp::sim
