@@ -15,7 +15,7 @@
 #include "runtime/nccl/nccl_error.h"
 #include "runtime/nccl/nccl_later.h"
 #include "shared/base/error.h"
-#include "shared/plan/arena.h"
+#include "shared/plan/temporaries.h"
 
 namespace cp::runtime {
 namespace {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "shared/base/index.h"
-#include "shared/plan/operations.h"
 
 namespace cp {
 namespace {
@@ -78,31 +77,29 @@ struct Interval {
   std::int64_t begin = 0, end = 0;
 };
 
-// All blocks that live for the same span. The temporaries of a Repeat do, since they live through all of it;
-// placed one on the other, they take a few runs of bytes, which are looked at instead of the blocks.
+// All blocks that live for the same span; or all that live anew in each iteration of the same Repeat, which
+// for all others live as long as it. Placed one on the other, they take a few runs of bytes, which are looked
+// at instead of the blocks.
 struct Life {
-  Position first = 0, last = 0, horizon = 0;
+  Position first = 0, last = 0, horizon = 0;  // of the blocks' horizons, the first
+  std::int32_t body = -1;
   std::vector<std::size_t> placed;  // blocks
   // The bytes that they take: ascending, and not touching one another. Empty while blocks are being stacked.
   std::vector<Interval> runs;
   std::size_t look = 0;  // number of the last look that found it
 
-  // Adds an interval to the runs, and joins it with the runs that it touches.
-  void take(const Interval& interval) {
-    const auto after =
-        std::upper_bound(runs.begin(), runs.end(), interval.begin,
-                         [](std::int64_t begin, const Interval& run) { return begin < run.begin; });
-    const bool joins_before = after != runs.begin() && (after - 1)->end == interval.begin;
-    const bool joins_after = after != runs.end() && after->begin == interval.end;
-    if (joins_before && joins_after) {
-      (after - 1)->end = after->end;
-      runs.erase(after);
-    } else if (joins_before) {
-      (after - 1)->end = interval.end;
-    } else if (joins_after) {
-      after->begin = interval.begin;
+  // Adds an interval to the runs, and joins it with the runs that it meets or touches.
+  void take(Interval interval) {
+    const auto begin = std::lower_bound(runs.begin(), runs.end(), interval.begin,
+                                        [](const Interval& run, std::int64_t at) { return run.end < at; });
+    auto end = begin;
+    for (; end != runs.end() && end->begin <= interval.end; ++end)
+      interval = {std::min(interval.begin, end->begin), std::max(interval.end, end->end)};
+    if (begin == end) {
+      runs.insert(begin, interval);
     } else {
-      runs.insert(after, interval);
+      *begin = interval;
+      runs.erase(begin + 1, end);
     }
   }
 };
@@ -126,13 +123,15 @@ class Packer {
     std::vector<std::size_t> order(blocks.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     const auto key = [&](std::size_t i) {
-      return std::tuple(blocks[i].first, blocks[i].last, blocks[i].horizon);
+      const Block& block = blocks[i];
+      return std::tuple(block.begin(), block.end(), block.cycles() ? 0 : block.horizon, block.cycle.body);
     };
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
     for (std::size_t i = 0; i < order.size(); ++i) {
       const Block& block = blocks[order[i]];
       if (i == 0 || key(order[i - 1]) != key(order[i]))
-        lives_.push_back({block.first, block.last, block.horizon, {}, {}, 0});
+        lives_.push_back({block.begin(), block.end(), block.horizon, block.cycle.body, {}, {}, 0});
+      lives_.back().horizon = std::min(lives_.back().horizon, block.horizon);
       life_of_[order[i]] = lives_.size() - 1;
     }
   }
@@ -189,11 +188,15 @@ class Packer {
   }
 
   // Whether two blocks may live at the same time. Positions decide it if they overlap, or if one ended before
-  // the other's horizon; in between it depends on what the streams have waited for.
+  // the other's horizon; in between it depends on what the streams have waited for. Of two that live anew in
+  // each iteration, the later one must also be over before the earlier one begins again.
   bool together(std::size_t a, std::size_t b) const {
     if (blocks_[b].first < blocks_[a].first) std::swap(a, b);
-    if (blocks_[b].first <= blocks_[a].last) return true;
-    return blocks_[a].last >= blocks_[b].horizon && !ordered_(a, b);
+    const Block &earlier = blocks_[a], &later = blocks_[b];
+    if (later.first <= earlier.last) return true;
+    const bool one_body = earlier.cycles() && earlier.cycle.body == later.cycle.body;
+    if (one_body && later.last >= earlier.cycle.again && !ordered_(b, a, Turn::next)) return true;
+    return (one_body ? earlier.last : earlier.end()) >= later.horizon && !ordered_(a, b, Turn::same);
   }
 
   // Calls f(life) once for each life of which some placed blocks may live together with this one. A life may
@@ -201,7 +204,7 @@ class Packer {
   template <class F>
   void for_each_life(std::size_t block, const F& f) {
     ++looks_;
-    living_.for_each(blocks_[block].horizon, blocks_[block].last, [&](std::size_t found) {
+    living_.for_each(blocks_[block].horizon, blocks_[block].end(), [&](std::size_t found) {
       Life& life = lives_[found];
       if (std::exchange(life.look, looks_) != looks_) f(life);
     });
@@ -295,8 +298,10 @@ class Packer {
       taken.clear();
       for_each_life(i, [&](const Life& life) {
         // The positions overlap, so all blocks of this life are in the way, and their runs say where.
-        // Otherwise only the streams' waits tell which of them are over.
-        if (life.first <= blocks_[i].last && blocks_[i].first <= life.last) {
+        // Otherwise only the streams' waits tell which of them are over; and within a body each has positions
+        // of its own.
+        const bool one_body = life.body >= 0 && life.body == blocks_[i].cycle.body;
+        if (!one_body && life.first <= blocks_[i].end() && blocks_[i].begin() <= life.last) {
           taken.insert(taken.end(), life.runs.begin(), life.runs.end());
           return;
         }
@@ -327,7 +332,7 @@ Packing pack(std::span<const Block> blocks, const Ordered& ordered) {
   Position num_positions = 1;
   bool any_anchor = false;
   for (const Block& block : blocks) {
-    num_positions = std::max(num_positions, block.last + 1);
+    num_positions = std::max(num_positions, block.end() + 1);
     any_anchor = any_anchor || block.anchor != Anchor::any;
   }
   Packer packer(blocks, ordered, num_positions);
@@ -335,130 +340,6 @@ Packing pack(std::span<const Block> blocks, const Ordered& ordered) {
   if (!any_anchor) return plain;
   Packing anchored = packer.anchored();
   return plain.size_bytes < anchored.size_bytes ? plain : anchored;
-}
-
-namespace {
-
-// Finds the life of each temporary from its uses, and what is known to be over on each stream when it starts.
-class Lives {
- public:
-  Lives(const Plan& plan, const Order& order)
-      : order_(order), num_streams_(idx(order.num_streams())), blocks_(plan.buffers.size()) {
-    for (Block& block : blocks_) block.first = kNoPosition;
-    if (order_.one_stream()) return;
-    last_on_.assign(blocks_.size() * num_streams_, kNoPosition);
-    known_.assign(blocks_.size() * num_streams_, order_.num_positions());
-  }
-
-  void use(BufferId buffer, StepId step) {
-    const Order::Place& place = order_.place(step);
-    Block& block = blocks_[idx(buffer)];
-    if (block.first == kNoPosition) block.first = place.segment_first;
-    block.last = place.segment_last;
-    if (order_.one_stream()) return;
-    const std::size_t row = idx(buffer) * num_streams_;
-    Position& last = last_on_[row + idx(place.stream)];
-    // The first use on this stream. What is over before the buffer starts to live is what all streams that
-    // use it have waited for: the minimum over their first uses.
-    if (last == kNoPosition) {
-      for (StreamId stream = 0; stream < order_.num_streams(); ++stream) {
-        Position& known = known_[row + idx(stream)];
-        known = std::min(known, order_.clock(place.first, stream));
-      }
-    }
-    last = place.last;
-  }
-
-  bool used(BufferId buffer) const { return blocks_[idx(buffer)].first != kNoPosition; }
-
-  Block block(BufferId buffer) const {
-    Block block = blocks_[idx(buffer)];
-    block.horizon = block.first;
-    for (StreamId stream = 0; !order_.one_stream() && stream < order_.num_streams(); ++stream) {
-      const Position known = known_[idx(buffer) * num_streams_ + idx(stream)];
-      block.horizon = std::min(block.horizon, order_.next_on(stream, known));
-    }
-    return block;
-  }
-
-  bool ordered(BufferId earlier, BufferId later) const {
-    for (std::size_t stream = 0; stream < num_streams_; ++stream) {
-      if (last_on_[idx(earlier) * num_streams_ + stream] > known_[idx(later) * num_streams_ + stream])
-        return false;
-    }
-    return true;
-  }
-
- private:
-  const Order& order_;
-  std::size_t num_streams_;
-  std::vector<Block> blocks_;      // by buffer; only first and last
-  std::vector<Position> last_on_;  // by buffer, then stream: its last use there
-  // By buffer, then stream: the latest position that is over before the first use on any stream.
-  std::vector<Position> known_;
-};
-
-}  // namespace
-
-namespace {
-
-// The places of symmetric temporaries follow from their sizes and order alone, which are those of all ranks;
-// lives are not. The segment ends where pages do.
-std::int64_t place_symmetric(Plan& plan) {
-  std::int64_t end = 0;
-  for (Buffer& buffer : plan.buffers) {
-    if (!buffer.symmetric) continue;
-    buffer.offset_bytes = align_up(end, std::max(plan.target.alignment_bytes, kSymmetricAlignmentBytes));
-    end = buffer.offset_bytes + buffer.bytes();
-  }
-  return align_up(end, kSymmetricSegmentBytes);
-}
-
-}  // namespace
-
-void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order& order) {
-  Lives lives(plan, order);
-  plan.symmetric_bytes = place_symmetric(plan);
-  const std::vector<StepRef> steps = steps_of(plan);
-  for (std::size_t begin = 0, end; begin < steps.size(); begin = end) {
-    end = begin + 1;
-    // [begin, end) is one segment: the steps of a Repeat, or a step outside of any.
-    while (end < steps.size() && steps[end].segment == steps[begin].segment) ++end;
-    for (std::size_t i = begin; i < end; ++i) {
-      for_each_access(plan, steps[i].step->work, [&](const Access& access) {
-        Buffer& buffer = plan.buffers[static_cast<std::size_t>(access.view->buffer)];
-        if (buffer.kind != BufferKind::temporary) return;
-        lives.use(access.view->buffer, steps[i].id);
-        // A Repeat's temporaries live through all of it.
-        if (buffer.first_use < 0) buffer.first_use = static_cast<StepId>(begin);
-        buffer.last_use = static_cast<StepId>(end) - 1;
-      });
-    }
-  }
-  std::vector<BufferId> ids;
-  std::vector<Block> blocks;
-  plan.arena_bytes = 0;
-  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
-    const Buffer& buffer = plan.buffers[i];
-    const auto id = static_cast<BufferId>(i);
-    if (buffer.kind != BufferKind::temporary || buffer.symmetric) continue;
-    if (!lives.used(id)) {  // no step uses it, so it may share its bytes with all others
-      plan.arena_bytes = std::max(plan.arena_bytes, buffer.bytes());
-      continue;
-    }
-    ids.push_back(id);
-    blocks.push_back(lives.block(id));
-    blocks.back().size_bytes = buffer.bytes();
-    blocks.back().alignment = std::max(plan.target.alignment_bytes, size_bytes(buffer.dtype));
-    blocks.back().anchor = anchors[i];
-  }
-  const Packing packing = pack(blocks, [&](std::size_t earlier, std::size_t later) {
-    return lives.ordered(ids[earlier], ids[later]);
-  });
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    plan.buffers[static_cast<std::size_t>(ids[i])].offset_bytes = plan.symmetric_bytes + packing.offsets[i];
-  }
-  plan.arena_bytes = plan.symmetric_bytes + std::max(plan.arena_bytes, packing.size_bytes);
 }
 
 }  // namespace cp

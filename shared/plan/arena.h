@@ -1,5 +1,5 @@
 // The arena is one piece of memory that holds all temporaries of a plan. This finds a place for each of them,
-// so that two share bytes only if they never live at the same time.
+// so that two share bytes only if they never live at the same time (lives.h says when they live).
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,44 @@
 
 #include "shared/plan/builder.h"
 #include "shared/plan/order.h"
-#include "shared/plan/plan.h"
 
 namespace cp {
 
-// A temporary that lives from position `first` to `last`, both included.
+// Of a block that lives anew in each iteration of a Repeat. What neighbouring iterations are to each other is
+// the same for all of them, so that the first two speak for all.
+struct Cycle {
+  std::int32_t body = -1;        // which Repeat; -1: the block lives once
+  Position first = 0, last = 0;  // of all iterations of the Repeat
+  // Whatever of the first iteration ended before it is known to be over when the block starts to live in the
+  // second; above `last`: all of it
+  Position again = 0;
+};
+
+// A temporary that lives from position `first` to `last`, both included. If it lives anew in each iteration
+// of a Repeat, these are positions of the first one. Against what is not of this kind and of this Repeat it
+// lives through all iterations: nothing else begins or ends inside of a Repeat.
 struct Block {
   std::int64_t size_bytes = 0, alignment = 1;  // alignment in bytes: a power of two
   Anchor anchor = Anchor::any;
   Position first = 0, last = 0;
   // <= first. Whatever ended before it is known to be over when this block starts to live
   Position horizon = 0;
+  Cycle cycle = {};
+
+  bool cycles() const { return cycle.body >= 0; }
+  // The span for all that is not of the same body.
+  Position begin() const { return cycles() ? cycle.first : first; }
+  Position end() const { return cycles() ? cycle.last : last; }
 };
 
-// Whether `earlier` is known to be over when `later` starts to live; both are indices of blocks. It is asked
-// only for pairs that positions do not decide: `earlier` ends before later.first, but not before
-// later.horizon. (Streams run beside one another, so an earlier position alone does not mean that a step is
-// over.) Empty: never needed, because each horizon is the block's first position, as on one stream.
-using Ordered = std::function<bool(std::size_t earlier, std::size_t later)>;
+// Whether `earlier` is known to be over when `later` starts to live, in the same iteration or in the next one
+// (Turn::next: only for blocks of one body); both are indices of blocks. It is asked only for pairs that
+// positions do not decide: `earlier` ends before later.first, but not before later.horizon; or not before
+// later.cycle.again. (Streams run beside one another, so an earlier position alone does not mean that a step
+// is over.) Empty: never needed, because each horizon is the block's first position, and nothing of an
+// iteration lasts into the next one, as on one stream.
+enum class Turn : std::uint8_t { same, next };
+using Ordered = std::function<bool(std::size_t earlier, std::size_t later, Turn turn)>;
 
 struct Packing {
   std::vector<std::int64_t> offsets;  // bytes, by block
@@ -42,14 +62,5 @@ struct Packing {
 // On one stream, a chain of blocks that alternate between low and high, each living with its neighbours,
 // takes exactly as many bytes as live at once at most.
 Packing pack(std::span<const Block> blocks, const Ordered& ordered = {});
-
-// Of each symmetric temporary: 256 bytes, so that its offset is the same whatever the target asks for up to
-// there. The segment's size is a multiple of 4096 bytes, NCCL's NCCL_WIN_REQUIRED_ALIGNMENT.
-inline constexpr std::int64_t kSymmetricAlignmentBytes = 256, kSymmetricSegmentBytes = 4096;
-
-// Sets first_use, last_use and offset_bytes of the plan's temporaries, plan.symmetric_bytes and
-// plan.arena_bytes. Symmetric temporaries come first, one behind the other. `anchors` has one entry for each
-// buffer of the plan.
-void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order& order);
 
 }  // namespace cp

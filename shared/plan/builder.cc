@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "shared/base/error.h"
-#include "shared/plan/arena.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/order.h"
 #include "shared/plan/step_rules.h"
+#include "shared/plan/temporaries.h"
 
 namespace cp {
 

@@ -16,7 +16,8 @@
 //   progress     no wait cycle, both with any number of collectives in flight and with one at a time in issue
 //                order; the collectives of ranks that share two groups are issued in compatible order
 //   memory       temporaries lie in the arena, are used within their declared uses, and share bytes only one
-//                after the other; arena and bindings stay within the limits
+//                after the other (of a Repeat's body: in each iteration, and over the iterations by the rules
+//                of order and contents); arena and bindings stay within the limits
 //
 // The checker cannot tell which data a step was meant to move. A step that reads a wrong element passes if
 // that element was written; only comparing results finds such a mistake (sim/proof/run).

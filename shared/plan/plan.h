@@ -46,7 +46,8 @@ struct Buffer {
   // (Plan::symmetric_bytes).
   bool symmetric = false;
   // These are for temporaries only, and PlanBuilder::build() fills them in. A temporary that a Repeat uses
-  // lives through all steps of that Repeat.
+  // lives through all steps of that Repeat; if each iteration reads only what it has written itself, and no
+  // other step uses it, it lives anew in each iteration, from its first to its last use (lives.h).
   std::int64_t offset_bytes = 0;         // place in the arena
   StepId first_use = -1, last_use = -1;  // in issue order; -1: never used, and may share bytes with all
   bool operator==(const Buffer&) const = default;

@@ -62,10 +62,8 @@ class PartWriter {
     EmbeddingWriter embedding(writer_);
     embedding.forward(table(), activations.x(kOnly));
     layers_forward(activations, nullptr);
-    writer_.begin_pass();
     const View dx = this->dx();
     loss(activations.x(last()), dx);
-    writer_.begin_pass();
     layers_backward(activations, dx);
     embedding_backward(embedding, dx);
   }
@@ -81,7 +79,6 @@ class PartWriter {
     }
     layers_forward(activations, nullptr);
     if (!context_.last_stage) return writer_.send(+1, activations.x(last()));
-    writer_.begin_pass();
     const std::int64_t numel = context_.tokens_tp * context_.hidden;
     const BufferId buffer = writer_.builder().output("activations/dx", writer_.dtype(), numel);
     loss(activations.x(last()), dense_view(buffer, 0, {context_.tokens_tp, context_.hidden}));
@@ -114,6 +111,7 @@ class PartWriter {
     }
     layers_forward(activations, &cache);
     if (!context_.last_stage) return writer_.send(+1, activations.x(last()));
+    writer_.begin_region();
     LossWriter(writer_).last_logits(head_pieces(), activations.x(last()));
   }
 
@@ -123,7 +121,10 @@ class PartWriter {
   void for_each_layer(const std::vector<LayerLoop>& loops, const Body& body) {
     for (const LayerLoop& loop : loops) {
       if (loop.count > 1) writer_.builder().begin_repeat(loop.count);
-      for (const LayerPlace& place : loop.body) body(place);
+      for (const LayerPlace& place : loop.body) {
+        writer_.begin_region();
+        body(place);
+      }
       if (loop.count > 1) writer_.builder().end_repeat();
     }
   }
@@ -174,6 +175,7 @@ class PartWriter {
   }
 
   void loss(const View& x, const View& dx) {
+    writer_.begin_region();
     const HeadPieces weights = head_pieces();
     const GradientPlace head = head_->gradient(kOnly, kOnly);
     const HeadGradients gradients{
@@ -184,6 +186,7 @@ class PartWriter {
   }
 
   void embedding_backward(EmbeddingWriter& embedding, const View& dx) {
+    writer_.begin_region();
     const GradientPlace gradient = embedding_->gradient(kOnly, kOnly);
     // The kernel adds to the rows that were looked up and touches no others, so all must be zero before. If
     // the table is tied, the head's gradient is there already.

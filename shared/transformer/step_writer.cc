@@ -119,6 +119,10 @@ Window StepWriter::working(std::string_view name, DType dtype, std::int64_t nume
   return {buffer, 0, {}};
 }
 
+View StepWriter::new_rows(std::string_view name, std::int64_t rows, std::int64_t width) {
+  return dense_view(builder_.temporary(str("working/", name), dtype(), rows * width), 0, {rows, width});
+}
+
 // ---- steps ----
 
 void StepWriter::matmul(const View& a, const View& b, const View& out, std::string label, bool accumulate) {
@@ -185,7 +189,7 @@ void StepWriter::all_reduce(std::string_view group, const std::vector<Rank>& ran
 View StepWriter::gather(const View& local, std::string_view name, const std::string& label) {
   if (!splits_rows() || local.numel() == 0) return local;
   if (tp_ < 0) tp_ = builder_.group("tp", context_.groups.tp_group());
-  const View all = working_rows(name, context_.layout.tp * local.shape[0], local.shape[1]);
+  const View all = new_rows(name, context_.layout.tp * local.shape[0], local.shape[1]);
   builder_.add(builder_.stream("tp"), AllGather{tp_, local, all}, label);
   return all;
 }
@@ -196,7 +200,7 @@ View StepWriter::gather_rows(const View& local, std::string_view name, const std
 
 View StepWriter::partial_rows(const View& local, std::string_view name) {
   if (!splits_rows()) return local;
-  return rows_of(working_rows(name, context_.padded_tokens, local.shape[1]), 0, context_.tokens);
+  return rows_of(new_rows(name, context_.padded_tokens, local.shape[1]), 0, context_.tokens);
 }
 
 void StepWriter::scatter_rows(const View& partial, const View& local, const std::string& label) {

@@ -86,13 +86,13 @@ class StepWriter {
   DType dtype() const { return context_.workload.dtype; }
   bool splits_rows() const { return context_.layout.row_ranks() > 1; }
 
-  // The working buffer `name`, as large as its largest use. begin_pass() makes the next pass use buffers of
-  // its own.
+  // The working buffer `name`, as large as its largest use. Behind begin_region() the names mean new buffers:
+  // each layer and each end of a stage has its own, so that none lives longer than what it is for.
   Window working(std::string_view name, DType dtype, std::int64_t numel, std::string_view term = "working");
   View working_rows(std::string_view name, std::int64_t rows, std::int64_t width) {
     return working(name, dtype(), rows * width).dense(0, {rows, width});
   }
-  void begin_pass() { working_.clear(); }
+  void begin_region() { working_.clear(); }
 
   // ---- steps; nothing where there are no elements ----
   void matmul(const View& a, const View& b, const View& out, std::string label, bool accumulate = false);
@@ -140,6 +140,8 @@ class StepWriter {
   void splice(const Plan& plan, const std::function<View(std::string_view, std::int64_t)>& place,
               std::string_view prefix);
   void exchange(int direction, const View& rows, bool sends);
+  // A buffer of its own, whatever has the same name: regions gather rows one after the other.
+  View new_rows(std::string_view name, std::int64_t rows, std::int64_t width);
 
   const StepContext& context_;
   PlanBuilder builder_;

@@ -100,10 +100,41 @@ TEST(Arena, UnorderedBlocksNeverShare) {
   std::vector<Block> blocks = {block(16, 0, 1), block(16, 4, 5)};
   EXPECT_EQ(pack(blocks).size_bytes, 16);
   blocks[1].horizon = 1;  // on another stream, after nothing that the first one's last use is before
-  EXPECT_EQ(pack(blocks, [](std::size_t, std::size_t) { return false; }).size_bytes, 32);
-  EXPECT_EQ(pack(blocks, [](std::size_t earlier, std::size_t later) { return earlier == 0 && later == 1; })
-                .size_bytes,
+  EXPECT_EQ(pack(blocks, [](std::size_t, std::size_t, Turn) { return false; }).size_bytes, 32);
+  EXPECT_EQ(
+      pack(blocks, [](std::size_t earlier, std::size_t later, Turn) { return earlier == 0 && later == 1; })
+          .size_bytes,
+      16);
+}
+
+// Two of a body, from positions 2 to 3 and from 4 to 5 of 8; the Repeat takes positions 2 to 15. A third
+// block lives at 1, one through the Repeat, and one at 16, behind the last use of the first two.
+TEST(Arena, BlocksOfABodyShareOnlyIfTheNextIterationWaits) {
+  const auto of_body = [](Position first, Position last, Position again) {
+    Block made = block(16, first, last);
+    made.cycle = {0, 2, 15, again};
+    return made;
+  };
+  const auto packed = [](std::vector<Block> blocks, bool same, bool next) {
+    return pack(blocks, [=](std::size_t, std::size_t, Turn turn) { return turn == Turn::same ? same : next; })
+        .size_bytes;
+  };
+  const Position all = 16;
+  EXPECT_EQ(packed({of_body(2, 3, all), of_body(4, 5, all)}, false, false), 16);
+  EXPECT_EQ(packed({of_body(2, 3, all), of_body(3, 5, all)}, true, true), 32);
+  // The first one begins again when what comes at 5 may not be over.
+  EXPECT_EQ(packed({of_body(2, 3, 5), of_body(4, 5, all)}, true, false), 32);
+  EXPECT_EQ(packed({of_body(2, 3, 5), of_body(4, 5, all)}, false, true), 16);
+  EXPECT_EQ(packed({of_body(2, 3, 6), of_body(4, 5, all)}, false, false), 16);
+  EXPECT_EQ(packed({of_body(2, 3, all), of_body(4, 5, 3)}, false, false), 16);  // 3 is over by 4 anyway
+  // For others both live through the Repeat, and on one stream no longer.
+  EXPECT_EQ(packed({of_body(2, 3, all), of_body(4, 5, all), block(8, 1, 1), block(8, 16, 16)}, false, false),
             16);
+  EXPECT_EQ(packed({of_body(2, 3, all), of_body(4, 5, all), block(8, 2, 15)}, true, true), 24);
+  Block behind = block(8, 16, 16);
+  behind.horizon = 15;
+  EXPECT_EQ(packed({of_body(2, 3, all), of_body(4, 5, all), behind}, false, true), 24);
+  EXPECT_EQ(packed({of_body(2, 3, all), of_body(4, 5, all), behind}, true, false), 16);
 }
 
 std::vector<Block> random_blocks(bool anchors) {

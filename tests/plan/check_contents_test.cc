@@ -112,5 +112,28 @@ TEST(CheckContents, HugeTensorsCostByTheirRuns) {
                              {str("no step writes y[", huge / 4 - 1, ", ", huge / 4, ") of the outputs")});
 }
 
+// An iteration reads a as the one before has left it, but b was written there since.
+TEST(CheckContents, WhatIsCarriedKeepsItsBytes) {
+  const auto plans = [](std::int64_t b_bytes) {
+    std::vector<Plan> made = write_plans(1, [&](Rank, PlanWriter& plan) {
+      const BufferId x = plan.inout("x", 4), a = plan.temporary("a", 4), b = plan.temporary("b", 4);
+      const auto copy = [&](BufferId from, BufferId to) {
+        plan.add(0, Copy{flat_view(from, 0, 4), flat_view(to, 0, 4)});
+      };
+      copy(x, a);
+      plan.begin_repeat(3);
+      copy(a, x), copy(x, a);
+      copy(x, b), copy(b, x);
+      plan.end_repeat();
+    });
+    made[0].buffers[2].offset_bytes = b_bytes;
+    made[0].arena_bytes = 32;
+    return made;
+  };
+  expect_clean(plans(16));
+  expect_error<CheckFailure>(
+      plans(0), {"step 1 copy (iteration 1) reads a[0, 4), but step 3 copy (iteration 0) wrote b[0, 4)"});
+}
+
 }  // namespace
 }  // namespace cp::testing

@@ -137,6 +137,45 @@ TEST(CheckOrder, BuffersThatShareBytesConflict) {
                               "step 0 copy on stream compute writes"});
 }
 
+// In each iteration x -> a -> y, on another stream, and x -> b -> x; b has a's bytes, and lives before it or
+// behind it.
+TEST(CheckOrder, BuffersOfABodyTakeTurnsOverTheIterations) {
+  const auto plans = [](bool b_first, const std::vector<Edge>& b_after, std::int64_t iterations = 7) {
+    std::vector<Plan> made = write_plans(
+        1,
+        [&](Rank, PlanWriter& plan) {
+          const BufferId x = plan.inout("x", 4), y = plan.output("y", 4), a = plan.temporary("a", 4),
+                         b = plan.temporary("b", 4);
+          const auto copy = [&](StreamId on, BufferId from, BufferId to, const std::vector<Edge>& after) {
+            plan.add(on, Copy{flat_view(from, 0, 4), flat_view(to, 0, 4)}, after);
+          };
+          plan.begin_repeat(iterations);
+          if (b_first) copy(kCompute, x, b, b_after), copy(kCompute, b, x, {});
+          copy(kCompute, x, a, {{b_first ? 3 : 1, 1}});
+          copy(kComm, a, y, {{b_first ? 2 : 0, 0}});
+          if (!b_first) copy(kCompute, x, b, b_after), copy(kCompute, b, x, {});
+          plan.end_repeat();
+        },
+        kTwoStreams);
+    made[0].buffers[3].offset_bytes = 0;
+    made[0].arena_bytes = 16;
+    return made;
+  };
+  expect_clean(plans(false, {{1, 0}}));
+  expect_error<CheckFailure>(plans(false, {}),
+                             {"step 2 copy (iteration 0) on stream compute writes b[0, 4), which",
+                              "step 1 copy (iteration 0) on stream comm reads"});
+  // The next iteration's b must wait for the reading of this one's a.
+  expect_clean(plans(true, {{3, 1}}));
+  expect_clean(plans(true, {}, 1));
+  for (const std::int64_t iterations : {2, 3, 100}) {
+    expect_error<CheckFailure>(plans(true, {}, iterations),
+                               {"step 0 copy (iteration 1) on stream compute writes b[0, 4), which",
+                                "step 3 copy (iteration 0) on stream comm reads"});
+    expect_error<CheckFailure>(plans(true, {{3, 2}}, iterations), {"step 0 copy (iteration 1)"});
+  }
+}
+
 // Gathers into two slots ahead of their use.
 std::vector<Plan> slot_plans(std::int64_t iterations, const std::vector<Edge>& free,
                              const std::vector<Edge>& ready, std::int64_t slots = 2) {

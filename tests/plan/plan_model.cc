@@ -1,6 +1,10 @@
 #include "tests/plan/plan_model.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
+
+#include "shared/base/text.h"
 
 namespace cp::test {
 
@@ -68,6 +72,92 @@ Before happens_before(const Plan& plan, const std::vector<Instance>& instances) 
     }
   }
   return before;
+}
+
+namespace {
+
+bool uses(const Instance& instance, BufferId buffer) {
+  return std::any_of(instance.reads.begin(), instance.reads.end(),
+                     [&](const auto& element) { return element.first == buffer; }) ||
+         std::any_of(instance.writes.begin(), instance.writes.end(),
+                     [&](const auto& element) { return element.first == buffer; });
+}
+
+bool share_bytes(const Buffer& a, const Buffer& b) {
+  return a.offset_bytes < b.offset_bytes + b.bytes() && b.offset_bytes < a.offset_bytes + a.bytes();
+}
+
+std::string overwritten(const Plan& plan, const std::vector<Instance>& instances) {
+  std::set<std::pair<BufferId, std::int64_t>> written;
+  std::map<std::int64_t, BufferId> owners;  // by byte of the arena
+  const auto first_byte = [&](const std::pair<BufferId, std::int64_t>& element) {
+    const Buffer& buffer = plan.buffers[static_cast<std::size_t>(element.first)];
+    return buffer.offset_bytes + element.second * size_bytes(buffer.dtype);
+  };
+  const auto in_arena = [&](BufferId buffer) {
+    return plan.buffers[static_cast<std::size_t>(buffer)].kind == BufferKind::temporary;
+  };
+  for (const Instance& instance : instances) {
+    for (const auto& element : instance.reads) {
+      if (in_arena(element.first) && written.contains(element) &&
+          owners.at(first_byte(element)) != element.first)
+        return str("step ", instance.step, " in iteration ", instance.iteration, " reads element ",
+                   element.second, " of buffer ", element.first, ", where buffer ",
+                   owners.at(first_byte(element)), " was written");
+    }
+    for (const auto& element : instance.writes) {
+      if (!in_arena(element.first)) continue;
+      written.insert(element);
+      const Buffer& buffer = plan.buffers[static_cast<std::size_t>(element.first)];
+      for (std::int64_t byte = 0; byte < size_bytes(buffer.dtype); ++byte)
+        owners[first_byte(element) + byte] = element.first;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string trouble_in_arena(const Plan& plan) {
+  const std::vector<Instance> instances = instances_of(plan);
+  const Before before = happens_before(plan, instances);
+  for (std::size_t a = 0; a < plan.buffers.size(); ++a) {
+    for (std::size_t b = 0; b < a; ++b) {
+      const Buffer &one = plan.buffers[a], &other = plan.buffers[b];
+      if (one.kind != BufferKind::temporary || other.kind != BufferKind::temporary ||
+          !share_bytes(one, other))
+        continue;
+      for (std::size_t i = 0; i < instances.size(); ++i) {
+        if (!uses(instances[i], static_cast<BufferId>(a))) continue;
+        for (std::size_t j = 0; j < instances.size(); ++j) {
+          if (!uses(instances[j], static_cast<BufferId>(b))) continue;
+          if (i == j || !before[std::max(i, j)][std::min(i, j)])
+            return str("nothing orders step ", instances[i].step, " in iteration ", instances[i].iteration,
+                       ", which uses ", one.name, ", and step ", instances[j].step, " in iteration ",
+                       instances[j].iteration, ", which uses ", other.name, " in the same bytes");
+        }
+      }
+    }
+  }
+  return overwritten(plan, instances);
+}
+
+bool carried(const std::vector<Instance>& instances, BufferId buffer) {
+  std::optional<std::int32_t> segment;
+  std::int64_t iteration = -1;
+  std::set<std::int64_t> written;  // in this iteration
+  for (const Instance& instance : instances) {
+    if (!uses(instance, buffer)) continue;
+    if (segment && *segment != instance.segment) return true;
+    segment = instance.segment;
+    if (instance.iteration != iteration) written.clear();
+    iteration = instance.iteration;
+    for (const auto& [of, element] : instance.reads)
+      if (of == buffer && !written.contains(element)) return true;
+    for (const auto& [of, element] : instance.writes)
+      if (of == buffer) written.insert(element);
+  }
+  return false;
 }
 
 }  // namespace cp::test

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,5 +31,14 @@ bool conflict(const Instance& a, const Instance& b);
 // before[b][a]: instance a has finished before instance b starts.
 using Before = std::vector<std::vector<bool>>;
 Before happens_before(const Plan& plan, const std::vector<Instance>& instances);
+
+// What goes wrong with temporaries that share bytes of the arena, in words; empty if nothing does. Each use
+// of the one must be ordered with each use of the other, and what a buffer was written with must still be
+// there when it is read.
+std::string trouble_in_arena(const Plan& plan);
+
+// Whether some iteration of a Repeat reads of the buffer what it has not written before, or a step outside of
+// this Repeat uses it.
+bool carried(const std::vector<Instance>& instances, BufferId buffer);
 
 }  // namespace cp::test

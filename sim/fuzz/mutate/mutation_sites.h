@@ -154,7 +154,8 @@ void count_again(const GroupMeeting& meeting);
 
 // ---- changing plans ----
 
-// Makes the declared first and last uses of the temporaries those of the plan's steps (PlanBuilder's rule).
+// Makes the declared first and last uses of the temporaries those of the plan's steps. What a Repeat uses is
+// declared for all of it, so that buffers of its body must not share bytes.
 void refit_uses(Plan& plan);
 // Take a step out, or put it in a second time. The numbers of steps in edges and uses are made right.
 void remove_step(Plan& plan, StepId id);
