@@ -109,21 +109,22 @@ TEST(Lives, PartsThatFillABufferWriteIt) {
   }
 }
 
-// A slot that takes turns is the iteration's own if the iteration reads the slot that it has written, and is
-// carried if it reads the other one.
+// A slot that takes turns is the iteration's own if the iteration reads what it has written. If every one
+// reads the first slot, every other one reads what the iteration before has left there.
 TEST(Lives, SlotsAreCarriedIfAnotherIterationReadsThem) {
   for (const bool carried : {false, true}) {
     Writer w;
     const BufferId slots = w.temporary("slots", DType::f32, 2 * kNumel);
-    const auto slot = [&](std::int64_t phase) { return flat_view(slots, 0, kNumel, {kNumel, 2, phase}); };
+    const View slot = flat_view(slots, 0, kNumel, {kNumel, 2, 0}), first = flat_view(slots, 0, kNumel);
     w.begin_repeat(4);
-    w.copy(w.compute, Writer::whole(w.x), slot(0));
-    w.copy(w.compute, slot(carried ? 1 : 0), Writer::whole(w.x));
+    w.copy(w.compute, Writer::whole(w.x), slot);
+    w.copy(w.compute, carried ? first : slot, Writer::whole(w.x));
     w.copy(w.x, w.a), w.copy(w.a, w.x);
     w.end_repeat();
     const Plan plan = w.build();
     EXPECT_EQ(life(plan, slots), carried ? std::pair(0, 3) : std::pair(0, 1));
     EXPECT_EQ(plan.arena_bytes, (carried ? 3 : 2) * kBytes);
+    EXPECT_NO_THROW(check(std::vector<Plan>{plan}));
   }
 }
 
@@ -210,7 +211,10 @@ Plan random_body(bool turns) {
       RowKernel kernel{RowOperation::rotary, {}, {view(which, inside, part, parts)}, {}};
       for (int reads = draw(0, 3); reads > 0; --reads) {
         const std::size_t other = any();
-        if (written[other] && other != which) kernel.reads.push_back(view(other, inside, draw(0, 2), 2));
+        if (!written[other] || other == which) continue;
+        View read = view(other, inside, draw(0, 2), 2);
+        if (draw(0, 3) == 0) read.advance = {};  // the first slot, whose turn it may not be
+        kernel.reads.push_back(std::move(read));
       }
       const View element =
           flat_view(x, draw(0, 8), 1, inside && draw(0, 2) == 0 ? Advance{8, 0, 0} : Advance{});
@@ -239,6 +243,7 @@ RC_GTEST_PROP(Lives, BuffersOfABodyShareBytesOnlyInTurn, ()) {
   check(std::vector<Plan>{plan});
 }
 
+// Views that move in different ways are taken to be carried, even if so few iterations never show it.
 RC_GTEST_PROP(Lives, ABufferLivesThroughTheRepeatIfItIsCarried, ()) {
   const bool turns = pick("turns", rc::gen::element(false, true));
   const Plan plan = random_body(turns);
@@ -263,7 +268,7 @@ RC_GTEST_PROP(Lives, ABufferLivesThroughTheRepeatIfItIsCarried, ()) {
       RC_ASSERT(idx(buffer.last_use) + 1 == steps.size() ||
                 steps[idx(buffer.last_use) + 1].segment != steps[idx(last)].segment);
     } else {
-      RC_ASSERT(exact);
+      RC_ASSERT(exact || turns);
     }
   }
 }
