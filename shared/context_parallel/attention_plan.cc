@@ -222,7 +222,7 @@ class PassWriter {
     if (!wanted.dk) return {};
     dlatent_ = home_output("dlatent", rows_of(home_kv_), p.latent.dim());
     if (writer_.latent_travels()) return {dlatent_, {}};
-    return writer_.latent_keys().gradients(latent_, writer_.latent_keys().all_heads(), "home");
+    return writer_.latent_keys().gradients(latent_, writer_.latent_keys().all_heads());
   }
   // Some heads of keys, values or their gradients; of latent rows all.
   Tensor of_keys(const Tensor& tensor, Range heads, bool moved) const {
@@ -249,7 +249,7 @@ class PassWriter {
     const LatentKeys::Pair keys = latent.expand(t.k, heads, "there");
     expanded.k = keys.k, expanded.v = keys.v;
     if (t.dk.is_absent()) return facts(writer_.strategy().core).backward(writer_, expanded);
-    const LatentKeys::Pair gradients = latent.gradients(t.k, heads, "there");
+    const LatentKeys::Pair gradients = latent.gradients(t.k, heads);
     expanded.dk = gradients.k, expanded.dv = gradients.v;
     facts(writer_.strategy().core).backward(writer_, expanded);
     latent.contract(gradients, t.k, heads, t.dk, false, "there");
@@ -336,7 +336,13 @@ class PassWriter {
   std::vector<KeyGradient> sums_;  // `there` is the sum, or home itself
 };
 
-void validate(const AttentionRequest& request, const Target& target) {
+void validate(const AttentionRequest& request, AttentionPass pass, const Target& target) {
+  if (pass == AttentionPass::backward && request.problem.latent.absorbed) {
+    throw InvalidInput(str("latent rows of ", request.problem.latent.rank, "+",
+                           request.problem.latent.rope_dim,
+                           " with absorbed queries have no backward pass, since only decoding absorbs them; "
+                           "leave the backward pass out, or let the plan expand the rows (absorbed=false)"));
+  }
   const std::set<Rank> ranks(request.ranks.begin(), request.ranks.end());
   if (ranks.size() != request.ranks.size()) {
     throw InvalidInput(
@@ -405,12 +411,12 @@ bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, c
 }
 
 Plan attention_plan(const AttentionRequest& request, AttentionPass pass, Rank self, const Target& target) {
-  detail::validate(request, target);
+  detail::validate(request, pass, target);
   return detail::write(detail::AttentionContext(request), pass, self, target);
 }
 
 std::vector<Plan> attention_plans(const AttentionRequest& request, AttentionPass pass, const Target& target) {
-  detail::validate(request, target);
+  detail::validate(request, pass, target);
   const detail::AttentionContext context(request);
   std::vector<Rank> ranks = request.ranks;
   std::sort(ranks.begin(), ranks.end());

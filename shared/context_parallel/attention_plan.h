@@ -29,7 +29,7 @@
 // over the cp ranks is the gradient. Where the rows travel (Strategy::keys), saved_latent (compute_kv, one
 // head) takes the place of saved_k and saved_v with ulysses_degree > 1, and of latent in the backward pass:
 // what other ranks' rows expand to is never kept. Where heads travel, saved_k and saved_v are as without
-// latent rows.
+// latent rows. Absorbed, there is no kv_up, and no backward pass.
 //
 // With LsePlace::computed nobody wants lse at home, so it stays where it was computed: `lse` is compute_q in
 // both passes, and there is no saved_lse.
@@ -95,7 +95,7 @@ bool uses_fused_attention(const AttentionProblem& problem, AttentionPass pass, c
 
 // The plan of one of the ranks. It is a pure function of its arguments. Throws InvalidInput if the request is
 // not legal (with the reason that refuse() gives), if a rank comes twice, if `self` is not among the ranks,
-// and if the request is for no gradient at all.
+// if the request is for no gradient at all, and for a backward pass of absorbed queries.
 Plan attention_plan(const AttentionRequest& request, AttentionPass pass, Rank self,
                     const Target& target = host_target());
 

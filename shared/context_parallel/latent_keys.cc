@@ -38,6 +38,7 @@ LatentKeys::LatentKeys(AttentionWriter& writer, AttentionPass pass)
       rope_(problem_.latent.rope_dim),
       nope_(problem_.nope_dim()),
       up_(problem_.up_rows()) {
+  if (problem_.latent.absorbed) return;
   const std::int64_t numel = problem_.kv_heads * up_ * rank_;
   kv_up_ = writer.builder().input("kv_up", problem_.dtype, numel);
   if (pass == AttentionPass::forward || !writer.gradients().dk) return;
@@ -59,6 +60,17 @@ Tensor LatentKeys::values_in(const Tensor& rows, BufferId up, Range heads) const
   return v;
 }
 
+BufferId LatentKeys::of_block(const char* name, const Tensor& tensor) {
+  PlanBuilder& builder = writer_.builder();
+  const auto [at, is_new] = of_blocks_.try_emplace(name, -1);
+  if (is_new) {
+    at->second = builder.temporary(name, tensor.dtype, tensor.numel());
+  } else {
+    builder.grow(at->second, tensor.numel());
+  }
+  return at->second;
+}
+
 View LatentKeys::weight(BufferId buffer, Range heads) const {
   return {buffer, heads.begin * up_ * rank_, {heads.len * up_, rank_}, {rank_, 1}, {}};
 }
@@ -76,11 +88,17 @@ LatentKeys::Pair LatentKeys::expand_densely(const Tensor& rows, Range heads, con
   return with_dense_values(expand_in_place(rows, heads, label), label);
 }
 
+LatentKeys::Pair LatentKeys::as_they_are(const Tensor& rows, std::int64_t rank) {
+  Tensor v = rows;
+  v.dim = rank, v.dim_in_memory = rows.dim_in_memory > 0 ? rows.dim_in_memory : rows.dim;
+  return {rows, v};
+}
+
 LatentKeys::Pair LatentKeys::expand_in_place(const Tensor& rows, Range heads, const std::string& label) {
+  if (problem_.latent.absorbed) return as_they_are(rows, rank_);
   PlanBuilder& builder = writer_.builder();
   Tensor up = like(rows, -1, heads, up_), k = like(rows, -1, heads, problem_.head_dim);
-  up.buffer = builder.temporary(label + " up", up.dtype, up.numel());
-  k.buffer = builder.temporary(label + " k", k.dtype, k.numel());
+  up.buffer = of_block("latent up", up), k.buffer = of_block("latent k", k);
   if (k.numel() > 0) {
     const View product{up.buffer, 0, {rows.batch * rows.rows, heads.len * up_}, {heads.len * up_, 1}, {}};
     builder.add(writer_.compute(),
@@ -98,17 +116,16 @@ LatentKeys::Pair LatentKeys::expand_in_place(const Tensor& rows, Range heads, co
 LatentKeys::Pair LatentKeys::with_dense_values(const Pair& pair, const std::string& label) {
   Tensor v = pair.v;
   v.offset = 0, v.dim_in_memory = 0;
-  v.buffer = writer_.builder().temporary(label + " v", v.dtype, v.numel());
+  v.buffer = of_block("latent v", v);
   writer_.convert(pair.v.view(), v.view(), "values of " + label);
   return {pair.k, v};
 }
 
-LatentKeys::Pair LatentKeys::gradients(const Tensor& rows, Range heads, const std::string& label) {
-  PlanBuilder& builder = writer_.builder();
+LatentKeys::Pair LatentKeys::gradients(const Tensor& rows, Range heads) {
   const Tensor up = like(rows, -1, heads, up_);
   Tensor dk = like(rows, -1, heads, problem_.head_dim);
-  dk.buffer = builder.temporary(label + " dk", dk.dtype, dk.numel());
-  return {dk, values_in(rows, builder.temporary(label + " dup", up.dtype, up.numel()), heads)};
+  dk.buffer = of_block("latent dk", dk);
+  return {dk, values_in(rows, of_block("latent dup", up), heads)};
 }
 
 void LatentKeys::contract(const Pair& gradients, const Tensor& rows, Range heads, const Tensor& drows,
@@ -129,7 +146,7 @@ void LatentKeys::contract(const Pair& gradients, const Tensor& rows, Range heads
   if (rope_ == 0) return;
   Tensor turned = like(rows, -1, heads, rope_);
   turned.dtype = DType::f32;
-  turned.buffer = builder.temporary(label + " drotated", turned.dtype, turned.numel());
+  turned.buffer = of_block("latent drotated", turned);
   writer_.convert(part_of_heads(gradients.k, nope_, rope_), part_of_heads(turned, 0, rope_),
                   "rotated dk of " + label);
   for (std::int64_t left = heads.len; left > 1;) {
@@ -154,7 +171,7 @@ void LatentKeys::attend_backward(const BackwardOperands& operands, const Masks& 
   const Pair keys = expand(operands.k, heads, label);
   expanded.k = keys.k, expanded.v = keys.v;
   if (!operands.dk.is_wanted()) return writer_.attend_backward(expanded, masks, label);
-  const Pair parts = gradients(operands.k, heads, label);
+  const Pair parts = gradients(operands.k, heads);
   expanded.dk = {parts.k}, expanded.dv = {parts.v};
   writer_.attend_backward(expanded, masks, label);
   contract(parts, operands.k, heads, operands.dk.tensor, operands.dk.accumulate, label);

@@ -7,10 +7,13 @@
 // values are written into such a matrix, those of keys without r are copied beside them, and two products
 // contract it. What r gets is the sum over the heads, which is made in f32, half of the heads at a time.
 //
+// Absorbed rows are not expanded: they are the keys of all heads, and their first elements the values.
+//
 // Operands of products have the problem's dtype, so gradients of keys and values are rounded to it before
 // they are contracted: once where heads travel, and of each block once where latent rows do.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "shared/context_parallel/attention_writer.h"
@@ -19,8 +22,8 @@ namespace cp::detail {
 
 class LatentKeys {
  public:
-  // Declares the weight as the plan's input, and backward, if keys have gradients, its gradient as an output,
-  // f32, which begins as zeros.
+  // Declares the weight, if there is one, as the plan's input, and backward, if keys have gradients, its
+  // gradient as an output, f32, which begins as zeros.
   LatentKeys(AttentionWriter& writer, AttentionPass pass);
 
   // All heads that the problem has.
@@ -36,7 +39,7 @@ class LatentKeys {
   Pair expand_densely(const Tensor& rows, Range heads, const std::string& label);
 
   // Temporaries for the gradients of such keys and values, in the problem's dtype.
-  Pair gradients(const Tensor& rows, Range heads, const std::string& label);
+  Pair gradients(const Tensor& rows, Range heads);
   // Contracts what was written to gradients() of these rows and heads: adds to the weight's gradient, and
   // writes that of the rows, or adds it to an f32 tensor. The heads' gradients are used up.
   void contract(const Pair& gradients, const Tensor& rows, Range heads, const Tensor& drows, bool accumulate,
@@ -49,16 +52,20 @@ class LatentKeys {
 
  private:
   Pair expand_in_place(const Tensor& rows, Range heads, const std::string& label);
+  static Pair as_they_are(const Tensor& rows, std::int64_t rank);
   Pair with_dense_values(const Pair& pair, const std::string& label);
   Tensor like(const Tensor& rows, BufferId buffer, Range heads, std::int64_t dim) const;
   Tensor values_in(const Tensor& rows, BufferId up, Range heads) const;
   // The heads' rows of the weight or of its gradient, as a matrix.
   View weight(BufferId buffer, Range heads) const;
+  // A temporary for what is made of a block of rows. All blocks use it, one after the other.
+  BufferId of_block(const char* name, const Tensor& tensor);
 
   AttentionWriter& writer_;
   const AttentionProblem& problem_;
   const std::int64_t rank_, rope_, nope_, up_;  // up_: elements of a row of "up" for each head
   BufferId kv_up_ = -1, dkv_up_ = -1;
+  std::map<std::string, BufferId> of_blocks_;
 };
 
 }  // namespace cp::detail

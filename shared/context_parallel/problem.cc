@@ -103,7 +103,7 @@ void validate_dropout(const AttentionProblem& problem) {
 }
 
 void validate_latent(const AttentionProblem& problem) {
-  const auto& [rank, rope_dim] = problem.latent;
+  const auto& [rank, rope_dim, absorbed] = problem.latent;
   require_at_least(rank, 0, "latent");
   require_at_least(rope_dim, 0, "rope_dim");
   if (rank == 0 && rope_dim > 0) {
@@ -111,6 +111,15 @@ void validate_latent(const AttentionProblem& problem) {
         str("rope_dim=", rope_dim,
             " is a part of latent rows, and latent=0 has none; use, for example, latent=512, or "
             "leave rope_dim out"));
+  }
+  if (absorbed) {
+    const std::int64_t row = rank + rope_dim;
+    if (rank > 0 && problem.kv_heads == 1 && problem.head_dim == row && problem.v_head_dim == rank) return;
+    throw InvalidInput(str("absorbed queries meet latent rows of ", rank, "+", rope_dim,
+                           " as one kv head, with keys of ", row, " and values of ", rank, ", and not ",
+                           problem.kv_heads, " of ", problem.head_dim, "/", problem.v_head_dim,
+                           "; use kv_heads=1, head_dim=", row, " and v_head_dim=", rank,
+                           rank > 0 ? "" : ", of a rank of 1 or more"));
   }
   if (rank > 0 && rope_dim >= problem.head_dim) {
     throw InvalidInput(str("rope_dim=", rope_dim, " leaves nothing of head_dim=", problem.head_dim,
@@ -230,7 +239,8 @@ std::string to_string(const AttentionProblem& problem) {
   if (problem.drops()) text += str(", dropout ", problem.dropout.probability);
   if (problem.has_latent()) {
     text += str(", latent rows of ", problem.latent.rank,
-                problem.latent.rope_dim > 0 ? str("+", problem.latent.rope_dim) : "");
+                problem.latent.rope_dim > 0 ? str("+", problem.latent.rope_dim) : "",
+                problem.latent.absorbed ? ", absorbed" : "");
   }
   return text;
 }
@@ -255,6 +265,7 @@ Hasher& hash(Hasher& hasher, const AttentionProblem& problem) {
   }
   if (problem.has_latent())
     hasher.add(std::string_view("latent")).add(problem.latent.rank).add(problem.latent.rope_dim);
+  if (problem.latent.absorbed) hasher.add(std::string_view("absorbed"));
   return hasher;
 }
 

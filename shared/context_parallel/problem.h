@@ -48,9 +48,14 @@ struct Dropout {
 // rank] with nope = head_dim - rope_dim, which all ranks hold whole, has the rows of each head one after the
 // other, those of its key before those of its value:
 //   key of head h = [kv_up(h, first nope rows) c, r], value of head h = kv_up(h, last v_head_dim rows) c
+// Absorbed, there is no weight: the queries were multiplied with the one of their keys before, [kv_up(h,
+// first nope rows)^T q, rotated part of q], and the caller multiplies outputs with the one of the values. So
+// all heads have one key, [c, r], and one value, c: kv_heads is 1, head_dim is rank + rope_dim, and
+// v_head_dim is rank. It is how tokens are written (DeepSeek-V2), since a row is read and nothing expanded.
 struct LatentShape {
   std::int64_t rank = 0;  // elements of c; 0: keys and values are given
   std::int64_t rope_dim = 0;
+  bool absorbed = false;
   bool operator==(const LatentShape&) const = default;
   std::int64_t dim() const { return rank + rope_dim; }
 };
@@ -70,7 +75,8 @@ struct AttentionProblem {
   // as lse.
   bool sinks = false;
   Dropout dropout;
-  // Instead of k and v: latent [batch, kv_len, 1, rank + rope_dim], in the dtype, and kv_up, in the dtype.
+  // Instead of k and v: latent [batch, kv_len, 1, rank + rope_dim], in the dtype, and kv_up, in the dtype,
+  // unless absorbed.
   LatentShape latent;
 
   // The mask. Query i stands at position i + query_offset among the keys (unset: kv_len - q_len, which aligns
@@ -100,8 +106,8 @@ struct AttentionProblem {
   bool has_latent() const { return latent.rank != 0; }
   // Elements of a head's key that are expanded from latent rows.
   std::int64_t nope_dim() const { return head_dim - latent.rope_dim; }
-  // Rows of kv_up for each head.
-  std::int64_t up_rows() const { return nope_dim() + v_head_dim; }
+  // Rows of kv_up for each head; 0 without the weight.
+  std::int64_t up_rows() const { return latent.absorbed ? 0 : nope_dim() + v_head_dim; }
   std::int64_t offset() const { return query_offset.value_or(kv_len - q_len); }
   std::int64_t heads_per_kv() const { return q_heads / kv_heads; }
   bool has_documents() const { return !cu_seqlens.empty() || !cu_seqlens_of_entry.empty(); }
@@ -126,10 +132,10 @@ void parse_documents(std::string_view text, AttentionProblem& problem);
 // Throws InvalidInput for sizes below 1 (lengths: below 0), for kv_heads that do not divide q_heads, for a
 // window or a chunk below 1, for a scale that is not finite, for a softcap below 0, for a dropout that is no
 // probability below 1 or that has more rows than its generator counts, for latent rows with a rotated part as
-// long as a key, or with one and no rank, and for cu_seqlens that do not begin
-// with 0, that descend, or that end beyond kv_len. If batch entries have documents of their own, there must
-// be a list for each entry, and cu_seqlens must be empty. Whether some kernel can compute the problem is
-// another question, which refuse() of strategy.h answers.
+// long as a key, or with one and no rank, for absorbed queries of other sizes than the rows', and for
+// cu_seqlens that do not begin with 0, that descend, or that end beyond kv_len. If batch entries have
+// documents of their own, there must be a list for each entry, and cu_seqlens must be empty. Whether some
+// kernel can compute the problem is another question, which refuse() of strategy.h answers.
 void validate_problem(const AttentionProblem& problem);
 
 // The keys [begin, end) that one query may see. Every mask here is one such range for each query, and all

@@ -1,6 +1,7 @@
 // Attention whose keys and values are made of latent rows: plans of both ways to move them, on every
 // strategy.
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -8,12 +9,17 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/sharding.h"
+#include "shared/plan/execute.h"
+#include "sim/fabric/fabric.h"
 #include "sim/proof/ledger/expected_traffic.h"
 #include "sim/proof/run/attention_run.h"
 #include "tests/context_parallel/problem_generator.h"
 #include "tests/context_parallel/run_findings.h"
 #include "tests/support/any_case.h"
+#include "tests/support/messages.h"
 
 namespace cp::testing {
 namespace {
@@ -178,6 +184,107 @@ TEST(LatentRows, HaveGradientsOfKeysAndValuesTogether) {
   request.options.gradients = {true, false, false};
   EXPECT_EQ(callers_buffers(attention_plan(request, AttentionPass::backward, 0)),
             (std::vector<std::string>{"dout", "dq", "kv_up", "latent", "lse", "out", "q"}));
+}
+
+// ---- absorbed queries ----
+
+AttentionProblem absorbed(AttentionProblem problem) {
+  problem.latent.absorbed = true;
+  problem.kv_heads = 1, problem.head_dim = problem.latent.dim(), problem.v_head_dim = problem.latent.rank;
+  return problem;
+}
+
+// The elements [0, dim) of the rank's rows of [batch, length, row], as a rank has them at home.
+std::vector<float> at_home(const std::vector<float>& all, const AttentionProblem& problem,
+                           const IndexSet& rows, std::int64_t row, std::int64_t dim) {
+  const auto length = static_cast<std::int64_t>(all.size()) / problem.batch / row;
+  std::vector<float> own;
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    for (std::int64_t i = 0; i < size(rows); ++i) {
+      const auto begin = all.begin() + (b * length + to_global(rows, i)) * row;
+      own.insert(own.end(), begin, begin + dim);
+    }
+  }
+  return own;
+}
+
+// `out` of all ranks. Latent rows, or the keys and values that they are.
+std::vector<std::vector<float>> outputs_of(const AttentionRequest& request, const std::vector<float>& q,
+                                           const std::vector<float>& latent) {
+  const AttentionProblem& problem = request.problem;
+  const std::vector<Plan> plans = attention_plans(request, AttentionPass::forward);
+  const AttentionSharding sharding(problem, static_cast<int>(plans.size()), request.strategy);
+  const std::int64_t row = problem.head_dim;
+  std::vector<std::vector<float>> outputs(plans.size());
+  sim::Fabric fabric(static_cast<int>(plans.size()));
+  fabric.run([&](Rank rank, Device& device) {
+    const Plan& plan = plans[idx(rank)];
+    const IndexSet &queries = sharding.home_q(rank).rows, &keys = sharding.home_kv(rank).rows;
+    std::vector<std::vector<float>> buffers(plan.buffers.size());
+    std::vector<Binding> bindings;
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+      const Buffer& buffer = plan.buffers[i];
+      if (buffer.kind == BufferKind::temporary) continue;
+      if (buffer.name == "q")
+        buffers[i] = at_home(q, problem, queries, problem.q_heads * row, problem.q_heads * row);
+      if (buffer.name == "latent" || buffer.name == "k")
+        buffers[i] = at_home(latent, problem, keys, row, row);
+      if (buffer.name == "v") buffers[i] = at_home(latent, problem, keys, row, problem.v_head_dim);
+      buffers[i].resize(idx(buffer.numel));
+      bindings.push_back({static_cast<BufferId>(i), buffers[i].data(), buffer.bytes()});
+    }
+    execute(plan, device, bindings);
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+      if (plan.buffers[i].name == "out") outputs[idx(rank)] = buffers[i];
+    }
+  });
+  return outputs;
+}
+
+// All heads share one key, the row, and one value, its first elements: what one gets for these as keys and
+// values of one head, bit for bit.
+RC_GTEST_PROP(LatentRows, AbsorbedAreKeysAndValuesOfOneHead, ()) {
+  AttentionProblem problem = *any_latent_problem();
+  problem.dtype = DType::f32, problem.sinks = false, problem.dropout = {},
+  problem.format = TensorFormat::bshd;
+  problem = absorbed(problem);
+  const int cp = pick("cp", rc::gen::inRange(1, 6));
+  Strategy strategy = *any_strategy(problem, cp);
+  strategy.keys = Keys::fewer_bytes;
+  AttentionRequest request{problem, first_ranks(cp), strategy, false, {}};
+  RC_LOG() << to_string(problem) << " on " << cp << " by " << to_string(strategy) << "\n";
+  AttentionRequest given = request;
+  given.problem.latent = {};
+  RC_PRE(!refuse(problem, cp, strategy) && !refuse(given.problem, cp, strategy));
+  std::mt19937 random(pick("seed", rc::gen::inRange<unsigned>(0, 1000)));
+  std::normal_distribution<float> normal;
+  const auto values = [&](std::int64_t numel) {
+    std::vector<float> all(idx(numel));
+    for (float& value : all) value = normal(random);
+    return all;
+  };
+  const std::vector<float> q = values(problem.batch * problem.q_len * problem.q_heads * problem.head_dim),
+                           latent = values(problem.batch * problem.kv_len * problem.head_dim);
+  RC_ASSERT(outputs_of(request, q, latent) == outputs_of(given, q, latent));
+}
+
+TEST(LatentRows, AbsorbedTravelOnceForKeysAndValues) {
+  AttentionRequest request{absorbed(some_latent()), first_ranks(4), {}, false, {}};
+  EXPECT_EQ(travelling_keys(request), Keys::latent);
+  EXPECT_EQ(callers_buffers(attention_plan(request, AttentionPass::forward, 1)),
+            (std::vector<std::string>{"latent", "lse", "out", "q"}));
+  request.strategy.core = Core::pass_q;
+  EXPECT_EQ(travelling_keys(request), Keys::heads);
+  EXPECT_EQ(
+      message_of([&] { attention_plan(request, AttentionPass::backward, 1); }),
+      "latent rows of 8+2 with absorbed queries have no backward pass, since only decoding absorbs them; "
+      "leave the backward pass out, or let the plan expand the rows (absorbed=false)");
+  AttentionProblem problem = request.problem;
+  problem.kv_heads = 2;
+  EXPECT_EQ(
+      error_of(problem),
+      "absorbed queries meet latent rows of 8+2 as one kv head, with keys of 10 and values of 8, and not 2 "
+      "of 10/8; use kv_heads=1, head_dim=10 and v_head_dim=8");
 }
 
 }  // namespace
