@@ -28,11 +28,13 @@ constexpr std::array<Facts, kActivations> kFacts = {{
     {Activation::q, "q", Having::attention},
     {Activation::k, "k", Having::attention},
     {Activation::v, "v", Having::attention},
+    {Activation::latent, "latent", Having::attention},
     {Activation::out, "out", Having::attention},
     {Activation::lse, "lse", Having::attention, false, true},
     {Activation::saved_q, "saved_q", Having::attention},
     {Activation::saved_k, "saved_k", Having::attention},
     {Activation::saved_v, "saved_v", Having::attention},
+    {Activation::saved_latent, "saved_latent", Having::attention},
     {Activation::saved_out, "saved_out", Having::attention},
     {Activation::gates, "gates", Having::attention},
     {Activation::gated_out, "gated_out", Having::attention, true},
@@ -104,7 +106,9 @@ bool Activations::keeps(Activation what, const LayerPlace& place) const {
       break;
   }
   if (what == Activation::q) return !moves_q;
-  if (what == Activation::k || what == Activation::v) return !ulysses;
+  if (what == Activation::k || what == Activation::v || what == Activation::latent) return !ulysses;
+  // Where attention contracts the rows' gradients, too, nothing else reads the normalized ones.
+  if (what == Activation::normed_kv_latent) return context.latent == LatentUse::nothing;
   return true;
 }
 
@@ -225,11 +229,13 @@ View Activations::attention_operand(std::string_view name, const LayerPlace& pla
   static constexpr Operand kOperands[] = {{"q", Activation::q},
                                           {"k", Activation::k},
                                           {"v", Activation::v},
+                                          {"latent", Activation::latent},
                                           {"out", Activation::out},
                                           {"lse", Activation::lse},
                                           {"saved_q", Activation::saved_q},
                                           {"saved_k", Activation::saved_k},
                                           {"saved_v", Activation::saved_v},
+                                          {"saved_latent", Activation::saved_latent},
                                           {"saved_out", Activation::saved_out}};
   const Activation what = operand_of(kOperands, name);
   return at(what, place, numel).flat(0, numel);

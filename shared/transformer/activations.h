@@ -25,12 +25,14 @@ enum class Activation : std::uint8_t {
   normed_kv_latent,  // the same, its latent row normalized
   q,
   k,
-  v,  // q, k, v: rotated, as attention takes them
+  v,       // q, k, v: rotated, as attention takes them
+  latent,  // [tokens, kv_rank and rope_dim], rotated: in place of k and v where attention expands the rows
   out,
   lse,
   saved_q,
   saved_k,
   saved_v,
+  saved_latent,
   saved_out,  // saved_...: what attention plans keep for their backward pass
   gates,      // of attention's output, before their sigmoid: [tokens, output's width]
   gated_out,  // the output times its gates
@@ -66,7 +68,7 @@ enum class Activation : std::uint8_t {
   shared_gate_up,  // of the shared MLP beside experts
   shared_activated,
 };
-inline constexpr std::size_t kActivations = 47;
+inline constexpr std::size_t kActivations = 49;
 
 class Activations {
  public:

@@ -32,9 +32,12 @@ ModelFlops model_flops(const Transformer& model, const Workload& workload) {
   const auto layers = static_cast<double>(counts.multiplied);
   ModelFlops flops;
   flops.products = 2 * passes * batch * (rows * layers + (training ? rows : 1) * head);
-  flops.attention = 2 * passes * batch *
-                    static_cast<double>((model.head_dim + model.v_head_dim()) * model.q_heads) *
-                    allowed_pairs(model, workload);
+  // Absorbed queries meet whole latent rows, and their values; kv_up's products are as many as otherwise.
+  const bool absorbed = latent_use(model, workload, {}) == LatentUse::absorbed;
+  const std::int64_t of_pair =
+      absorbed ? model.latent->kv_row() + model.latent->kv_rank : model.head_dim + model.v_head_dim();
+  flops.attention =
+      2 * passes * batch * static_cast<double>(of_pair * model.q_heads) * allowed_pairs(model, workload);
   if (const auto& recurrence = model.recurrence) {
     const std::int64_t state = recurrence->value_heads * recurrence->key_dim * recurrence->value_dim,
                        touched = recurrence->rule == RecurrenceRule::delta ? 3 : 2,

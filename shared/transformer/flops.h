@@ -14,9 +14,10 @@ double allowed_pairs(const Transformer& model, const Workload& workload, const L
 double allowed_pairs(const Transformer& model, const Workload& workload);
 
 // For one step over all GPUs. Matrix products take 2 flops for each parameter and token; attention takes 4 *
-// head_dim flops for each allowed pair and head (2 for q k^T, 2 for p v); a recurrence takes 2 flops for each
-// element of a head's state and row that is written, and 2 that is read (once, and by the delta rule once
-// more, at the row's key). A backward pass takes twice as many
+// head_dim flops for each allowed pair and head (2 for q k^T, 2 for p v); of absorbed queries (decoding with
+// latent attention) 2 for each element of a latent row, and 2 for each that is a value, too; a recurrence
+// takes 2 flops for each element of a head's state and row that is written, and 2 that is read (once, and by
+// the delta rule once more, at the row's key). A backward pass takes twice as many
 // again, so that training counts three times the forward pass. Prefill counts the tokens behind `cached` and
 // one row of logits for each request; decode counts one token for each.
 struct ModelFlops {

@@ -12,9 +12,14 @@ KvCache::KvCache(StepWriter& writer) : writer_(writer) {
     const auto layers = std::count(context.kinds.begin(), context.kinds.end(), kind);
     OfKind& own = kinds_.emplace_back();
     if (layers == 0 || context.parts[idx(kind)].mixer != Mixer::attention) continue;
-    const std::int64_t all = layers * numel(kind);
-    own.k = writer.builder().inout(name_of("kv_cache/k", kind), context.workload.kv_dtype, all);
-    own.v = writer.builder().inout(name_of("kv_cache/v", kind), context.workload.kv_dtype, all);
+    const auto buffer = [&](const char* name) {
+      return writer.builder().inout(name_of(name, kind), context.workload.kv_dtype, layers * numel(kind));
+    };
+    if (context.model.latent) {
+      own.latent = buffer("kv_cache/latent");
+    } else {
+      own.k = buffer("kv_cache/k"), own.v = buffer("kv_cache/v");
+    }
   }
 }
 
@@ -24,18 +29,23 @@ std::string KvCache::name_of(const char* name, int kind) const {
   return writer_.context().attention.size() == 1 ? name : str(name, " of kind ", kind);
 }
 
+std::int64_t KvCache::width() const {
+  const StepContext& context = writer_.context();
+  return context.model.latent ? context.model.latent->kv_row() : context.sizes.kv_width;
+}
+
 std::int64_t KvCache::new_rows(int kind) const {
   return std::min(writer_.context().new_rows, writer_.context().cache_rows[idx(kind)]);
 }
 
 std::int64_t KvCache::numel(int kind) const {
   const StepContext& context = writer_.context();
-  return context.layout.micro_batch * context.cache_rows[idx(kind)] * context.sizes.kv_width;
+  return context.layout.micro_batch * context.cache_rows[idx(kind)] * width();
 }
 
 View KvCache::cached_rows(BufferId buffer, const LayerPlace& layer) const {
   const StepContext& context = writer_.context();
-  const std::int64_t width = context.sizes.kv_width, rows = context.cache_rows[idx(layer.kind)],
+  const std::int64_t width = this->width(), rows = context.cache_rows[idx(layer.kind)],
                      added = new_rows(layer.kind);
   const Window window = in_stack(buffer, numel(layer.kind), layer.of_kind);
   return {buffer,
@@ -48,7 +58,7 @@ View KvCache::cached_rows(BufferId buffer, const LayerPlace& layer) const {
 View KvCache::new_rows(BufferId buffer, const LayerPlace& layer, const char* name) {
   if (!converts()) return cached_rows(buffer, layer);
   const StepContext& context = writer_.context();
-  const Shape shape = {context.layout.micro_batch, new_rows(layer.kind), context.sizes.kv_width};
+  const Shape shape = {context.layout.micro_batch, new_rows(layer.kind), width()};
   return writer_.working(name_of(str("new ", name).c_str(), layer.kind), writer_.dtype(), cp::numel(shape))
       .dense(0, shape);
 }
@@ -56,6 +66,7 @@ View KvCache::new_rows(BufferId buffer, const LayerPlace& layer, const char* nam
 void KvCache::store(const LayerPlace& layer) {
   if (!converts()) return;
   const OfKind& own = kinds_[idx(layer.kind)];
+  if (own.latent >= 0) return writer_.copy(new_latent(layer), cached_rows(own.latent, layer), "store latent");
   writer_.copy(new_k(layer), cached_rows(own.k, layer), "store k");
   writer_.copy(new_v(layer), cached_rows(own.v, layer), "store v");
 }

@@ -172,6 +172,9 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
     if (name == "dq") return writer_.working("d q", writer_.dtype(), tokens * q_width).flat(0, numel);
     if (name == "dk") return writer_.working("d k", writer_.dtype(), tokens * kv_width).flat(0, numel);
     if (name == "dv") return writer_.working("d v", writer_.dtype(), tokens * v_width).flat(0, numel);
+    if (name == "dlatent") return writer_.working("d latent", writer_.dtype(), numel).flat(0, numel);
+    if (name == "dkv_up") return writer_.working("d kv up", DType::f32, numel).flat(0, numel);
+    if (name == "kv_up") return layer.kv_up.flat(weights);
     return activations_.attention_operand(name, place, numel);
   });
 
@@ -195,27 +198,35 @@ void LayerBackward::latent(const LayerPlace& place, const Window& weights, const
   const Latent& latent = *context_.model.latent;
   const LocalSizes& sizes = context_.sizes;
   const std::int64_t tokens = context_.tokens, rows = context_.tokens_tp;
+  // Whether attention expanded the rows, and has contracted their gradients and those of kv_up.
+  const bool contracted = context_.latent == LatentUse::rows;
   const View norm = own_norm_rows(A::norm1, place, x, layer.norm1, weights);
   if (latent.q_rank > 0) {
     own_norm_rows(A::normed_q_latent, place, activations_.rows(A::q_latent, place, rows, latent.q_rank),
                   layer.q_latent_norm, weights);
   }
-  own_norm_rows(A::normed_kv_latent, place, activations_.rows(A::kv_latent, place, rows, latent.kv_row()),
-                layer.kv_latent_norm, weights);
-  const auto [of_q, of_kv] = gather_latents(writer_, activations_, place, norm);
+  if (!contracted) {
+    own_norm_rows(A::normed_kv_latent, place, activations_.rows(A::kv_latent, place, rows, latent.kv_row()),
+                  layer.kv_latent_norm, weights);
+  }
+  const View of_q = gather_q_latents(writer_, activations_, place, norm);
+  const View of_kv = contracted ? View{} : gather_kv_latents(writer_, activations_, place);
 
   const View d_q = writer_.working_rows("d q before", tokens, sizes.q_width),
-             d_kv = writer_.working_rows("d kv before", tokens, sizes.up_width),
              d_kv_row = writer_.working_rows("d normed kv", rows, latent.kv_row()),
              d_kv_rows = writer_.partial_rows(d_kv_row, "d kv partial");
-  std::vector<View> rotated{writer_.working_rows("d q", tokens, sizes.q_width),
-                            writer_.working_rows("d k", tokens, sizes.kv_width),
-                            writer_.working_rows("d v", tokens, sizes.v_width)};
+  const View d_kv = contracted ? View{} : writer_.working_rows("d kv before", tokens, sizes.up_width);
+  std::vector<View> rotated{writer_.working_rows("d q", tokens, sizes.q_width)}, before{d_q};
+  if (contracted) {
+    rotated.push_back(writer_.working_rows("d latent", tokens, latent.kv_row()));
+    before.push_back(d_kv_rows);
+  } else {
+    rotated.push_back(writer_.working_rows("d k", tokens, sizes.kv_width));
+    rotated.push_back(writer_.working_rows("d v", tokens, sizes.v_width));
+    before.insert(before.end(), {d_kv, columns_of(d_kv_rows, latent.kv_rank, latent.rope_dim)});
+  }
   if (tokens > 0) rotated.push_back(activations_.positions());
-  writer_.kernel({RowOperation::rotary_backward,
-                  std::move(rotated),
-                  {d_q, d_kv, columns_of(d_kv_rows, latent.kv_rank, latent.rope_dim)},
-                  {}},
+  writer_.kernel({RowOperation::rotary_backward, std::move(rotated), std::move(before), {}},
                  "rotary backward");
 
   // The queries' part of the norm's gradient is written first, and the other one added.
@@ -229,9 +240,16 @@ void LayerBackward::latent(const LayerPlace& place, const Window& weights, const
     latent_row({A::q_latent, layer.q_latent_norm, layer.q_down, "q"}, place, weights, gradients, norm,
                d_q_row, d_norm, false);
   }
-  writer_.matmul(d_kv, layer.kv_up.matrix(weights), columns_of(d_kv_rows, 0, latent.kv_rank), "kv up, dgrad");
-  writer_.weight_gradient(transposed(d_kv), columns_of(of_kv, 0, latent.kv_rank), layer.kv_up, gradients,
-                          "kv up, wgrad");
+  if (contracted) {
+    const std::int64_t numel = layer.kv_up.numel();
+    writer_.weight_gradient(writer_.working("d kv up", DType::f32, numel).flat(0, numel), layer.kv_up,
+                            gradients, "d kv up");
+  } else {
+    writer_.matmul(d_kv, layer.kv_up.matrix(weights), columns_of(d_kv_rows, 0, latent.kv_rank),
+                   "kv up, dgrad");
+    writer_.weight_gradient(transposed(d_kv), columns_of(of_kv, 0, latent.kv_rank), layer.kv_up, gradients,
+                            "kv up, wgrad");
+  }
   writer_.scatter_rows(d_kv_rows, d_kv_row, "scatter d kv latents");
   latent_row({A::kv_latent, layer.kv_latent_norm, layer.kv_down, "kv"}, place, weights, gradients, norm,
              d_kv_row, d_norm, true);

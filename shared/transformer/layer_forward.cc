@@ -73,7 +73,8 @@ View LayerForward::attention(const LayerPlace& place, const Window& weights, con
     const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
     context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
   }
-  attend(place);
+  attend(place, weights);
+  if (context_.latent == LatentUse::absorbed) return expand_output(place, weights);
   return gated(place, activations_.rows(A::out, place, context_.tokens, context_.sizes.out_width));
 }
 
@@ -98,6 +99,11 @@ View LayerForward::v_rows(const LayerPlace& place) {
   return activations_.rows(A::v, place, context_.tokens, context_.sizes.v_width);
 }
 
+View LayerForward::latent_rows(const LayerPlace& place) {
+  if (cache_ != nullptr) return cache_->new_latent(place);
+  return activations_.rows(A::latent, place, context_.tokens, context_.model.latent->kv_row());
+}
+
 void LayerForward::project(const LayerPlace& place, const Window& weights, const View& rows) {
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width;
@@ -109,7 +115,7 @@ void LayerForward::project(const LayerPlace& place, const Window& weights, const
   }
   project_gates(place, weights, rows);
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  rotate(place, {qkv}, q);
+  rotate({qkv}, {q, k_rows(place), v_rows(place)});
 }
 
 void LayerForward::project_gates(const LayerPlace& place, const Window& weights, const View& rows) {
@@ -147,23 +153,25 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
       {RowOperation::rms_norm, {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)}, {normed}, {}},
       "qk norms");
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  rotate(place, {normed, v}, q);
+  rotate({normed, v}, {q, k_rows(place), v_rows(place)});
 }
 
-LatentRows gather_latents(StepWriter& writer, Activations& activations, const LayerPlace& place,
-                          const View& norm) {
-  using A = Activation;
+// ---- latent attention ----
+
+View gather_q_latents(StepWriter& writer, Activations& activations, const LayerPlace& place,
+                      const View& norm) {
   const StepContext& context = writer.context();
-  const Latent& latent = *context.model.latent;
-  const std::int64_t rows = context.tokens_tp;
-  LatentRows all;
-  all.of_q = latent.q_rank > 0
-                 ? writer.gather_rows(activations.rows(A::normed_q_latent, place, rows, latent.q_rank),
-                                      "gathered q latent", "gather q latents")
-                 : writer.gather_rows(norm, "gathered", "gather rows");
-  all.of_kv = writer.gather_rows(activations.rows(A::normed_kv_latent, place, rows, latent.kv_row()),
-                                 "gathered kv latent", "gather kv latents");
-  return all;
+  const std::int64_t rank = context.model.latent->q_rank;
+  if (rank == 0) return writer.gather_rows(norm, "gathered", "gather rows");
+  return writer.gather_rows(activations.rows(Activation::normed_q_latent, place, context.tokens_tp, rank),
+                            "gathered q latent", "gather q latents");
+}
+
+View gather_kv_latents(StepWriter& writer, Activations& activations, const LayerPlace& place) {
+  const StepContext& context = writer.context();
+  return writer.gather_rows(activations.rows(Activation::normed_kv_latent, place, context.tokens_tp,
+                                             context.model.latent->kv_row()),
+                            "gathered kv latent", "gather kv latents");
 }
 
 // Latent rows are made of the rank's own rows, by weights that all tp ranks have, and are gathered then: they
@@ -188,27 +196,86 @@ void LayerForward::project_latent(const LayerPlace& place, const Window& weights
                   {activations_.rows(A::normed_kv_latent, place, rows, latent.kv_row())},
                   {}},
                  "kv latent norm");
-  const auto [of_q, of_kv] = gather_latents(writer_, activations_, place, norm);
-  const View q = writer_.working_rows("q before", tokens, context_.sizes.q_width),
-             kv = writer_.working_rows("kv before", tokens, context_.sizes.up_width);
+  const View of_q = gather_q_latents(writer_, activations_, place, norm),
+             of_kv = gather_kv_latents(writer_, activations_, place);
+  const View q = writer_.working_rows("q before", tokens, context_.sizes.q_width);
   writer_.matmul(of_q, layer.q_up.transposed(weights), q, "q up");
+  if (context_.latent == LatentUse::absorbed) return absorb_queries(place, weights, q, of_kv);
+  const View rotated_q = activations_.rows(A::q, place, tokens, context_.sizes.q_width);
+  if (context_.latent == LatentUse::rows) return rotate({q, of_kv}, {rotated_q, latent_rows(place)});
+  const View kv = writer_.working_rows("kv before", tokens, context_.sizes.up_width);
   writer_.matmul(columns_of(of_kv, 0, latent.kv_rank), layer.kv_up.transposed(weights), kv, "kv up");
-  rotate(place, {q, kv, columns_of(of_kv, latent.kv_rank, latent.rope_dim)},
-         activations_.rows(A::q, place, tokens, context_.sizes.q_width));
+  rotate({q, kv, columns_of(of_kv, latent.kv_rank, latent.rope_dim)},
+         {rotated_q, k_rows(place), v_rows(place)});
+}
+
+namespace {
+
+// Of rows that have `width` elements for each of some heads: elements first .. first + count - 1 of each, as
+// a matrix for each head, [heads, rows, count]; and by rows, [rows, heads, count].
+View matrices_of_heads(const View& rows, std::int64_t width, std::int64_t first, std::int64_t count) {
+  const std::int64_t heads = rows.shape[1] / width;
+  return {rows.buffer,
+          rows.offset + first,
+          {heads, rows.shape[0], count},
+          {width, rows.strides[0], 1},
+          rows.advance};
+}
+View rows_of_heads(const View& rows, std::int64_t width, std::int64_t first, std::int64_t count) {
+  View view = matrices_of_heads(rows, width, first, count);
+  std::swap(view.shape[0], view.shape[1]), std::swap(view.strides[0], view.strides[1]);
+  return view;
+}
+// Rows first .. first + count - 1 of those that a weight has for each head: [heads, count, columns].
+View matrices_of_weight(const View& weight, std::int64_t heads, std::int64_t first, std::int64_t count) {
+  const std::int64_t columns = weight.shape[1], of_head = weight.shape[0] / heads;
+  return {weight.buffer,
+          weight.offset + first * columns,
+          {heads, count, columns},
+          {of_head * columns, columns, 1},
+          weight.advance};
+}
+
+}  // namespace
+
+void LayerForward::absorb_queries(const LayerPlace& place, const Window& weights, const View& q,
+                                  const View& of_kv) {
+  const Latent& latent = *context_.model.latent;
+  const std::int64_t heads = context_.sizes.q_heads, dim = context_.model.head_dim, row = latent.kv_row(),
+                     nope = dim - latent.rope_dim;
+  const View absorbed = activations_.rows(A::q, place, context_.tokens, heads * row);
+  writer_.matmul(matrices_of_heads(q, dim, 0, nope),
+                 matrices_of_weight(layer(place).kv_up.matrix(weights), heads, 0, nope),
+                 matrices_of_heads(absorbed, row, 0, latent.kv_rank), "absorb queries");
+  rotate({rows_of_heads(q, dim, nope, latent.rope_dim), of_kv},
+         {rows_of_heads(absorbed, row, latent.kv_rank, latent.rope_dim), latent_rows(place)});
+}
+
+View LayerForward::expand_output(const LayerPlace& place, const Window& weights) {
+  const Latent& latent = *context_.model.latent;
+  const std::int64_t heads = context_.sizes.q_heads, nope = context_.model.head_dim - latent.rope_dim;
+  const View out = activations_.rows(A::out, place, context_.tokens, heads * latent.kv_rank);
+  View values = writer_.working_rows("values", context_.tokens, context_.sizes.out_width);
+  writer_.matmul(
+      matrices_of_heads(out, latent.kv_rank, 0, latent.kv_rank),
+      transposed(matrices_of_weight(layer(place).kv_up.matrix(weights), heads, nope, latent.v_head_dim)),
+      matrices_of_heads(values, latent.v_head_dim, 0, latent.v_head_dim), "expand output");
+  return values;
 }
 
 // Serving has its positions' sines and cosines in the bytes that an implementation adds to a model.
-void LayerForward::rotate(const LayerPlace& place, std::vector<View> products, const View& q) {
+void LayerForward::rotate(std::vector<View> products, std::vector<View> operands) {
   if (context_.training && context_.tokens > 0) products.push_back(activations_.positions());
-  writer_.kernel({RowOperation::rotary, std::move(products), {q, k_rows(place), v_rows(place)}, {}},
-                 "rotary");
+  writer_.kernel({RowOperation::rotary, std::move(products), std::move(operands), {}}, "rotary");
 }
 
-void LayerForward::attend(const LayerPlace& place) {
+void LayerForward::attend(const LayerPlace& place, const Window& weights) {
   if (cache_ != nullptr) cache_->store(place);
   writer_.attention(AttentionPass::forward, place.kind, [&](std::string_view name, std::int64_t numel) {
     if (cache_ != nullptr && name == "k") return cache_->k(place).flat(0, numel);
     if (cache_ != nullptr && name == "v") return cache_->v(place).flat(0, numel);
+    if (cache_ != nullptr && name == "latent") return cache_->latent(place).flat(0, numel);
+    if (name == "kv_up") return layer(place).kv_up.flat(weights);
     return activations_.attention_operand(name, place, numel);
   });
 }

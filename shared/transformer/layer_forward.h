@@ -33,11 +33,9 @@ View of_chunk(const View& rows, const RowChunk& chunk);
 
 // The rows from which latent attention projects q, and k and v, [tokens, ...], gathered from the rank's own
 // rows of its norms. With q_rank = 0 the former are those of the layer's norm.
-struct LatentRows {
-  View of_q, of_kv;
-};
-LatentRows gather_latents(StepWriter& writer, Activations& activations, const LayerPlace& place,
-                          const View& norm);
+View gather_q_latents(StepWriter& writer, Activations& activations, const LayerPlace& place,
+                      const View& norm);
+View gather_kv_latents(StepWriter& writer, Activations& activations, const LayerPlace& place);
 
 class LayerForward {
  public:
@@ -62,16 +60,19 @@ class LayerForward {
   void mix(const LayerPlace& place, const Window& weights, const View& x, const View& mid);
   // From the norm, of the rank's own rows, to what the projection out takes: [tokens, width].
   View attention(const LayerPlace& place, const Window& weights, const View& norm);
-  // Compute q, k and v as attention takes them, from the norm: of the rank's own rows for latent attention,
-  // which gathers its latent rows, and of the gathered ones else.
+  // Compute what attention takes, q and k and v or q and latent rows, from the norm: of the rank's own rows
+  // for latent attention, which gathers its latent rows, and of the gathered ones else.
   void project_latent(const LayerPlace& place, const Window& weights, const View& norm);
   void project(const LayerPlace& place, const Window& weights, const View& rows);
   void project_with_norms(const LayerPlace& place, const Window& weights, const View& rows);
   void project_gates(const LayerPlace& place, const Window& weights, const View& rows);
-  // Rotates q, k and v to what attention takes, from the projections' output or from that of the norms of q
-  // and k.
-  void rotate(const LayerPlace& place, std::vector<View> products, const View& q);
-  void attend(const LayerPlace& place);
+  // Where queries are absorbed: multiplies them with the part of kv_up that makes keys, and attention's
+  // output with the part that makes values. The former also rotates queries and latent rows.
+  void absorb_queries(const LayerPlace& place, const Window& weights, const View& q, const View& of_kv);
+  View expand_output(const LayerPlace& place, const Window& weights);
+  // Rotates to what attention takes, from the projections' output or from that of the norms of q and k.
+  void rotate(std::vector<View> products, std::vector<View> operands);
+  void attend(const LayerPlace& place, const Window& weights);
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
   // The MLP that computes all rows: the dense one, or the shared one, which adds to what experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const View& rows, const View& partial);
@@ -88,7 +89,7 @@ class LayerForward {
   void close_region(const Region& region, const View& partial, const View& x, const View& next);
 
   const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.parts]; }
-  View k_rows(const LayerPlace&place), v_rows(const LayerPlace&place);
+  View k_rows(const LayerPlace&place), v_rows(const LayerPlace&place), latent_rows(const LayerPlace&place);
 
   StepWriter& writer_;
   const StepContext& context_;

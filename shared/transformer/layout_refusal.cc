@@ -155,6 +155,33 @@ std::optional<LayoutRefusal> refuse_window_core(const Transformer& model, const 
   return same(str("is of layers with a window or a chunk, and none cuts ", workload.seq_len, " tokens"));
 }
 
+// What travels in place of keys, and rows that attention plans are to expand.
+std::optional<LayoutRefusal> refuse_keys(const Transformer& model, const Workload& workload,
+                                         const ParallelLayout& layout) {
+  const bool asks = layout.cp > 1 && layout.keys == Strategy::Keys::latent;
+  if (asks && !model.latent) {
+    return LayoutRefusal{"keys without latent rows",
+                         str("keys=latent sends latent rows, and the keys of this model (", model.kv_heads,
+                             " heads of ", model.head_dim, ") are not made of any"),
+                         "use keys=heads"};
+  }
+  const LatentUse use = latent_use(model, workload, layout);
+  if (asks && use == LatentUse::absorbed) {
+    return LayoutRefusal{"the same layout twice",
+                         "keys=latent and heads mean the same where a token is written: nothing is expanded",
+                         "use keys=heads"};
+  }
+  if (use != LatentUse::rows || model.latent->rope_dim < model.head_dim) return std::nullopt;
+  return LayoutRefusal{
+      "nothing to expand of a key",
+      str("latent rows are cached, or travel, for keys that are expanded from them, and all ", model.head_dim,
+          " elements of a key (rope_dim=", model.latent->rope_dim,
+          ") are the rotated part, which is the same for all heads"),
+      workload.phase == Phase::training
+          ? std::string("use keys=heads")
+          : str("plan training, or a rope_dim of ", model.head_dim - 1, " or less")};
+}
+
 std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Workload& workload,
                                              const ParallelLayout& layout) {
   const std::int64_t rows =
@@ -171,6 +198,7 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
         str("loss_chunks=", layout.loss_chunks, " is more than the ", rows / layout.cp, " rows"),
         str("use at most ", rows / layout.cp)};
   }
+  if (auto refusal = refuse_keys(model, workload, layout)) return refusal;
   if (layout.cp == 1) return std::nullopt;
   if (auto refusal = refuse_window_core(model, workload, layout)) return refusal;
   for (const LayerKind& kind : model.kinds) {
@@ -229,12 +257,6 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
 std::optional<LayoutRefusal> refuse_serving(const Transformer& model, const Workload& workload,
                                             const ParallelLayout& layout) {
   if (workload.phase == Phase::training) return std::nullopt;
-  if (model.latent) {
-    return LayoutRefusal{"latent attention is planned for training alone",
-                         str(name(workload.phase), " of latent attention keeps latent rows in its cache (",
-                             model.latent->kv_row(), " elements a token), which is not planned yet"),
-                         "plan training"};
-  }
   if (model.recurrence) {
     return LayoutRefusal{
         "recurrences are planned for training alone",

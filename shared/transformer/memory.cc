@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "shared/context_parallel/cores.h"
 #include "shared/plan/recurrence_rules.h"
+#include "shared/transformer/attention_memory.h"
 #include "shared/transformer/layer_loops.h"
 #include "shared/transformer/sizes.h"
 
@@ -72,6 +72,7 @@ class MemoryModel {
         layout_(layout),
         rules_(rules),
         sizes_(local_sizes(model, workload, layout)),
+        attention_(model, workload, layout, sizes_),
         width_(size_bytes(workload.dtype)),
         training_(workload.phase == Phase::training) {}
 
@@ -103,13 +104,14 @@ class MemoryModel {
               : stages * activations_of(layout_.virtual_stages == 1 ? layers : most_of_a_stage, kept);
       memory.activations += positions();
     } else {
-      memory.kv_cache = cache_of_stage(rank);
+      memory.kv_cache = attention_.cached_elements(rank) *
+                        (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
     }
     for (const LayerParts parts : kLayerParts) {
       if (layers.with[parts] > 0)
         memory.working = std::max(memory.working, working_of_layer(parts, kept[parts]));
     }
-    memory.attention = attention_workspace();
+    memory.attention = attention_.workspace_bytes();
     if (count_of(layers.with, Mixer::recurrence) > 0)
       memory.attention = std::max(memory.attention, recurrence_workspace());
     if (last) memory.logits = logits();
@@ -121,15 +123,6 @@ class MemoryModel {
   }
 
  private:
-  // Activations of one layer in bytes: its input, and what else each choice of recomputation keeps.
-  struct LayerKept {
-    std::int64_t input = 0;
-    std::int64_t cheap = 0;  // norms, activation function: selective computes these again
-    std::int64_t rest = 0;   // what comes from products and mixers
-
-    void add(const LayerKept& more) { input += more.input, cheap += more.cheap, rest += more.rest; }
-  };
-
   void add_parameters(Memory& memory, const Layers& layers, bool first, bool last) const {
     const bool head_here = last && !model_.tied_embeddings,
                embedding_here = first || (last && model_.tied_embeddings);
@@ -226,28 +219,6 @@ class MemoryModel {
 
   // ---- what a layer keeps, part by part ----
 
-  LayerKept kept_of_attention() const {
-    const std::int64_t tokens = sizes_.tokens;
-    const Strategy& strategy = layout_.strategy;
-    const bool ulysses = layout_.cp > 1 && strategy.ulysses_degree > 1;
-    const bool exchange = layout_.cp > 1 && strategy.balance.kind == Balance::Kind::head_tail_exchange;
-    LayerKept kept;
-    // q and out, k and v, with copies where attention computes on other parts than those at home.
-    const std::int64_t q_copies = ulysses || exchange ? 3 : 2;
-    const std::int64_t q_and_out = sizes_.q_width + (q_copies - 1) * sizes_.out_width;
-    kept.rest = tokens * (q_and_out + kept_kv_width()) * width_;
-    kept.rest += tokens * sizes_.q_heads * kF32;  // lse
-    if (model_.latent) {
-      const std::int64_t rows = sizes_.tokens_tp * (model_.latent->q_rank + model_.latent->kv_row()) * width_;
-      kept.cheap += rows, kept.rest += rows;  // with their norms, and without
-    }
-    if (model_.qk_norm)
-      kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
-    // The gates, and what they were multiplied with gives.
-    kept.rest += tokens * sizes_.gate_width * width_, kept.cheap += tokens * sizes_.gate_width * width_;
-    return kept;
-  }
-
   LayerKept kept_of_recurrence() const {
     const Recurrence& r = sizes_.recurrence;
     const std::int64_t tokens = sizes_.tokens;
@@ -316,7 +287,7 @@ class MemoryModel {
       case Having::both:
         return {.rest = rows};  // between the two
       case Having::attention:
-        return kept_of_attention();
+        return attention_.kept();
       case Having::recurrence:
         return kept_of_recurrence();
       case Having::dense:
@@ -340,18 +311,9 @@ class MemoryModel {
     return layout_.recompute.kind == Recompute::Kind::selective ? kept.rest : kept.cheap + kept.rest;
   }
 
-  // Of keys and values together. With Ulysses a rank keeps its group's rows of the kv heads that its query
-  // heads use, at least one.
-  std::int64_t kept_kv_width() const {
-    const std::int64_t ulysses = layout_.cp > 1 ? layout_.strategy.ulysses_degree : 1;
-    const std::int64_t q_heads = ceil_div(sizes_.q_heads, ulysses),
-                       heads_per_kv = sizes_.q_heads / sizes_.kv_heads;
-    return ulysses * ceil_div(q_heads, heads_per_kv) * (model_.head_dim + model_.v_head_dim());
-  }
-
   // Inside of the mixer's region in one pass.
   std::int64_t mixer_inside(Mixer mixer) const {
-    return mixer == Mixer::attention    ? attention_inside()
+    return mixer == Mixer::attention    ? attention_.elements_inside()
            : mixer == Mixer::recurrence ? recurrence_inside()
                                         : 0;
   }
@@ -360,16 +322,6 @@ class MemoryModel {
     const Recurrence& r = sizes_.recurrence;
     return sizes_.tokens * (r.projected() + r.convolved() + 2 * r.value_width()) +
            sizes_.tokens * 2 * r.value_heads * kF32 / width_;
-  }
-
-  // Inside of the attention region in one pass: q and its gradient or what it is made of, and k and v with
-  // theirs; beside latent rows, those gathered, and their gradients.
-  std::int64_t attention_inside() const {
-    const std::int64_t tokens = sizes_.tokens;
-    if (!model_.latent) return tokens * (2 * (sizes_.q_width + sizes_.kv_width) + sizes_.gate_width);
-    const std::int64_t rows = model_.latent->q_rank + model_.latent->kv_row();
-    return tokens * (2 * sizes_.q_width + sizes_.kv_width + sizes_.v_width + sizes_.up_width + 2 * rows) +
-           2 * sizes_.tokens_tp * rows;
   }
 
   std::int64_t activations_of(const Layers& layers, const ByParts<LayerKept>& kept) const {
@@ -427,58 +379,6 @@ class MemoryModel {
   // Sines and cosines of a whole sequence, which every rank has: with cp they grow beside rows that do not.
   std::int64_t positions() const { return workload_.seq_len * model_.rotated_dim() * kF32; }
 
-  std::int64_t cache_of_stage(int stage) const {
-    const auto [first, count] = layers_of_stage(model_, layout_, stage);
-    const std::vector<std::int64_t> layers = layers_of_kinds(model_, first, count);
-    std::int64_t rows = 0;
-    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
-      if (model_.kinds[kind].mixer != Mixer::attention) continue;
-      const AttentionProblem problem = attention_problem(model_, workload_, layout_, model_.kinds[kind]);
-      rows += layers[kind] * ceil_div(problem.kv_len, layout_.cp);
-    }
-    return layout_.micro_batch * rows * 2 * sizes_.kv_width *
-           (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
-  }
-
-  // What attention plans allocate beyond what is kept; a property holds it against their arenas.
-  std::int64_t attention_workspace() const {
-    const std::int64_t q = sizes_.tokens * std::max(sizes_.q_width, sizes_.out_width),
-                       kv_rows = workload_.phase == Phase::training
-                                     ? sizes_.tokens
-                                     : layout_.micro_batch * ceil_div(workload_.seq_len, layout_.cp);
-    const std::int64_t kv = kv_rows * kept_kv_width();  // K and V of a rank
-    const std::int64_t delta = training_ ? sizes_.tokens * sizes_.q_heads * kF32 : 0;
-    if (layout_.cp == 1) return delta;
-    const int ulysses = layout_.strategy.ulysses_degree, ring = layout_.cp / ulysses;
-    const auto of = [&](const Strategy& strategy, int blocks) {
-      // Of what comes in pieces, one is computed on while the next one travels.
-      const std::int64_t pieces = strategy.pieces, at_once = std::min<std::int64_t>(2, pieces);
-      const auto in_flight = [&](std::int64_t of_all) { return of_all * at_once / pieces; };
-      // Packing on both sides of an all-to-all, and the gradients of what was kept.
-      const std::int64_t bytes =
-          delta + in_flight(ulysses > 1 ? (2 * (q + kv) + (training_ ? q + kv : 0)) * width_ : 0);
-      if (ring == 1) return bytes;
-      return bytes + facts(strategy.core)
-                         .workspace_bytes(strategy, {blocks, in_flight(q), in_flight(kv), width_, training_});
-    };
-    const std::int64_t all = of(layout_.strategy, ring);
-    return layout_.window_core ? std::max(all, of(window_strategy(layout_), blocks_seen(ring))) : all;
-  }
-
-  // Of the keys and values of all ranks, as many blocks of a rank's rows as layers with a window or a chunk
-  // need: their own, and those that a window reaches before each of two parts.
-  int blocks_seen(int ring) const {
-    std::int64_t reach = 0;
-    for (const LayerKind& kind : model_.kinds) {
-      const AttentionProblem problem = attention_problem(model_, workload_, layout_, kind);
-      if (problem.window || problem.chunk)
-        reach = std::max(reach, std::min(problem.window.value_or(workload_.seq_len),
-                                         problem.chunk.value_or(workload_.seq_len)));
-    }
-    return static_cast<int>(
-        std::min<std::int64_t>(ring, 1 + ceil_div(2 * reach, std::max<std::int64_t>(1, sizes_.rows))));
-  }
-
   // What recurrence plans allocate beyond what is kept: for each chunk its own state, and what the scan
   // brings and joins; backward the states of rows, of the heads that are computed at once.
   std::int64_t recurrence_workspace() const {
@@ -526,6 +426,7 @@ class MemoryModel {
   const ParallelLayout& layout_;
   const MemoryRules& rules_;
   const LocalSizes sizes_;
+  const AttentionMemory attention_;
   const std::int64_t width_;
   const bool training_;
 };

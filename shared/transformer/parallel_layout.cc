@@ -84,6 +84,19 @@ std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t mic
                   micro_batches * virtual_stages);
 }
 
+LatentUse latent_use(const Transformer& model, const Workload& workload, const ParallelLayout& layout) {
+  if (!model.latent) return LatentUse::nothing;
+  switch (workload.phase) {
+    case Phase::decode:
+      return LatentUse::absorbed;
+    case Phase::prefill:
+      return LatentUse::rows;
+    case Phase::training:
+      break;
+  }
+  return layout.cp > 1 && layout.keys == Strategy::Keys::latent ? LatentUse::rows : LatentUse::nothing;
+}
+
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout, const LayerKind& kind) {
   AttentionProblem problem;
@@ -95,6 +108,14 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   problem.head_dim = model.head_dim, problem.v_head_dim = model.v_head_dim();
   problem.dtype = workload.dtype;
   problem.causal = true;
+  const LatentUse use = latent_use(model, workload, layout);
+  if (use != LatentUse::nothing) problem.latent = {model.latent->kv_rank, model.latent->rope_dim};
+  if (use == LatentUse::absorbed) {
+    problem.softmax_scale = problem.scale();
+    problem.latent.absorbed = true;
+    problem.kv_heads = 1, problem.head_dim = model.latent->kv_row(),
+    problem.v_head_dim = model.latent->kv_rank;
+  }
   // A window or a chunk that holds the whole sequence changes nothing.
   if (kind.window && *kind.window < workload.seq_len) problem.window = kind.window;
   if (kind.chunk && *kind.chunk < workload.seq_len) problem.chunk = kind.chunk;
@@ -114,7 +135,9 @@ Strategy window_strategy(const ParallelLayout& layout) {
 
 Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem) {
   const bool is_cut = problem.window || problem.chunk;
-  return layout.window_core && is_cut ? window_strategy(layout) : layout.strategy;
+  Strategy strategy = layout.window_core && is_cut ? window_strategy(layout) : layout.strategy;
+  if (problem.has_latent() && !problem.latent.absorbed) strategy.keys = layout.keys;
+  return strategy;
 }
 
 RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& workload,
@@ -154,6 +177,7 @@ Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
   hasher.add(layout.loss_chunks).add(layout.zero).add(layout.sequence_parallel ? 1 : 0);
   hasher.add(layout.mlp_chunks).add(layout.host_activations ? 1 : 0);
   if (layout.scan != StateScan::all_gather) hasher.add(name(layout.scan));
+  if (layout.keys != Strategy::Keys::heads) hasher.add(std::string_view("keys")).add(name(layout.keys));
   if (layout.window_core) hasher.add(std::string_view("windows")).add(name(*layout.window_core));
   return hash(hasher, layout.strategy);
 }

@@ -70,6 +70,11 @@ struct ParallelLayout : ParallelDegrees {
   std::optional<Core> window_core = {};
   // How layers with a recurrence pass their states on; has no meaning if cp is 1 or no layer has one.
   StateScan scan = StateScan::all_gather;
+  // What travels between cp ranks in place of keys and values of latent attention: heads, expanded where
+  // their rows are at home; or latent, the rows, which each rank expands for the heads that it computes on.
+  // It stands for Strategy::keys, which no layout sets. It has no meaning if cp is 1, and where a token is
+  // written: then rows travel, since nothing is expanded.
+  Strategy::Keys keys = Strategy::Keys::heads;
   ShardingGroup sharding = ShardingGroup::dp_shard_cp;
   AxisOrder order = AxisOrder::tp_cp_dp_pp;
   std::int64_t micro_batch = 1;  // sequences that a replica computes at once
@@ -157,13 +162,25 @@ std::int64_t pipeline_warm_up(int rank, int ranks, int virtual_stages, std::int6
 // The largest number of forward passes whose backward passes have not ended: their activations are kept.
 std::int64_t in_flight(int rank, int ranks, int virtual_stages, std::int64_t micro_batches);
 
+// What attention plans take of latent attention.
+//   nothing   Keys and values are expanded before: the plans take k and v. Of training, unless rows travel.
+//   rows      They take latent rows and kv_up, and expand the rows themselves. Of training where rows travel,
+//             and of a prefill, whose cached rows are expanded with the new ones.
+//   absorbed  They take latent rows and nothing else: queries were multiplied with the part of kv_up that
+//             makes keys, and outputs will be with that which makes values. Of decoding.
+enum class LatentUse : std::uint8_t { nothing, rows, absorbed };
+// `nothing` without latent attention.
+LatentUse latent_use(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
+
 // The attention problem of one micro-batch on one tp rank, in layers of one kind: its share of the heads, for
 // all rows of the sequence. Where a token is written, the keys are those in its window. If there are fewer kv
-// heads than tp ranks, several ranks hold the same one: kv_heads = max(1, kv_heads / tp).
+// heads than tp ranks, several ranks hold the same one: kv_heads = max(1, kv_heads / tp). Latent rows are on
+// all tp ranks; where queries are absorbed, they are one kv head.
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout, const LayerKind& kind);
 
-// The strategy of layers with window_core, which must be set; and of layers with that attention.
+// The strategy of layers with window_core, which must be set; and of layers with that attention, with what
+// travels in place of keys.
 Strategy window_strategy(const ParallelLayout& layout);
 Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem);
 

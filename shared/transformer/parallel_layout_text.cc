@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", 
 // Beside those of degree_keys().
 constexpr std::string_view kKeys =
     "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, slots, pieces, "
-    "merges, window_strategy, scan, sharding, zero, order, sequence_parallel, micro_batch, recompute, "
+    "merges, window_strategy, scan, keys, sharding, zero, order, sequence_parallel, micro_batch, recompute, "
     "loss_chunks, "
     "mlp_chunks, "
     "activations";
@@ -107,6 +107,8 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
             layout.strategy.merges);
   if (const auto value = text.find("window_strategy")) layout.window_core = parse_window_core(*value);
   if (const auto value = text.find("scan")) layout.scan = parse_state_scan(*value);
+  using Keys = Strategy::Keys;
+  text.word("keys", name(Keys::heads), Keys::heads, name(Keys::latent), Keys::latent, layout.keys);
 }
 
 }  // namespace
@@ -139,6 +141,7 @@ void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) 
     items.push_back({"merges", std::string(name(strategy.merges))});
   if (layout.window_core) items.push_back({"window_strategy", std::string(name(*layout.window_core))});
   if (layout.scan != StateScan::all_gather) items.push_back({"scan", std::string(name(layout.scan))});
+  if (layout.keys != Strategy::Keys::heads) items.push_back({"keys", std::string(name(layout.keys))});
 }
 
 }  // namespace

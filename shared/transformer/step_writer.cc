@@ -62,6 +62,7 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       experts(model, sizes),
       head(model, sizes, owns_table(asked)),
       embedding{0, sizes.vocab, model.hidden} {
+  latent = latent_use(model, workload, layout);
   for (const int kind : kinds) ++layers_with[parts[idx(kind)]];
   layers_that_keep = cp::layers_that_keep(stage_layers(), layout.recompute);
   for (const LayerParts of : kLayerParts) {
@@ -146,6 +147,17 @@ void StepWriter::kernel(RowKernel kernel, std::string label) {
 void StepWriter::weight_gradient(const View& a, const View& b, const Weight& weight,
                                  const GradientPlace& gradients, std::string label) {
   matmul(a, b, weight.matrix(gradients.window), std::move(label), gradients.adds);
+}
+
+void StepWriter::weight_gradient(const View& made, const Weight& weight, const GradientPlace& gradients,
+                                 const std::string& name) {
+  const View place = weight.flat(gradients.window);
+  if (!gradients.adds) return copy(made, place, name);
+  if (builder_.dtype(place.buffer) == builder_.dtype(made.buffer)) return accumulate(made, place, name);
+  const View rounded =
+      working(str(name, ", rounded"), builder_.dtype(place.buffer), made.numel()).flat(0, made.numel());
+  copy(made, rounded, name);
+  accumulate(rounded, place, name);
 }
 
 void StepWriter::kernel_with_gradients(RowKernel kernel, const std::vector<Weight>& weights,

@@ -56,6 +56,9 @@ struct StepContext {
   std::int64_t mlp_rows() const {
     return layout.mlp_chunks == 1 ? tokens : std::max<std::int64_t>(1, ceil_div(tokens, layout.mlp_chunks));
   }
+  // What attention takes of latent rows, in all layers that have it.
+  LatentUse latent = LatentUse::nothing;
+
   // What all layers have alike of it: where rows are at home. Without cp: the default.
   const Strategy& strategy() const { return attention.front().strategy; }
   // Those of the weights that all tp ranks hold alike whose gradients are sums over these ranks; they stand
@@ -100,6 +103,9 @@ class StepWriter {
   // A product whose result is the gradient of a weight.
   void weight_gradient(const View& a, const View& b, const Weight& weight, const GradientPlace& gradients,
                        std::string label);
+  // The same of a gradient that was made before, f32, as large as the weight.
+  void weight_gradient(const View& made, const Weight& weight, const GradientPlace& gradients,
+                       const std::string& name);
   // A kernel that gives gradients of weights, [begin, begin + numel) of a piece, in addition to what it
   // writes and updates.
   void kernel_with_gradients(RowKernel kernel, const std::vector<Weight>& weights,

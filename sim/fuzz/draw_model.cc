@@ -67,6 +67,9 @@ class ModelDraw {
   // Last, so that what a seed drew before them stays.
   void choose_parts() {
     choose_window_core();
+    const bool decodes = step_.phase() == proto::PlanLayouts::decode;
+    if (step_.latent_kv_rank() > 0 && layout_.cp > 1 && !decodes && swarm_.take(numbers_, "keys"))
+      layout_.keys = Strategy::Keys::latent;
     if (step_.norms_behind() && swarm_.take(numbers_, "no_norms_before")) step_.set_no_norms_before(true);
     if (swarm_.take(numbers_, "ungated_mlp")) step_.set_ungated_mlp(true);
     if (step_.latent_kv_rank() == 0 && swarm_.take(numbers_, "gated_attention"))
@@ -155,7 +158,6 @@ class ModelDraw {
                                                             {"training.again", proto::PlanLayouts::training},
                                                             {"prefill", proto::PlanLayouts::prefill},
                                                             {"decode", proto::PlanLayouts::decode}}));
-    if (step_.latent_kv_rank() > 0) step_.set_phase(proto::PlanLayouts::training);  // serving it is refused
     step_.set_seq_len(swarm_.choose<std::int64_t>(
         numbers_,
         {{"even", 96 * numbers_.in(1, 2)}, {"odd", numbers_.in(1, 100)}, {"few", numbers_.in(1, 8)}}));

@@ -103,6 +103,7 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"dense layers", {"no", "yes"}},
                        {"window", {"no", "yes"}},
                        {"kinds of layers", {"1", "several"}},
+                       {"latent attention", {"no", "heads travel", "rows travel"}},
                        {"recurrence", {"no", "delta", "decay"}},
                        {"parts of layers", {"both", "one"}},
                        {"matrices of an MLP", {"3", "2"}},
@@ -313,6 +314,9 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   answers.add("dense layers", dense ? "yes" : "no");
   answers.add("window", job.has_window() ? "yes" : "no");
   answers.add("kinds of layers", job.kinds_size() > 1 ? "several" : "1");
+  answers.add("latent attention", job.latent_kv_rank() == 0 ? "no"
+                                  : degree("keys") == "1"   ? "heads travel"
+                                                            : "rows travel");
   answers.add("recurrence", job.recurrence_value_heads() == 0 ? "no"
                             : job.recurrence_decay()          ? "decay"
                                                               : "delta");

@@ -66,6 +66,7 @@ std::vector<ParallelLayout> neighbours(const ParallelLayout& layout) {
     if (strategy.ulysses_degree == layout.cp && strategy.core != known.front().core) continue;
     with([&](ParallelLayout& next) { next.strategy = strategy; });
   }
+  with([&](ParallelLayout& next) { next.keys = Strategy::Keys::latent; });
   for (const char* balance : {"contiguous", "head_tail", "striped:1", "striped:4", "cost:2"})
     with([&](ParallelLayout& next) { next.strategy.balance = parse_balance(balance); });
   return list;

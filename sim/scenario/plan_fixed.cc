@@ -90,6 +90,11 @@ FixedKeys keys_of_choices() {
        }},
       {"window_strategy", [](Fixed& fixed, Text text) { fixed.window_core = parse_window_core(text); }},
       {"scan", [](Fixed& fixed, Text text) { fixed.scan = parse_state_scan(text); }},
+      {"keys",
+       [](Fixed& fixed, Text text) {
+         using enum Strategy::Keys;
+         fixed.keys = one_of(text, name(heads), heads, name(latent), latent);
+       }},
       {"sharding", [](Fixed& fixed, Text text) { fixed.sharding = parse_sharding(text); }},
       {"order", [](Fixed& fixed, Text text) { fixed.order = parse_axis_order(text); }},
       {"micro_batch",

@@ -1,6 +1,7 @@
 // What kernels do, counted, and what that takes.
 #include "sim/cost/timeline/kernel_cost.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "shared/plan/builder.h"
 #include "shared/transformer/step_writer.h"
 #include "sim/cost/cluster/read_cluster.h"
+#include "sim/cost/cluster/read_software.h"
 #include "sim/cost/presets/csv.h"
 #include "tests/cost/timeline_cluster.h"
 #include "tests/support/any_case.h"
@@ -162,6 +164,49 @@ TEST(KernelCost, DecodingReadsItsCache) {
   const KernelCost cost(cluster, software);
   EXPECT_NEAR(cost.ns(decoding.forward, decoding.plan),
               cost.memory_ns(bytes) + cluster.gpu.kernel_launch_us * 1e3, 1);
+}
+
+// 128 sequences of 512 latent rows and 32 heads: the values are in the rows, which are read once, and the
+// time is that of the cluster's rate of such kernels.
+TEST(KernelCost, DecodingReadsLatentRowsOnce) {
+  constexpr std::int64_t kSequences = 128, kKeys = 512, kHeads = 32, kRow = 576, kRank = 512;
+  PlanBuilder builder(0, host_target());
+  AttentionForward attention;
+  const BufferId rows = builder.input("latent", DType::bf16, kSequences * kKeys * kRow);
+  attention.q = dense_view(builder.input("q", DType::bf16, kSequences * kHeads * kRow), 0,
+                           {kSequences, 1, kHeads, kRow});
+  attention.k = dense_view(rows, 0, {kSequences, kKeys, 1, kRow});
+  attention.v = attention.k, attention.v.shape[3] = kRank;
+  attention.out = dense_view(builder.output("out", DType::bf16, kSequences * kHeads * kRank), 0,
+                             {kSequences, 1, kHeads, kRank});
+  attention.lse =
+      dense_view(builder.output("lse", DType::f32, kSequences * kHeads), 0, {kSequences, kHeads, 1});
+  MaskSlice slice;
+  slice.q_len = 1, slice.k_len = kKeys, slice.kind = MaskSlice::Kind::full;
+  attention.slices = {slice};
+  builder.add(builder.stream("s"), attention);
+  const Plan plan = std::move(builder).build({});
+  const KernelWork work = work_of(attention, plan);
+  EXPECT_TRUE(work.values_in_keys);
+  EXPECT_EQ(work.bytes,
+            2.0 * kSequences * (kKeys * kRow + kHeads * (kRow + kRank)) + 4.0 * kSequences * kHeads);
+  EXPECT_EQ(work.bytes_per_key, 2.0 * kSequences * kRow);
+  EXPECT_EQ(work.flops, 2.0 * kSequences * kHeads * kKeys * (kRow + kRank));
+  const Cluster cluster = find_cluster("dgx-h100", 1);
+  const auto rate = std::find_if(cluster.rates.latent.begin(), cluster.rates.latent.end(),
+                                 [](const LatentRate& each) { return each.decode && each.cache_bits == 16; });
+  ASSERT_NE(rate, cluster.rates.latent.end());
+  const double speed = cluster.gpu.sustained_clock * cluster.gpu.tflops_16 / cluster.rates.tflops_16;
+  const double us =
+      latent_us(*rate, {kSequences, kHeads, 1, kKeys}, cluster.rates.sms, cluster.gpu.hbm_gbps, speed);
+  const KernelCost cost(cluster, find_software("cprun"));
+  EXPECT_NEAR(cost.ns(Kernel(attention), plan), 1e3 * us, 1e-6 * us);
+  // As keys and values of their own they would be 1,088 elements, and of other kernels.
+  Plan apart = plan;
+  AttentionForward other = attention;
+  other.v.offset = kRow - kRank + 1;  // beyond the row's end
+  EXPECT_FALSE(work_of(other, apart).values_in_keys);
+  EXPECT_EQ(work_of(other, apart).bytes, work.bytes + 2.0 * kSequences * kKeys * kRank);
 }
 
 TEST(KernelCost, NoKernelExceedsItsPeak) {

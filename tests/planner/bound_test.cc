@@ -49,6 +49,11 @@ void pick_and_check(const PlanQuestion& question) {
   ParallelLayout layout = pick("pieces and slots", rc::gen::elementOf(space.overlaps(member)));
   RC_LOG() << to_string(layout);
   expect_bounded(question, family, layout);
+  if (space.may_choose_rows(member)) {
+    ParallelLayout rows = member;
+    rows.keys = Strategy::Keys::latent;
+    expect_bounded(question, family, rows);
+  }
   // The search prunes by the bound of the layout alone, and may yet choose these two.
   const double bound_ns = StepBound(question).ns(layout);
   layout.window_core = Core::need_only, layout.scan = StateScan::sequential;
@@ -133,12 +138,15 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfWholeModels, ()) {
   const auto [model, nodes] =
       pick("model, nodes", rc::gen::element(std::pair{"llama-3.1-8b", 2}, std::pair{"llama-3.1-70b", 8},
                                             std::pair{"mixtral-8x7b", 4}, std::pair{"qwen2.5-7b", 1},
-                                            std::pair{"nemotron-h-8b", 2}));
+                                            std::pair{"nemotron-h-8b", 2}, std::pair{"deepseek-v2-lite", 2}));
   PlanQuestion question =
       testing::training_question(model, nodes, pick("seq_len", rc::gen::element(8192, 131072)), 64);
   if (!question.model.recurrence)
     question.workload.phase =
-        pick("question.workload.phase", rc::gen::element(Phase::training, Phase::training, Phase::prefill));
+        pick("question.workload.phase",
+             rc::gen::element(Phase::training, Phase::training, Phase::prefill, Phase::decode));
+  Workload& workload = question.workload;
+  if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
   pick_and_check(question);
 }
 

@@ -2,6 +2,7 @@
 // sentence that says so.
 #include "sim/planner/emit/emit.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -394,6 +395,37 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EmittedScenario,
                                            "ulysses_ring,ulysses_degree=2,balance=striped:8",
                                            "ulysses_ring,ulysses_degree=2,axis_order=ring_inner",
                                            "ring,rotation=all_gather,balance=head_tail"));
+
+// Latent rows travel, as in the step; where a token is written, they are one head's keys, and values of their
+// own in the scenario, by the scale of the heads that they stand for.
+TEST(EmitCprun, LatentAttentionIsThatOfTheStep) {
+  const auto run = [](const char* layout, const Workload& workload) {
+    return read_scenario_text(text_of(Framework::cprun, {"deepseek-v3", layout, workload}), "f").run();
+  };
+  const proto::Attention trained = run("tp=8,cp=4,strategy=ring,keys=latent", training(8192, 8));
+  EXPECT_EQ(trained.latent(), 512);
+  EXPECT_EQ(trained.rope_dim(), 64);
+  EXPECT_EQ(trained.keys(), "latent");
+  EXPECT_EQ(trained.kv_heads(), 16);
+  EXPECT_EQ(trained.head_dim(), 192);
+  EXPECT_EQ(run("tp=8,cp=4,strategy=ring", training(8192, 8)).latent(), 0);
+  const proto::Attention prefill = run("tp=8,cp=4,strategy=ring", serving(Phase::prefill, 8192, 0));
+  EXPECT_EQ(prefill.latent(), 512);
+  EXPECT_EQ(prefill.keys(), "heads");
+  const proto::Attention decode = run("tp=8,cp=4,strategy=pass_q", serving(Phase::decode, 8192, 8000));
+  EXPECT_EQ(decode.latent(), 0);
+  EXPECT_EQ(decode.kv_heads(), 1);
+  EXPECT_EQ(decode.head_dim(), 576);
+  EXPECT_EQ(decode.v_head_dim(), 512);
+  EXPECT_DOUBLE_EQ(decode.softmax_scale(), 1 / std::sqrt(192.0));
+}
+
+// All 16 ranks hold the same latent rows, so that as many may share a cache.
+TEST(EmitVllm, LatentRowsAreSharedByAllRanks) {
+  const EmitCase request = {"deepseek-v3", "tp=16,cp=2,sequence_parallel=no,strategy=pass_q",
+                            serving(Phase::decode, 8192, 8000)};
+  EXPECT_THAT(text_of(Framework::vllm, request), HasSubstr("--decode-context-parallel-size 2"));
+}
 
 TEST(EmitCprun, ServingAsksWhatTheStepDoes) {
   const auto run = [](const Workload& workload) {

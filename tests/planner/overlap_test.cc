@@ -174,5 +174,80 @@ TEST(OverlapChoice, KeepsToWhatFits) {
               ::testing::ElementsAre(layout));
 }
 
+// ---- heads, or latent rows ----
+
+PlanQuestion latent_question() {
+  PlanQuestion question = testing::small_question(8, 65536, 8);
+  question.model.kv_heads = question.model.q_heads;
+  question.model.latent = Latent{384, 128, 16, 64};
+  question.fixed.order = AxisOrder::tp_cp_dp_pp;
+  return question;
+}
+
+TEST(KeysChoice, LatentRowsAreTriedWhereTheyAreFewerBytes) {
+  const PlanQuestion question = latent_question();
+  const LayoutSpace space(question);
+  AttentionTimer timer(question);
+  const auto rows_of = [&](const char* text) {
+    const auto rows = with_rows(space, timer, parse_parallel_layout(text));
+    return rows ? to_string(*rows) : std::string("heads");
+  };
+  // A row has 144 elements, the keys and values of eight heads 1,024; of two heads 256, and of one 128.
+  EXPECT_EQ(rows_of("cp=8,strategy=ring"), "cp=8,strategy=ring,balance=contiguous,keys=latent");
+  EXPECT_EQ(rows_of("tp=4,cp=2,strategy=all_gather"),
+            "tp=4,cp=2,strategy=all_gather,balance=contiguous,keys=latent");
+  EXPECT_EQ(rows_of("tp=2,cp=4,strategy=ulysses"), "heads");
+  EXPECT_EQ(rows_of("cp=8,strategy=pass_q"), "heads");
+  EXPECT_EQ(rows_of("tp=8"), "heads");
+  PlanQuestion other = question;
+  other.software.framework = "megatron";
+  EXPECT_FALSE(with_rows(LayoutSpace(other), timer, parse_parallel_layout("cp=8,strategy=ring")));
+}
+
+TEST(KeysChoice, TheSearchFindsWhatSearchesWithEachFixedFind) {
+  PlanQuestion question = latent_question();
+  question.fixed.cp = 8;
+  const PlanAnswer answer = search_layouts(question);
+  double least_us = kNever;
+  for (const Strategy::Keys keys : {Strategy::Keys::heads, Strategy::Keys::latent}) {
+    PlanQuestion fixed = question;
+    fixed.fixed.keys = keys;
+    const PlanAnswer with = search_layouts(fixed);
+    least_us = std::min(least_us, with.best.front().step_us);
+    for (const Candidate& candidate : with.all) EXPECT_EQ(candidate.layout.keys, keys);
+  }
+  EXPECT_LE(answer.best.front().step_us, least_us * (1 + kTie) * (1 + kTie));
+  EXPECT_TRUE(std::any_of(answer.all.begin(), answer.all.end(), [](const Candidate& candidate) {
+    return candidate.layout.keys == Strategy::Keys::latent;
+  }));
+}
+
+TEST(KeysChoice, OfOtherModelsAndOfDecodingTheKeyIsIgnored) {
+  for (const bool latent : {false, true}) {
+    PlanQuestion question = latent ? latent_question() : testing::small_question(8, 65536, 8);
+    question.fixed.keys = Strategy::Keys::latent;
+    if (latent) {
+      question.workload.phase = Phase::decode;
+      question.workload.cached = question.workload.seq_len - 1, question.workload.new_tokens = 1;
+    }
+    const LayoutSpace space(question);
+    for (const ParallelLayout& family : space.families()) {
+      for (const ParallelLayout& member : space.members(family))
+        EXPECT_EQ(member.keys, Strategy::Keys::heads);
+    }
+  }
+  PlanQuestion question = latent_question();
+  question.fixed.keys = Strategy::Keys::latent;
+  const LayoutSpace space(question);
+  for (const ParallelLayout& family : space.families()) {
+    const bool legal = !refuse(question.model, question.workload, space.leanest_member(family));
+    for (const ParallelLayout& member : space.members(family)) {
+      EXPECT_EQ(member.keys == Strategy::Keys::latent, member.cp > 1);
+      if (!legal) continue;
+      EXPECT_FALSE(refuse(question.model, question.workload, member)) << to_string(member);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cp::sim

@@ -363,5 +363,25 @@ TEST(Search, ServingRanksByItsOwnTime) {
   EXPECT_LT(decode.best.front().step_us, prefill.best.front().step_us / 10);
 }
 
+// 61 layers cache 576 elements of each token, on all tp ranks alike, and a cp rank its share of the tokens.
+TEST(Search, ServesModelsWithLatentAttention) {
+  PlanQuestion question = training_question("deepseek-v3", 4, 32768, 32);
+  question.workload.phase = Phase::decode, question.workload.cached = 32767, question.workload.new_tokens = 1;
+  const PlanAnswer decode = search_layouts(question);
+  for (const Candidate& candidate : decode.all) {
+    const ParallelLayout& layout = candidate.layout;
+    if (layout.pp > 1) continue;
+    EXPECT_EQ(candidate.memory.kv_cache, 32 / layout.dp() * (32768 / layout.cp) * std::int64_t{61} * 576 * 2)
+        << to_string(layout);
+    EXPECT_EQ(layout.keys, Strategy::Keys::heads);
+  }
+  // Weights and cache are read once at least.
+  const Candidate& best = decode.best.front();
+  EXPECT_GT(best.step_us * 1e-6 * question.cluster.gpu.hbm_gbps * 1e9,
+            static_cast<double>(best.memory.kv_cache) + static_cast<double>(best.memory.parameters) / 2);
+  ASSERT_TRUE(best.ttft_us);
+  EXPECT_GT(*best.ttft_us, best.step_us);
+}
+
 }  // namespace
 }  // namespace cp::sim

@@ -120,6 +120,26 @@ TEST(Memory, OfTheCacheOfWindowsByHand) {
   EXPECT_EQ(memory_of(model, workload, {}, {}).kv_cache, std::int64_t{24} * 4096 * token);
 }
 
+// DeepSeek-V3: 512 + 64 elements a token in each of 61 layers, whatever the heads, on all tp ranks; a rank of
+// cp has its rows.
+TEST(Memory, OfTheCacheOfLatentRowsByHand) {
+  Transformer model;
+  model.hidden = 7168, model.layers = 61, model.q_heads = model.kv_heads = 128, model.head_dim = 192;
+  model.intermediate = 18432, model.vocab = 129280, model.latent = Latent{1536, 512, 64, 128};
+  Workload workload;
+  workload.phase = Phase::decode, workload.seq_len = 32768, workload.cached = 32767, workload.new_tokens = 1;
+  workload.global_batch = 16;
+  const std::int64_t whole = std::int64_t{16} * 32768 * 61 * 576 * 2;
+  const auto cache = [&](const char* layout) {
+    return memory_of(model, workload, parse_parallel_layout(layout), {}).kv_cache;
+  };
+  EXPECT_EQ(cache("micro_batch=16"), whole);
+  EXPECT_EQ(cache("tp=8,micro_batch=16"), whole);
+  EXPECT_EQ(cache("tp=8,cp=4,micro_batch=16,strategy=pass_q"), whole / 4);
+  workload.phase = Phase::prefill, workload.cached = 0, workload.new_tokens = 0;
+  EXPECT_EQ(cache("tp=8,micro_batch=16"), whole);
+}
+
 TEST(Memory, TermsAddUp) {
   MemoryRules rules{.context_bytes = std::int64_t{1} << 30, .communicator_bytes = std::int64_t{1} << 27};
   rules.slack = 0.1;
@@ -228,6 +248,7 @@ Transformer of_kind(const char* kind) {
   }
   if (model.name == "qwen2") model.qkv_bias = true;
   if (model.name == "qwen3") model.qk_norm = true, model.tied_embeddings = true;
+  if (model.name == "deepseek") model.kv_heads = 16, model.latent = Latent{192, 128, 32, 48};
   if (model.name == "gpt_oss") {
     std::vector<LayerKind> layers(8);
     for (std::size_t layer = 0; layer < layers.size(); layer += 2) layers[layer].window = 128;
@@ -251,7 +272,7 @@ std::int64_t bytes_of_x(const StepRequest& request) {
   return layout.micro_batch * request.workload.seq_len / layout.cp / layout.tp * request.model.hidden * 2;
 }
 
-constexpr const char* kKinds[] = {"llama", "mixtral", "glm", "qwen2", "qwen3", "gpt_oss"};
+constexpr const char* kKinds[] = {"llama", "mixtral", "glm", "qwen2", "qwen3", "gpt_oss", "deepseek"};
 
 // What a micro-batch keeps is what its plan stacks up, but for the last layer's output, which the loss uses
 // up.
@@ -274,6 +295,67 @@ TEST(MemoryOfModels, KeepsWhatPlansStackUp) {
       }
     }
   }
+}
+
+// Where latent rows travel, the rows are kept in place of keys and values: once, or with Ulysses those of the
+// whole group.
+TEST(MemoryOfModels, KeepsLatentRowsThatTravel) {
+  for (const char* layout :
+       {"cp=4,strategy=ring,balance=head_tail", "cp=4,strategy=all_gather,balance=head_tail_exchange",
+        "cp=4,strategy=ulysses", "tp=4,cp=4,strategy=ulysses", "tp=4,cp=2,sequence_parallel=no,strategy=ring",
+        "tp=2,cp=4,dp_shard=2,strategy=ring,ulysses_degree=2,micro_batch=2"}) {
+    for (const char* recompute : {"none", "selective", "full", "every:2", "every:3"}) {
+      StepRequest request{of_kind("deepseek"), {}, parse_parallel_layout(str(layout, ",keys=latent"))};
+      request.workload.seq_len = 4096, request.workload.global_batch = 8;
+      request.layout.recompute = parse_recompute(recompute);
+      const Plan plan = step_plan(request, StepPart::micro_batch, 0, busiest_rank(request, 0));
+      const std::int64_t rows = request.layout.row_ranks() > 1 ? request.layout.tp : 1,
+                         last = request.layout.micro_batch * 4096 / request.layout.cp / rows * 512 * 2;
+      const Memory memory = memory_of(request.model, request.workload, request.layout, {});
+      EXPECT_EQ(memory.activations, bytes_of(plan, "activations") - last) << to_string(request.layout);
+    }
+  }
+}
+
+// As IsWhatPlansDeclare: what a rank expands of one block, or of all, and no more, is in the arena, too.
+RC_GTEST_PROP(Memory, IsWhatPlansWithLatentRowsDeclare, ()) {
+  StepRequest request{of_kind("deepseek"), {}, {}};
+  Transformer& model = request.model;
+  model.layers = pick("layers", rc::gen::element(5, 8));
+  model.latent->q_rank = pick("q_rank", rc::gen::element(0, 192));
+  request.workload.seq_len = pick("seq_len", rc::gen::element(4096, 8191)), request.workload.global_batch = 8;
+  ParallelLayout& layout = request.layout;
+  layout = parse_parallel_layout(str(
+      pick("layout",
+           rc::gen::element<const char*>("cp=4,strategy=ring,balance=head_tail", "cp=4,strategy=ring,slots=3",
+                                         "cp=8,strategy=ring,balance=head_tail", "cp=4,strategy=ulysses",
+                                         "cp=4,strategy=all_gather", "tp=2,cp=2,dp_shard=2,strategy=ring",
+                                         "cp=4,strategy=ring,ulysses_degree=2",
+                                         "cp=4,strategy=ring,balance=head_tail,merges=beside")),
+      ",keys=latent"));
+  layout.micro_batch = pick("micro_batch", rc::gen::element(1, 2));
+  layout.recompute = pick("recompute", rc::gen::element(Recompute{}, Recompute{Recompute::Kind::selective, 1},
+                                                        Recompute{Recompute::Kind::full, 1}));
+  request.workload.gradient_dtype = pick("gradient_dtype", rc::gen::element(DType::f32, DType::bf16));
+  MemoryRules rules;
+  rules.loss_f32_copies = 0;
+  const Memory memory = memory_of(model, request.workload, layout, rules);
+  const Plan step = step_plan(request, StepPart::micro_batch, 0, busiest_rank(request, 0));
+  const auto closed = static_cast<double>(
+      memory.activations + std::max(memory.unsharded + memory.working + memory.attention, memory.logits));
+  RC_LOG() << to_string(layout) << ": arena " << step.arena_bytes << " closed " << closed
+           << " of it activations " << memory.activations << " working " << memory.working << " attention "
+           << memory.attention << " logits " << memory.logits << " unsharded " << memory.unsharded << "\n";
+  const auto lacks = static_cast<double>(step.arena_bytes) - closed;
+  RC_ASSERT(lacks >= 0);
+  // A layer whose forward pass is made again has both passes in its body, with what each of them expands: no
+  // more than as much again of what is counted once. Beside that are the last layer's output, which is not
+  // counted, and the head's gradients, made and cast, which are reduced meanwhile.
+  const std::int64_t head = model.vocab * model.hidden * (2 + 4);
+  const bool again = layout.recompute.kind == Recompute::Kind::full;
+  RC_ASSERT(lacks <= static_cast<double>(again
+                                             ? memory.working + memory.attention + bytes_of_x(request) + head
+                                             : (memory.unsharded + memory.working + memory.attention) / 3));
 }
 
 // Shards, and of experts those of the ranks that share them. Whole ones lie beside their f32 copies.
@@ -321,7 +403,7 @@ TEST(MemoryOfModels, HasActivationsOfAllMicroBatchesInFlight) {
         request.workload.seq_len = 4096, request.workload.global_batch = row.batch;
         request.layout.recompute = parse_recompute(recompute), request.layout.loss_chunks = 16;
         const Plan plan = step_plan(request, StepPart::forward, 0, busiest_rank(request, 0));
-        const std::int64_t positions = 4096 * 64 * 4;
+        const std::int64_t positions = 4096 * request.model.rotated_dim() * 4;
         EXPECT_EQ(
             memory_of(request.model, request.workload, request.layout, {}).activations,
             positions + row.in_flight * (bytes_of(plan, "activations") - positions - bytes_of_x(request)))

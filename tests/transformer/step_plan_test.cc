@@ -384,11 +384,6 @@ TEST(StepPlans, AreRefusedWithReasons) {
               HasSubstr("stage 2 is not one of 2 stages"));
   EXPECT_THAT(message(small_request("pp=2"), StepPart::forward, 1, 0),
               HasSubstr("rank 0 does not hold stage 1"));
-  StepRequest served = small_request("tp=2");
-  served.model.kv_heads = 4, served.model.latent = Latent{20, 12, 2, 6};
-  served.workload.phase = Phase::prefill;
-  EXPECT_THAT(message(served, StepPart::prefill, 0, 0),
-              HasSubstr("prefill of latent attention keeps latent rows in its cache (14 elements a token)"));
   EXPECT_THAT(message(small_request("tp=2"), StepPart::micro_batch, 0, 2),
               HasSubstr("rank 2 is not in a layout of 2 ranks"));
 }

@@ -160,6 +160,7 @@ inline ParallelLayout any_layout(const Transformer& model) {
   const auto has_window = [](const LayerKind& kind) { return kind.window || kind.chunk; };
   if (layout.cp > 1 && std::any_of(model.kinds.begin(), model.kinds.end(), has_window) && any_of(true, false))
     layout.window_core = any_of(Core::need_only, Core::need_only, Core::all_gather);
+  if (layout.cp > 1 && model.latent) layout.keys = any_of(Strategy::Keys::heads, Strategy::Keys::latent);
   if (layout.cp > 1 && model.recurrence) layout.scan = *rc::gen::elementOf(state_scans());
   return layout;
 }

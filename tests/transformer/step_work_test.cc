@@ -74,7 +74,8 @@ Work work_of(const std::vector<Plan>& plans) {
   return all;
 }
 
-// Products of latent attention's weights with tokens of a micro-batch, in a layer.
+// Products of latent attention's weights with tokens of a micro-batch, in a layer, but for those of attention
+// itself where latent rows travel.
 std::int64_t latent_products(const StepRequest& request) {
   const Transformer& model = request.model;
   const ParallelLayout& layout = request.layout;
@@ -92,10 +93,23 @@ std::int64_t latent_products(const StepRequest& request) {
   }
   const std::int64_t q_in = latent.q_rank > 0 ? latent.q_rank : model.hidden,
                      not_rotated = model.head_dim - latent.rope_dim;
+  const bool at_home = layout.cp == 1 || layout.keys == Strategy::Keys::heads;
+  const std::int64_t expanded = at_home ? latent.kv_rank * (not_rotated + latent.v_head_dim) : 0;
   return made * model.hidden * (latent.q_rank + latent.kv_rank + latent.rope_dim) +
-         tokens * model.q_heads *
-             (q_in * model.head_dim + latent.kv_rank * (not_rotated + latent.v_head_dim) +
-              latent.v_head_dim * model.hidden);
+         tokens * model.q_heads * (q_in * model.head_dim + expanded + latent.v_head_dim * model.hidden);
+}
+
+// Flops of the products that attention of a micro-batch makes itself in a layer of a kind, of all replicas
+// and tp ranks: those of latent rows that travel, for each rank that they come to.
+std::int64_t expanding_flops(const StepRequest& request, const LayerKind& kind, AttentionPass pass) {
+  const ParallelLayout& layout = request.layout;
+  AttentionRequest attention;
+  attention.problem = attention_problem(request.model, request.workload, layout, kind);
+  if (kind.mixer != Mixer::attention || !attention.problem.has_latent()) return 0;
+  for (Rank rank = 0; rank < layout.cp; ++rank) attention.ranks.push_back(rank);
+  attention.strategy = strategy_of(layout, attention.problem);
+  attention.options.lse = LsePlace::computed;
+  return std::int64_t{layout.dp()} * layout.tp * work_of(attention_plans(attention, pass)).product_flops;
 }
 
 // Of a micro-batch of all replicas, from the model alone: 2 flops for each parameter and token forward, 4
@@ -145,7 +159,9 @@ Work work_by_formula(const StepRequest& request) {
     const bool recomputed =
         layout.recompute.kind == Recompute::Kind::full ||
         (layout.recompute.kind == Recompute::Kind::every && (layer + 1) % layout.recompute.every == 0);
-    work.product_flops += (recomputed ? 8 : 6) * products_of(kind);
+    work.product_flops += (recomputed ? 8 : 6) * products_of(kind) +
+                          (recomputed ? 2 : 1) * expanding_flops(request, kind, AttentionPass::forward) +
+                          expanding_flops(request, kind, AttentionPass::backward);
     work.backward_pairs += pairs;
     work.forward_pairs += recomputed ? 2 * pairs : pairs;
   }

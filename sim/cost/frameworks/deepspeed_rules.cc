@@ -49,6 +49,7 @@ constexpr FrameworkRule kDeepspeedRules[] = {
        return str("strategy ", asked, ": it is Ulysses over all ", said.layout.cp, " ranks");
      }},
     {RulePart::strategy, "pieces", "1", "deepspeed/sequence/layer.py: DistributedAttention", lost_pieces},
+    {RulePart::strategy, "keys", "heads", "deepspeed/sequence/layer.py: DistributedAttention", lost_keys},
     {RulePart::strategy, "merges", "in_turn", "deepspeed/sequence/layer.py: DistributedAttention",
      lost_merges},
     {RulePart::recompute, "recompute", "none, full", "gradient_checkpointing_enable() of transformers",

@@ -128,6 +128,12 @@ std::string lost_pieces(FrameworkCase& said) {
   return pieces == 1 ? "" : str("pieces=", pieces, ": it moves all heads at once");
 }
 
+std::string lost_keys(FrameworkCase& said) {
+  using enum Strategy::Keys;
+  const bool asked = std::exchange(said.layout.keys, heads) == latent && said.layout.cp > 1;
+  return asked ? str("keys=", cp::name(latent), ": it moves the keys and values of all heads") : "";
+}
+
 std::string lost_slots(FrameworkCase& said) {
   const int slots =
       said.layout.cp == 1 ? kLeastSlots : std::exchange(said.layout.strategy.slots, kLeastSlots);

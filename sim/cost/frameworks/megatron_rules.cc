@@ -105,6 +105,7 @@ constexpr FrameworkRule kMegatronRules[] = {
                                : str("balance ", to_string(asked), ": batches are always split head_tail");
      }},
     {RulePart::strategy, "pieces", "1", kContextParallel, lost_pieces},
+    {RulePart::strategy, "keys", "heads", kContextParallel, lost_keys},
     {RulePart::strategy, "slots", "2", kContextParallel, lost_slots},
     {RulePart::strategy, "merges", "in_turn", kContextParallel, lost_merges},
     {RulePart::recompute, "recompute",

@@ -21,6 +21,8 @@ std::string lost_core(FrameworkCase& said, Framework framework);
 // What attention moves in pieces of heads, a third place for the blocks of a ring, and merges on a stream of
 // their own, for which there are no words.
 std::string lost_pieces(FrameworkCase& said);
+// Latent rows in place of the heads that they expand to.
+std::string lost_keys(FrameworkCase& said);
 std::string lost_slots(FrameworkCase& said);
 std::string lost_merges(FrameworkCase& said);
 // The loss in chunks, for which there is no word.

@@ -90,6 +90,7 @@ constexpr FrameworkRule kTorchtitanRules[] = {
                   : str("balance ", to_string(asked), ": causal attention is always split head_tail");
      }},
     {RulePart::strategy, "pieces", "1", kRotate, lost_pieces},
+    {RulePart::strategy, "keys", "heads", kRotate, lost_keys},
     {RulePart::strategy, "slots", "2", kRotate, lost_slots},
     {RulePart::strategy, "merges", "in_turn", kRotate, lost_merges},
     {RulePart::recompute, "recompute", "none, full, every:K",

@@ -148,10 +148,29 @@ const DecodeRate* AttentionCost::decode_rate(std::int64_t head_dim) const {
   return best;
 }
 
+const LatentRate* AttentionCost::latent_rate() const {
+  const LatentRate* best = nullptr;
+  for (const LatentRate& rate : cluster_.rates.latent) {
+    if (rate.decode && (best == nullptr || rate.cache_bits == cache_bits_)) best = &rate;
+  }
+  return best;
+}
+
 double AttentionCost::ns(const KernelWork& work, std::int64_t head_dim, bool backward) const {
   const double pairs = work.full_pairs + work.diagonal_pairs;
   if (pairs == 0) return 0;
   const Pass& of = pass(backward);
+  const LatentRate* latent = !backward && work.values_in_keys ? latent_rate() : nullptr;
+  const bool one_query = work.rows == work.attention.group;
+  if (latent != nullptr && one_query) {
+    LatentRate rate = *latent;
+    rate.qk_dim = static_cast<int>(head_dim);
+    rate.v_dim = static_cast<int>(std::llround(work.flops / pairs / 2)) - rate.qk_dim;
+    const double heads = work.attention.group, keys = pairs / work.attention.heads;
+    const double us = latent_us(rate, {work.attention.heads / heads, heads, 1, keys}, cluster_.rates.sms,
+                                cluster_.gpu.hbm_gbps, of.speed);
+    return kNsPerUs * (us - std::min(launch_us_, rate.floor_us));
+  }
   if (by_curve(of, head_dim)) return curve_ns(of, work, head_dim);
   const double flops_per_pair = work.flops / pairs;
   const AttentionCall& call = work.attention;
@@ -181,6 +200,8 @@ double AttentionCost::ns(const KernelWork& work, std::int64_t head_dim, bool bac
 double AttentionCost::least_ns(const AttentionSum& sum, std::int64_t head_dim, bool backward) const {
   if (sum.pairs == 0) return 0;
   const Pass& of = pass(backward);
+  const LatentRate* latent = !backward && sum.values_in_keys ? latent_rate() : nullptr;
+  if (latent != nullptr) return kNsPerUs * sum.pairs * sum.flops_per_pair / (latent->tflops * of.speed * 1e6);
   if (by_curve(of, head_dim)) {
     const double peak = cluster_.gpu.tflops_16;
     double tflops = of.curves.empty() ? kAttentionShare * peak : 0;
@@ -214,6 +235,15 @@ double AttentionCost::decode_width(std::int64_t head_dim) const {
                                      : widths::kUnmeasured;
   if (rate->head_dim != head_dim) of = widths::both(of, widths::kBetweenSizes);
   return std::min(widths::by_hand(of, of_second_hand(rate->provenance)), kWidest);
+}
+
+double AttentionCost::absorbed_width(std::int64_t head_dim) const {
+  const LatentRate* rate = latent_rate();
+  if (rate == nullptr) return decode_width(head_dim);
+  const double of = rate->left_out.p90 > 0 ? widths::eight_in_ten(rate->left_out.median, rate->left_out.p90)
+                                           : widths::kUnmeasured;
+  const double sizes = rate->qk_dim == head_dim ? of : widths::both(of, widths::kBetweenSizes);
+  return std::min(widths::by_hand(sizes, of_second_hand(rate->provenance)), kWidest);
 }
 
 double AttentionCost::width(std::int64_t head_dim, bool backward) const {

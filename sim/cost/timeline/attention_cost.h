@@ -16,10 +16,11 @@ namespace cp::sim {
 struct AttentionSum {
   double pairs = 0;  // of all heads
   double flops_per_pair = 0;
-  double rows = 0;           // query rows of all heads, each computed at least once; 0: unknown
-  double most_keys = 0;      // that a row meets in one kernel; 0: unknown
-  double pairs_at_once = 0;  // in one kernel, at most
-  bool few_rows = false;     // kernels may be of few rows (decoding)
+  double rows = 0;              // query rows of all heads, each computed at least once; 0: unknown
+  double most_keys = 0;         // that a row meets in one kernel; 0: unknown
+  double pairs_at_once = 0;     // in one kernel, at most
+  bool few_rows = false;        // kernels may be of few rows (decoding)
+  bool values_in_keys = false;  // as in KernelWork
 };
 
 class AttentionCost {
@@ -33,6 +34,10 @@ class AttentionCost {
   // have one. (The products of a pair grow with the head size; its softmax does not.) Outside of the measured
   // sizes the line is continued, but never to a faster kernel than the nearest one, nor so that less work
   // takes longer. If there is only one rate, it counts for all sizes.
+  //
+  // One query against latent rows whose values lie in them (MLA's decoding) goes by the cluster's rate of
+  // such a kernel, whatever the software's own is called, and for rows of other sizes as its flops and bytes
+  // do.
   //
   // What is missing: without a backward rate, backward runs at kBackwardShare of the forward rate. With
   // neither a curve nor a rate, attention reaches kAttentionShare of the peak. Queries, keys and values in 8
@@ -49,6 +54,8 @@ class AttentionCost {
   double width(std::int64_t head_dim, bool backward) const;
   // The same for few rows (decoding), which have a rate of their own. Without one, it is width().
   double decode_width(std::int64_t head_dim) const;
+  // The same of absorbed queries, whose values lie in their keys.
+  double absorbed_width(std::int64_t head_dim) const;
 
   const std::string& kernel() const { return kernel_; }  // empty: of none
 
@@ -78,6 +85,8 @@ class AttentionCost {
   double of_size(const Pass& pass, std::int64_t head_dim, double flops_per_pair, bool least, Us&& us) const;
   // Of the cache's bits where the kernel has such a rate; else of the other ones.
   const DecodeRate* decode_rate(std::int64_t head_dim) const;
+  // Of latent rows, and the same cache.
+  const LatentRate* latent_rate() const;
 
   const Cluster& cluster_;
   int bits_ = 16;                   // of the rates that count

@@ -43,6 +43,13 @@ void add_slices(const std::vector<MaskSlice>& slices, KernelWork& work) {
   }
 }
 
+bool lies_in_rows_of(const View& values, const View& keys) {
+  const std::int64_t first = values.offset - keys.offset;
+  return values.buffer == keys.buffer && values.advance == keys.advance &&
+         std::equal(values.shape.begin(), values.shape.end() - 1, keys.shape.begin()) &&
+         values.strides == keys.strides && first >= 0 && first + values.shape[3] <= keys.shape[3];
+}
+
 template <class Attention>
 void count_attention(const Attention& op, const Plan& plan, KernelWork& work) {
   const double kv_heads = std::max(1.0, count(op.k.shape[2]));
@@ -52,7 +59,9 @@ void count_attention(const Attention& op, const Plan& plan, KernelWork& work) {
   work.full_pairs = work.attention.heads * work.attention.full.pairs;
   work.diagonal_pairs = work.attention.heads * (work.attention.causal.pairs + work.attention.window.pairs);
   work.rows = count(op.q.shape[1] * (op.q.shape[2] / std::max<std::int64_t>(1, op.k.shape[2])));
-  work.bytes_per_key = (bytes_of(op.k, plan) + bytes_of(op.v, plan)) / std::max(1.0, count(op.k.shape[1]));
+  work.values_in_keys = lies_in_rows_of(op.v, op.k);
+  work.bytes_per_key = (bytes_of(op.k, plan) + (work.values_in_keys ? 0 : bytes_of(op.v, plan))) /
+                       std::max(1.0, count(op.k.shape[1]));
   const double d = count(op.q.shape[3]), dv = count(op.v.shape[3]);
   // backward: the scores and their gradients, and a product for each gradient
   double per_pair = 2 * (d + dv);
@@ -133,13 +142,15 @@ KernelWork work_of(const Kernel& kernel, const Plan& plan) {
       },
       kernel);
   const View* workspace = nullptr;  // what a fused kernel does there is part of its speed
+  const View* counted = nullptr;    // with the keys
   std::visit(
       [&](const auto& op) {
         if constexpr (requires { op.workspace; }) workspace = &op.workspace;
+        if constexpr (requires { op.v; }) counted = work.values_in_keys ? &op.v : nullptr;
       },
       kernel);
   const auto add_bytes = [&](const Access& access) {
-    if (access.view == workspace) return;
+    if (access.view == workspace || (counted != nullptr && access.view == counted)) return;
     const double bytes = bytes_of(*access.view, plan);
     work.bytes += (access.reads ? bytes : 0) + (access.writes ? bytes : 0);
   };

@@ -14,6 +14,9 @@ struct KernelWork {
   double rows = 0;  // query rows that share a kv head: heads of a group x queries
   AttentionCall attention;
   double bytes_per_key = 0;  // of keys and values, of all sequences and kv heads
+  // Values are a part of the keys' own rows, as those of latent rows are for absorbed queries: they are read
+  // once.
+  bool values_in_keys = false;
   // Products alone: so many of [m, k] times [k, n].
   double m = 0, n = 0, k = 0, products = 1;
 };

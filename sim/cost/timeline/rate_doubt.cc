@@ -51,8 +51,9 @@ Doubt doubt_of(const Cluster& cluster, const SoftwareProfile& software, std::int
   Doubt doubt;
   const auto set = [&](Rate rate, double width) { doubt[rate] = widths::deviation(width); };
   const AttentionCost attention(cluster, software);
-  set(Rate::attention_forward,
-      kinds.decode ? attention.decode_width(head_dim) : attention.width(head_dim, false));
+  set(Rate::attention_forward, kinds.absorbed ? attention.absorbed_width(head_dim)
+                               : kinds.decode ? attention.decode_width(head_dim)
+                                              : attention.width(head_dim, false));
   set(Rate::attention_backward, attention.width(head_dim, true));
   const double of_experts = kinds.experts ? ExpertCost(cluster, software).width() : 0;
   set(Rate::products, std::max(product_width(cluster, software), of_experts));

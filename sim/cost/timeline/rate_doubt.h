@@ -12,6 +12,8 @@ namespace cp::sim {
 struct WorkKinds {
   bool decode = false;   // attention is of few rows each
   bool experts = false;  // products are also those of experts
+  // Attention's queries meet latent rows that hold the values, too; it counts before `decode`.
+  bool absorbed = false;
 };
 // `head_dim`: of attention.
 Doubt doubt_of(const Cluster& cluster, const SoftwareProfile& software, std::int64_t head_dim,

@@ -23,6 +23,8 @@ void set_problem(const AttentionProblem& problem, proto::Attention& run) {
   if (problem.v_head_dim != problem.head_dim) run.set_v_head_dim(problem.v_head_dim);
   run.set_dtype(to_proto(problem.dtype));
   run.set_causal(problem.causal);
+  if (problem.softmax_scale) run.set_softmax_scale(*problem.softmax_scale);
+  if (problem.has_latent()) run.set_latent(problem.latent.rank), run.set_rope_dim(problem.latent.rope_dim);
   if (problem.window) run.set_window(*problem.window);
   if (problem.chunk) run.set_chunk(*problem.chunk);
   if (problem.has_documents()) run.set_documents(documents_text(problem));
@@ -82,8 +84,15 @@ EmittedBody emit_cprun(const EmitRequest& request) {
     note("layers with a recurrence: cpsim run --recurrence runs them (docs/recurrence.md)");
   if (kinds.size() > 1)
     note(str("layers of ", kinds.size(), " kinds: one of those that attend to most is run"));
-  set_problem(attention_problem(request.model, request.workload, layout, *longest), run);
+  AttentionProblem problem = attention_problem(request.model, request.workload, layout, *longest);
+  if (problem.latent.absorbed) {
+    note(str("queries are absorbed: keys of ", problem.head_dim, " and values of ", problem.v_head_dim,
+             " elements are run, which a step has in one latent row"));
+    problem.latent = {};
+  }
+  set_problem(problem, run);
   if (layout.cp > 1) set_strategy(layout.strategy, layout.cp, run);
+  if (problem.has_latent() && layout.cp > 1) run.set_keys(std::string(name(layout.keys)));
   run.set_backward(request.workload.phase == Phase::training);
   if (request.context.max_ctas > 0) scenario.mutable_nccl()->set_max_ctas(request.context.max_ctas);
   out.text = write_scenario_text(scenario);

@@ -70,7 +70,8 @@ class VllmCommand {
           str("strategy ", to_string(layout_.strategy, layout_.cp),
               ": how prefill-context-parallel ranks share keys is the attention backend's choice"));
     }
-    const int copies = static_cast<int>(std::max<std::int64_t>(1, tensor_parallel / model_.kv_heads));
+    const std::int64_t cached_heads = model_.latent ? 1 : model_.kv_heads;  // a latent row is of all heads
+    const int copies = static_cast<int>(std::max<std::int64_t>(1, tensor_parallel / cached_heads));
     int size = std::min(copies, layout_.cp);
     while (tensor_parallel % size != 0) --size;
     flag("decode-context-parallel-size", size);

@@ -20,7 +20,8 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
   for (auto axis = axes.rbegin(); axis->name != "cp"; ++axis) stride *= axis->size;
   // Names for all fields: one that a strategy gets later does not compile until the key has it.
   const auto& [core, ulysses_degree, ulysses_inner, inner_ring, rotation, balance, input_dtype_gradients,
-               input_dtype_merge, send_empty, slots, pieces, transfers, merges, keys] = layout.strategy;
+               input_dtype_merge, send_empty, slots, pieces, transfers, merges, keys_of_attention] =
+      layout.strategy;
   const auto& [kind, block, per_document] = balance;
   return {.micro_batch = layout.micro_batch,
           .tp = layout.tp,
@@ -41,7 +42,7 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
           .pieces = pieces,
           .transfers = transfers,
           .merges = merges,
-          .keys = keys,
+          .keys = layout.keys == Strategy::Keys::heads ? keys_of_attention : layout.keys,
           .scan = layout.scan,
           .window_core = layout.window_core};
 }
@@ -95,7 +96,7 @@ AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, R
 AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, Rank self) {
   // All that the rows' places do not depend on is left out.
   AttentionKey key = attention_key(layout, question_.cluster);
-  key.core = {}, key.rotation = {}, key.merges = {}, key.transfers = {}, key.window_core = {};
+  key.core = {}, key.rotation = {}, key.merges = {}, key.transfers = {}, key.window_core = {}, key.keys = {};
   key.inner_ring = key.slots = key.pieces = 1;
   {
     const std::scoped_lock lock(mutex_);
@@ -141,6 +142,28 @@ std::optional<Core> AttentionTimer::best_window_core(const ParallelLayout& layou
     return forward.kernels_ns + forward.exposed_ns + backward.kernels_ns + backward.exposed_ns;
   };
   return ns(tried) < ns(layout) ? tried.window_core : std::nullopt;
+}
+
+bool AttentionTimer::rows_are_fewer(const ParallelLayout& layout) {
+  AttentionKey key = attention_key(layout, question_.cluster);
+  key.ranks_apart = 1, key.keys = {};
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = rows_fewer_.find(key); found != rows_fewer_.end()) return found->second;
+  }
+  ParallelLayout sends = layout;
+  sends.keys = Strategy::Keys::latent;
+  const AttentionProblem problem =
+      attention_problem(question_.model, question_.workload, sends, first_attention(question_.model));
+  AttentionRequest request;
+  request.problem = problem;
+  request.ranks = RankGroups(layout, 0).cp_group();
+  request.strategy = strategy_of(sends, problem);
+  request.strategy.keys = Strategy::Keys::fewer_bytes;
+  request.keep_for_backward = question_.workload.phase == Phase::training;
+  const bool fewer = travelling_keys(request) == Strategy::Keys::latent;
+  const std::scoped_lock lock(mutex_);
+  return rows_fewer_.try_emplace(key, fewer).first->second;
 }
 
 const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {

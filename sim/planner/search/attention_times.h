@@ -74,6 +74,10 @@ class AttentionTimer {
   StateScan best_scan(const ParallelLayout& layout, const Fits& fits);
   // The same of ParallelLayout::window_core: need_only, or the strategy of all layers.
   std::optional<Core> best_window_core(const ParallelLayout& layout, const Fits& fits);
+  // Whether latent rows that travel are fewer bytes than the heads that they expand to, by the rule of
+  // Strategy::Keys::fewer_bytes, in the first kind of layers that have attention. The layout must be one that
+  // may send them (layout_space.h), whatever its keys are now.
+  bool rows_are_fewer(const ParallelLayout& layout);
 
  private:
   // Of the rank with that index in its cp group.
@@ -88,9 +92,10 @@ class AttentionTimer {
   // The question's software without the host's times: replayed alone, attention would wait for the host,
   // which in a whole step is ahead by then.
   const SoftwareProfile software_;
-  std::mutex mutex_;                                              // guards both
+  std::mutex mutex_;                                              // guards what is known
   std::map<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
   std::map<AttentionKey, AttentionTimes::Passes> recurrences_;
+  std::map<AttentionKey, bool> rows_fewer_;
 };
 
 }  // namespace cp::sim

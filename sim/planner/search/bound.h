@@ -89,6 +89,10 @@ class StepBound {
     double sorts = 0;                                    // kernels that sort rows of experts, in each pass
     double forward_moved_ns = 0, backward_moved_ns = 0;  // rows to experts and back, and their gradients
     double experts_ns = 0;                               // products of experts, forward
+    // Keys and values of latent rows, where they are expanded before attention: of what attention itself
+    // expands nothing is claimed beside it.
+    Products expanding;
+    double expanding_rows_ns = 0;
     double mlp_again_ns = 0;       // products of chunks that the backward pass makes again
     double cheap_again_ns = 0;     // rows that selective recomputation makes again, with their launches
     double regions_ns = 0;         // between tensor-parallel regions, in one direction
@@ -134,13 +138,17 @@ class StepBound {
              bool whole_family) const;
   LayerWork layer_work(const ParallelLayout& layout, const LocalSizes& sizes, LayerParts parts) const;
   void add_attention(LayerWork& work, const LocalSizes& sizes) const;
+  // Whether the layout, or all of its family, expands latent rows before attention.
+  bool expands_before(const ParallelLayout& layout, bool whole_family) const;
   void add_recurrence(LayerWork& work, const LocalSizes& sizes) const;
   void add_mlp(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes, Mlp mlp) const;
   // A norm, the sum behind its part of the layer, and the transfers between.
   void add_region(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes, bool latent) const;
   static void add_products(LayerWork& work, const Products& one, std::int64_t times);
   void add_experts(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const;
+  // Of queries, keys and values, or of what latent attention surely rotates: queries, or their rotated parts.
   double positions_ns(const LocalSizes& sizes) const;
+  double positions_of_latent_ns(const LocalSizes& sizes) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, std::size_t kind,
                       bool whole_family) const;
   Pass recurrence(const ParallelLayout& layout, const LocalSizes& sizes) const;

@@ -22,7 +22,7 @@ bool gives_degrees(const Fixed& f) {
 }
 bool gives_strategy(const Fixed& f) {
   return f.strategy || f.ulysses_degree || f.inner_ring || f.ulysses_inner || f.rotation || f.balance ||
-         f.slots || f.pieces || f.merges || f.scan || f.window_core;
+         f.slots || f.pieces || f.merges || f.scan || f.window_core || f.keys;
 }
 
 // Of degrees: dp is another name of dp_shard.
@@ -125,7 +125,7 @@ Fixed merged(const Fixed& question, const Fixed& given) {
     all.inner_ring = given.inner_ring, all.ulysses_inner = given.ulysses_inner;
     all.rotation = given.rotation, all.balance = given.balance;
     all.slots = given.slots, all.pieces = given.pieces, all.merges = given.merges;
-    all.scan = given.scan, all.window_core = given.window_core;
+    all.scan = given.scan, all.window_core = given.window_core, all.keys = given.keys;
   }
   const auto take = [](auto& into, const auto& from) {
     if (from) into = from;

@@ -113,9 +113,12 @@ void take_over(const std::vector<Candidate>& all, Candidate& candidate) {
 }  // namespace
 
 Doubt doubt_of(const PlanQuestion& question) {
-  return doubt_of(
-      question.cluster, question.software, question.model.head_dim,
-      {.decode = question.workload.phase == Phase::decode, .experts = question.model.experts.has_value()});
+  const bool absorbed = latent_use(question.model, question.workload, {}) == LatentUse::absorbed;
+  return doubt_of(question.cluster, question.software,
+                  absorbed ? question.model.latent->kv_row() : question.model.head_dim,
+                  {.decode = question.workload.phase == Phase::decode,
+                   .experts = question.model.experts.has_value(),
+                   .absorbed = absorbed});
 }
 
 void weigh(PlanAnswer& answer, int threads) {

@@ -9,6 +9,7 @@
 #include "sim/cost/cluster/used_part.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/layout_space.h"
+#include "sim/planner/search/overlap.h"
 
 namespace cp::sim {
 namespace {
@@ -96,6 +97,7 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
     return memory_of(question.model, question.workload, layout, rules);
   };
   const auto fits = [&](const Memory& of) { return of.used() - of.context <= usable; };
+  AttentionTimer timer(question);
   std::vector<ParallelLayout> by_strategy;  // families of which only another strategy may fit
   for (const ParallelLayout& family : space.families()) {
     look_at_stop();
@@ -103,6 +105,10 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
     if (refuse(question.model, question.workload, leanest)) continue;
     Memory of = memory(leanest);
     if (fits(of)) return leanest;
+    if (const auto rows = with_rows(space, timer, leanest)) {
+      of = memory(*rows);
+      if (fits(of)) return rows;
+    }
     of.attention = of.communicators = of.slack = 0;
     if (fits(of)) by_strategy.push_back(family);
   }
@@ -113,6 +119,8 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
       for (const ParallelLayout& choice : space.overlaps(layout)) {
         if (fits(memory(choice))) return choice;
       }
+      const std::optional<ParallelLayout> rows = with_rows(space, timer, layout);
+      if (rows && fits(memory(*rows))) return rows;
     }
   }
   return std::nullopt;

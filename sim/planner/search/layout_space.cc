@@ -95,7 +95,7 @@ std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const 
   }
   // These keys belong to the strategy, but they can contradict a family's cp. Such a family has no member
   // at all, and must not count as one that was looked at.
-  if (fixed.ulysses_degree || fixed.inner_ring || fixed.pieces)
+  if (fixed.ulysses_degree || fixed.inner_ring || fixed.pieces || fixed.keys)
     std::erase_if(families, [&](const ParallelLayout& family) { return all_strategies(family).empty(); });
   if (families.empty()) {
     throw InvalidInput(str("the degrees that are fixed do not fit ", world,
@@ -299,6 +299,14 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
     std::erase_if(all,
                   [](const Strategy& strategy) { return strategy.balance.kind == Balance::Kind::striped; });
   }
+  // What cannot send latent rows does not, whatever is fixed: pass_q, and pieces.
+  if (fixed_keys(family) == Strategy::Keys::latent) {
+    ParallelLayout sends = family;
+    std::erase_if(all, [&](const Strategy& strategy) {
+      sends.strategy = strategy;
+      return !may_send_rows(question_, sends);
+    });
+  }
   // What is fixed, and what the software changes (as_run_by), can make two strategies equal.
   std::vector<Strategy> different;
   for (const Strategy& strategy : all) {
@@ -308,8 +316,36 @@ std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) 
   return different;
 }
 
+// Other models, and layouts without cp, ignore the key, and so does decoding, where rows travel anyway.
+Strategy::Keys LayoutSpace::fixed_keys(const ParallelLayout& family) const {
+  const bool means_something =
+      family.cp > 1 && question_.model.latent && question_.workload.phase != Phase::decode;
+  return means_something ? question_.fixed.keys.value_or(Strategy::Keys::heads) : Strategy::Keys::heads;
+}
+
+bool may_send_rows(const PlanQuestion& question, const ParallelLayout& layout) {
+  if (!question.model.latent || layout.cp == 1) return false;
+  ParallelLayout sends = layout;
+  sends.keys = Strategy::Keys::latent;
+  if (question.model.latent->rope_dim == question.model.head_dim ||
+      latent_use(question.model, question.workload, sends) != LatentUse::rows)
+    return false;
+  // All layers with attention have it alike, but for the core of those with a window.
+  return std::all_of(question.model.kinds.begin(), question.model.kinds.end(), [&](const LayerKind& kind) {
+    if (kind.mixer != Mixer::attention) return true;
+    const AttentionProblem problem = attention_problem(question.model, question.workload, sends, kind);
+    return !refuse(problem, sends.cp, strategy_of(sends, problem));
+  });
+}
+
+bool LayoutSpace::may_choose_rows(const ParallelLayout& layout) const {
+  return runs_plans_ && !question_.fixed.keys && layout.keys == Strategy::Keys::heads &&
+         may_send_rows(question_, layout);
+}
+
 int LayoutSpace::most_pieces_tried(const ParallelLayout& layout) const {
   const int own = layout.strategy.pieces;
+  if (layout.keys == Strategy::Keys::latent) return own;  // rows have no heads to cut
   // Decoding moves next to nothing of attention.
   if (layout.cp == 1 || !runs_plans_ || question_.workload.phase == Phase::decode || question_.fixed.pieces)
     return own;
@@ -402,6 +438,7 @@ std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
   family.strategy = strategies(family).front();
   if (question_.fixed.scan && family.cp > 1) family.scan = *question_.fixed.scan;
+  family.keys = fixed_keys(family);
   if (family.cp > 1) family.window_core = question_.fixed.window_core.value_or(std::nullopt);
   const std::vector<Recompute> all = recomputes(family);
   const auto full = std::find(all.begin(), all.end(), Recompute{Recompute::Kind::full, 1});
@@ -421,6 +458,7 @@ std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) c
   for (const Recompute& recompute : recomputed) saved.push_back(savings(family, recompute));
   ParallelLayout member = family;
   if (question_.fixed.scan && family.cp > 1) member.scan = *question_.fixed.scan;
+  member.keys = fixed_keys(family);
   if (family.cp > 1) member.window_core = question_.fixed.window_core.value_or(std::nullopt);
   for (const Strategy& strategy : strategies(family)) {
     member.strategy = strategy;

@@ -8,6 +8,8 @@
 //                 the balances that suit them
 //   overlap       pieces 1, 2, 4, 8 of what comes at once; slots 2, 3 of blocks that arrive in turn. These
 //                 are no members: the search chooses them for each member (overlap.h)
+//   keys          heads, and latent where the rows of latent attention may travel: no members either. The
+//                 search tries both where the rows are fewer bytes
 //   micro_batch   1, 2, 4, 8, 16 where they divide; virtual_stages 1, 2, 4; loss_chunks 1, 4, 16; recompute
 //                 every:2 and every:4 beside the other kinds
 //   zero          3, 2 and 1 of what is sharded without stages; with stages 1
@@ -39,6 +41,9 @@
 
 namespace cp::sim {
 
+// Whether the layout may send latent rows in place of heads (keys=latent), whatever its keys are now.
+bool may_send_rows(const PlanQuestion& question, const ParallelLayout& layout);
+
 class LayoutSpace {
  public:
   explicit LayoutSpace(const PlanQuestion& question)  // which must outlive this
@@ -63,12 +68,16 @@ class LayoutSpace {
   // Returns the member with the first strategy and, in all other choices, those that take least memory.
   ParallelLayout leanest_member(ParallelLayout family) const;
 
+  // Whether the search may make the layout, whose keys are heads, one that sends latent rows.
+  bool may_choose_rows(const ParallelLayout& layout) const;
+
   // Whether the software runs the plans themselves, and so what no framework has a word for.
   bool runs_plans() const { return runs_plans_; }
 
  private:
   // The all_* functions return every choice; those below leave out what the frameworks cannot express.
   AttentionProblem any_attention(const ParallelLayout& layout) const;
+  Strategy::Keys fixed_keys(const ParallelLayout& family) const;
   std::vector<Strategy> all_strategies(const ParallelLayout& family) const;
   std::vector<Recompute> all_recomputes(const ParallelLayout& family) const;
   std::vector<int> all_loss_chunks(const ParallelLayout& family) const;

@@ -46,6 +46,14 @@ InStep in_step(const ParallelLayout& layout, const AttentionTimes& times, bool t
 
 }  // namespace
 
+std::optional<ParallelLayout> with_rows(const LayoutSpace& space, AttentionTimer& timer,
+                                        const ParallelLayout& layout) {
+  if (!space.may_choose_rows(layout) || !timer.rows_are_fewer(layout)) return std::nullopt;
+  ParallelLayout rows = layout;
+  rows.keys = Strategy::Keys::latent;
+  return rows;
+}
+
 AttentionTimes OverlapChoice::least_times(const ParallelLayout& layout, const AttentionTimes& times,
                                           const ParallelLayout& choice) {
   AttentionTimes least = times;

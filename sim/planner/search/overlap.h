@@ -17,12 +17,19 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "sim/planner/search/attention_times.h"
 #include "sim/planner/search/layout_space.h"
 
 namespace cp::sim {
+
+// The layout, which must be a member, with latent rows in place of heads, where the search may choose that
+// and the rows are fewer bytes. Whether its steps take less is another question: each rank expands the rows
+// of the others again.
+std::optional<ParallelLayout> with_rows(const LayoutSpace& space, AttentionTimer& timer,
+                                        const ParallelLayout& layout);
 
 // Several threads may use one choice. The question, the space and the timer must outlive it.
 class OverlapChoice {

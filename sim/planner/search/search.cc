@@ -162,9 +162,14 @@ class Search {
       state.refused = refusal->kind;
       return state;
     }
-    Memory memory = memory_of(question_.model, question_.workload, leanest, rules_);
-    memory.attention = 0;  // of another strategy it may be less
-    state.too_large = !fits(memory);
+    ParallelLayout with_rows = leanest;
+    if (space_.may_choose_rows(leanest)) with_rows.keys = Strategy::Keys::latent;
+    state.too_large = true;
+    for (const ParallelLayout& one : {leanest, with_rows}) {
+      Memory memory = memory_of(question_.model, question_.workload, one, rules_);
+      memory.attention = 0;  // of another strategy it may be less
+      state.too_large = state.too_large && !fits(memory);
+    }
     if (!state.too_large) state.bound_ns = bound_.family_ns(family);
     return state;
   }
@@ -275,14 +280,17 @@ class Search {
     FamilyBound bound(bound_);
     LeastSavings least;
     std::optional<Strategy> whole, in_pieces;  // of the members at hand, which stand next to each other
+    bool rows_may_travel = false;              // with that strategy
     for (const ParallelLayout& layout : space_.members(families_[family])) {
       look_at_stop();
       if (least.is_unneeded(layout)) {
         ++opened.unneeded;
         continue;
       }
-      if (whole != layout.strategy)
+      if (whole != layout.strategy) {
         whole = layout.strategy, in_pieces = overlap_.in_most_pieces(layout).strategy;
+        rows_may_travel = with_rows(space_, attention_, layout).has_value();
+      }
       ParallelLayout cut = layout;
       cut.strategy.pieces = in_pieces->pieces;
       // What does not fit whole may do so in pieces.
@@ -292,6 +300,12 @@ class Search {
       const bool only_in_pieces =
           !fits(memory) && cut.strategy.pieces > layout.strategy.pieces && fits(without);
       if (only_in_pieces) memory = memory_with_any_scan(cut);
+      ParallelLayout rows = layout;
+      rows.keys = Strategy::Keys::latent;
+      if (rows_may_travel && !fits(memory)) {  // what does not fit with heads may do so with latent rows
+        const Memory of_rows = memory_with_any_scan(rows);
+        if (fits(of_rows)) memory = of_rows;
+      }
       if (chosen && fits(memory)) {
         chosen->loss_chunks = layout.loss_chunks;
         if (*chosen == layout && memory_step(memory, usable_) == chosen_step) {
@@ -308,7 +322,7 @@ class Search {
       chosen = layout;
       least.fits(layout);
       chosen_step = memory_step(memory, usable_);
-      const double bound_ns = bound.ns(cut);
+      const double bound_ns = rows_may_travel ? std::min(bound.ns(cut), bound.ns(rows)) : bound.ns(cut);
       if (needed(bound_ns, layout)) {
         opened.nodes.push_back({bound_ns, 0, family, layout});
       } else {
@@ -336,8 +350,7 @@ class Search {
     std::vector<std::optional<Candidate>> found(round.size());
     std::vector<double> prompt_us(round.size(), 0);
     const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
-    const auto look_at_one = [&](std::size_t i, std::size_t thread) {
-      ParallelLayout asked = round[i];
+    const auto look_at_way = [&](ParallelLayout asked, std::size_t i, std::size_t thread) {
       asked.scan = attention_.best_scan(asked, fitting);
       if (space_.runs_plans()) asked.window_core = attention_.best_window_core(asked, fitting);
       const bool sharper = question_.workload.phase == Phase::training && !options_.exhaustive;
@@ -357,6 +370,13 @@ class Search {
         std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout), least);
         if (one && (!found[i] || one->step_us * (1 + kTie) < found[i]->step_us)) found[i] = std::move(one);
       }
+    };
+    const auto look_at_one = [&](std::size_t i, std::size_t thread) {
+      // Latent rows first where they are fewer bytes: heads come in their place only where they are faster.
+      const ParallelLayout& heads = round[i];
+      const std::optional<ParallelLayout> rows = with_rows(space_, attention_, heads);
+      if (rows && fitting(*rows)) look_at_way(*rows, i, thread);
+      if (!rows || fitting(heads) || fitting(overlap_.in_most_pieces(heads))) look_at_way(heads, i, thread);
       if (!found[i]) return;
       if (prompt_us[i] > 0) found[i]->ttft_us = prompt_us[i];
       prompt_us[i] = found[i]->ttft_us.value_or(0);

@@ -181,6 +181,7 @@ ordered_json fixed_json(const Fixed& fixed) {
   if (fixed.window_core)
     out["window_strategy"] = *fixed.window_core ? cp::name(**fixed.window_core) : kSameCore;
   if (fixed.scan) out["scan"] = cp::name(*fixed.scan);
+  if (fixed.keys) out["keys"] = cp::name(*fixed.keys);
   add_text("sharding", fixed.sharding);
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);
@@ -237,6 +238,7 @@ ordered_json layout_json(const ParallelLayout& l) {
           {"merges", cp::name(l.strategy.merges)},
           {"window_strategy", l.window_core ? ordered_json(cp::name(*l.window_core)) : ordered_json()},
           {"scan", cp::name(l.scan)},
+          {"keys", cp::name(l.keys)},
           {"sharding", to_string(l.sharding)},
           {"order", to_string(l.order)},
           {"micro_batch", l.micro_batch},
