@@ -75,6 +75,23 @@ std::size_t num_lines(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
+// With latent attention it says what travels, where that is a choice.
+TEST(PlanScreen, SaysWhetherLatentRowsTravel) {
+  sim::PlanAnswer answer = training_answer();
+  const auto screen = [&](const char* layout) {
+    answer.best.front().layout = parse_parallel_layout(layout);
+    return sim::plan_screen(answer);
+  };
+  EXPECT_THAT(screen("cp=4,strategy=ring"), Not(HasSubstr("\nkeys ")));
+  answer.question.model.latent = Latent{1536, 512, 64, 128};
+  EXPECT_THAT(
+      screen("cp=4,strategy=ring,keys=latent"),
+      HasSubstr("\nkeys        latent rows of 576 elements travel between the ranks of a sequence, and "
+                "each expands them for its\n"));
+  EXPECT_THAT(screen("cp=4,strategy=ring"), HasSubstr("--fix keys=latent asks for the other way"));
+  EXPECT_THAT(screen("tp=4"), Not(HasSubstr("\nkeys ")));
+}
+
 TEST(PlanScreen, OfTraining) {
   const std::string screen = sim::plan_screen(training_answer());
   EXPECT_EQ(compare_with_golden("plan_screen/training.txt", screen), "");

@@ -322,6 +322,24 @@ std::string time_parts(const Candidate& candidate) {
   return join(words, ", ");
 }
 
+namespace {
+
+// What travels in place of keys and values of latent attention; empty where there is no choice.
+std::string keys_text(const PlanQuestion& question, const ParallelLayout& layout) {
+  const Workload& workload = question.workload;
+  if (!question.model.latent || layout.cp == 1 || workload.phase == Phase::decode) return {};
+  using enum Strategy::Keys;
+  const bool rows = layout.keys == latent;
+  const std::string travel =
+      rows ? str("latent rows of ", question.model.latent->kv_row(),
+                 " elements travel between the ranks of a sequence, and each expands them for its heads")
+           : str("keys and values of heads travel between the ranks of a sequence, and not latent rows of ",
+                 question.model.latent->kv_row(), " elements");
+  return str(travel, "; --fix keys=", name(rows ? heads : latent), " asks for the other way");
+}
+
+}  // namespace
+
 std::string plan_screen(const PlanAnswer& answer, bool brief) {
   // The search throws if nothing fits. So if there is no best layout here, it was stopped.
   std::string text = str(answer.best.empty() ? "no layout was replayed yet" : sim::headline(answer), "\n\n");
@@ -342,6 +360,8 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
     const Candidate& best = answer.best.front();
     text += str(best_table(answer), "\n");
     text += titled_line("best", to_string(best.layout));
+    if (const std::string keys = keys_text(answer.question, best.layout); !keys.empty())
+      text += titled_line("keys", keys);
     text += titled_line("how sure", sure_text(answer));
     text += titled_line("settles it", settles_text(answer));
     text += titled_line("its time", time_parts(best));
