@@ -14,6 +14,7 @@
 #include "sim/planner/search/ranking.h"
 #include "sim/planner/search/search.h"
 #include "tests/planner/questions.h"
+#include "tests/support/messages.h"
 
 namespace cp::sim {
 namespace {
@@ -220,6 +221,17 @@ TEST(KeysChoice, TheSearchFindsWhatSearchesWithEachFixedFind) {
   EXPECT_TRUE(std::any_of(answer.all.begin(), answer.all.end(), [](const Candidate& candidate) {
     return candidate.layout.keys == Strategy::Keys::latent;
   }));
+}
+
+// No framework has a word for rows that travel, so what is fixed leaves layouts without cp.
+TEST(KeysChoice, FrameworksMoveHeads) {
+  PlanQuestion question = latent_question();
+  question.frameworks = {Framework::megatron};
+  question.fixed.keys = Strategy::Keys::latent;
+  for (const ParallelLayout& family : LayoutSpace(question).families()) EXPECT_EQ(family.cp, 1);
+  question.fixed.cp = 2;
+  EXPECT_THAT(testing::message_of([&] { LayoutSpace(question).families(); }),
+              ::testing::HasSubstr("keys=latent: it moves the keys and values of all heads"));
 }
 
 TEST(KeysChoice, OfOtherModelsAndOfDecodingTheKeyIsIgnored) {

@@ -59,6 +59,7 @@ void LayoutSpace::throw_cannot_be_said(const ParallelLayout& family) const {
     return said.empty() ? all.front() : said.front();
   };
   layout.strategy = first_of(strategies(family), all_strategies(family));
+  layout.keys = fixed_keys(family);
   layout.recompute = first_of(recomputes(family), all_recomputes(family));
   layout.loss_chunks = first_of(loss_chunks(family), all_loss_chunks(family));
   const Savings saved = first_of(savings(family, layout.recompute), all_savings(family));
@@ -181,7 +182,7 @@ std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) cons
   if (question_.frameworks.empty()) return all;
   std::erase_if(all, [&](const Strategy& strategy) {
     ParallelLayout layout = family;
-    layout.strategy = strategy;
+    layout.strategy = strategy, layout.keys = fixed_keys(family);
     return !can_be_said(layout, RulePart::strategy);
   });
   return all;

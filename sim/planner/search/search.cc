@@ -162,14 +162,14 @@ class Search {
       state.refused = refusal->kind;
       return state;
     }
+    const auto may_fit = [&](const ParallelLayout& layout) {
+      Memory of = memory(layout);
+      of.attention = 0;  // of another strategy it may be less
+      return fits(of);
+    };
     ParallelLayout with_rows = leanest;
-    if (space_.may_choose_rows(leanest)) with_rows.keys = Strategy::Keys::latent;
-    state.too_large = true;
-    for (const ParallelLayout& one : {leanest, with_rows}) {
-      Memory memory = memory_of(question_.model, question_.workload, one, rules_);
-      memory.attention = 0;  // of another strategy it may be less
-      state.too_large = state.too_large && !fits(memory);
-    }
+    with_rows.keys = Strategy::Keys::latent;
+    state.too_large = !may_fit(leanest) && !(space_.may_choose_rows(leanest) && may_fit(with_rows));
     if (!state.too_large) state.bound_ns = bound_.family_ns(family);
     return state;
   }
