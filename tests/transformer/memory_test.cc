@@ -346,8 +346,10 @@ RC_GTEST_PROP(Memory, IsWhatPlansWithLatentRowsDeclare, ()) {
   RC_LOG() << to_string(layout) << ": arena " << step.arena_bytes << " closed " << closed
            << " of it activations " << memory.activations << " working " << memory.working << " attention "
            << memory.attention << " logits " << memory.logits << " unsharded " << memory.unsharded << "\n";
+  const std::int64_t alive = most_alive(step);
+  RC_ASSERT(static_cast<double>(alive) <= closed + static_cast<double>(2 * bytes_of_x(request)));
+  RC_ASSERT(step.arena_bytes >= alive);
   const auto lacks = static_cast<double>(step.arena_bytes) - closed;
-  RC_ASSERT(lacks >= 0);
   // A layer whose forward pass is made again has both passes in its body, with what each of them expands: no
   // more than as much again of what is counted once. Beside that are the last layer's output, which is not
   // counted, and the head's gradients, made and cast, which are reduced meanwhile.
