@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "shared/plan/recurrence_rules.h"
@@ -22,6 +23,7 @@ struct Layers {
   ByParts<std::int64_t> with, keeping;
 
   std::int64_t count() const { return count_of(with); }
+  bool operator==(const Layers&) const = default;
   void add(const Layers& more) {
     for (const LayerParts parts : kLayerParts)
       with[parts] += more.with[parts], keeping[parts] += more.keeping[parts];
@@ -462,7 +464,9 @@ Memory memory_of(const Transformer& model, const Workload& workload, const Paral
   const std::int64_t largest = *std::max_element(stages.begin(), stages.end());
   Memory result;
   // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
-  // has the head. Where layers have different MLPs, any of them.
+  // has the head. Where layers have different MLPs, any of them: of those between the ends that have the same
+  // layers, the first, whose activations wait longest.
+  std::vector<std::pair<Layers, Layers>> seen;
   for (int rank = 0; rank < layout.pp; ++rank) {
     if (layers_of.alike() && rank > 1 && rank < layout.pp - 1) continue;
     Layers layers, most;
@@ -473,6 +477,11 @@ Memory memory_of(const Transformer& model, const Workload& workload, const Paral
       if (chunk == 0 || (!layers_of.alike() && of.kept_by(of_stage) > of.kept_by(most))) most = of_stage;
     }
     if (layers_of.alike()) most = layers_of(0, largest);
+    if (rank > 0 && rank < layout.pp - 1 && workload.phase == Phase::training) {
+      const std::pair of_rank{layers, most};
+      if (std::find(seen.begin(), seen.end(), of_rank) != seen.end()) continue;
+      seen.push_back(of_rank);
+    }
     const Memory memory = of.of(rank, layers, most);
     if (memory.used() > result.used()) result = memory;
   }

@@ -166,22 +166,38 @@ bool AttentionTimer::rows_are_fewer(const ParallelLayout& layout) {
   return rows_fewer_.try_emplace(key, fewer).first->second;
 }
 
+std::set<int> AttentionTimer::all_busiest(const ParallelLayout& layout) {
+  if (layout.cp == 1) return {0};
+  const std::tuple key{attention_key(layout, question_.cluster), layout.pp, layout.virtual_stages};
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = busiest_.find(key); found != busiest_.end()) return found->second;
+  }
+  const StepRequest request{question_.model, question_.workload, layout};
+  std::set<int> indices;
+  std::set<std::vector<int>> kinds;  // of stages that have been looked at
+  for (int stage = 0; stage < layout.pp * layout.virtual_stages; ++stage) {
+    if (kinds.insert(kinds_of_stage(question_.model, layout, stage)).second)
+      indices.insert(busiest_index(request, stage));
+  }
+  const std::scoped_lock lock(mutex_);
+  return busiest_.try_emplace(key, indices).first->second;
+}
+
+// Of a layout without stages, whose first one has all layers.
+int AttentionTimer::first_busiest(const ParallelLayout& layout) {
+  ParallelLayout whole = layout;
+  whole.pp = whole.virtual_stages = 1;
+  return *all_busiest(whole).begin();
+}
+
 const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {
-  return of_rank(layout, busiest_index({question_.model, question_.workload, layout}, 0));
+  return of_rank(layout, first_busiest(layout));
 }
 
 AttentionTimes AttentionTimer::least(const ParallelLayout& layout) {
-  const StepRequest request{question_.model, question_.workload, layout};
-  std::set<int> indices{busiest_index(request, 0)};
-  if (layout.pp > 1 && layout.cp > 1) {
-    std::set<std::vector<int>> kinds;  // of stages that have been looked at
-    for (int stage = 0; stage < layout.pp * layout.virtual_stages; ++stage) {
-      if (kinds.insert(kinds_of_stage(question_.model, layout, stage)).second)
-        indices.insert(busiest_index(request, stage));
-    }
-  }
   AttentionTimes least;
-  for (const int index : indices) {
+  for (const int index : all_busiest(layout)) {
     const AttentionTimes& times = of_rank(layout, index);
     if (least.of_kinds.empty()) least = times;
     const auto lessen = [](AttentionTimes::Pass& pass, const AttentionTimes::Pass& more) {

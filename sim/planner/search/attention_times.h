@@ -9,6 +9,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -80,6 +82,9 @@ class AttentionTimer {
   bool rows_are_fewer(const ParallelLayout& layout);
 
  private:
+  // The index in its cp group of the rank that stands for the first stage, and of those for all stages.
+  int first_busiest(const ParallelLayout& layout);
+  std::set<int> all_busiest(const ParallelLayout& layout);
   // Of the rank with that index in its cp group.
   const AttentionTimes& of_rank(const ParallelLayout& layout, int cp_index);
   AttentionTimes::Passes attention(const ParallelLayout& layout, Rank self,
@@ -96,6 +101,7 @@ class AttentionTimer {
   std::map<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
   std::map<AttentionKey, AttentionTimes::Passes> recurrences_;
   std::map<AttentionKey, bool> rows_fewer_;
+  std::map<std::tuple<AttentionKey, int, int>, std::set<int>> busiest_;  // with pp and virtual_stages
 };
 
 }  // namespace cp::sim

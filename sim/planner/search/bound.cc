@@ -18,7 +18,8 @@ StepBound::StepBound(const PlanQuestion& question)
       kernels_(question_.cluster, question_.software),
       launches_(launches_of_kinds(question)),
       layers_of_kinds_(layers_of_kinds(question.model)),
-      layers_of_parts_(layers_of_parts(question.model, layers_of_kinds_)) {
+      layers_of_parts_(layers_of_parts(question.model, layers_of_kinds_)),
+      collectives_(settings_of({}, question.software)) {
   for (const LayerKind& kind : question.model.kinds)
     pairs_.push_back(allowed_pairs(question.model, question.workload, kind));
   const Cluster& cluster = question.cluster;
@@ -130,7 +131,7 @@ StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shar
 }
 
 double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
-                          const AttentionTimes* replayed) const {
+                          const AttentionTimes* replayed, double most_ns) const {
   const std::vector<Pass> of_kinds = this->layers(layout, shared, whole_family, replayed);
   const Pass of_layers = sum_of(of_kinds, layers_of_kinds_),
              of_head = head(layout, shared.sizes, whole_family);
@@ -139,10 +140,10 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
   if (layout.pp == 1)
     return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head) + shared.update_ns;
   const PipelineBound pipeline = this->pipeline(shared, of_kinds, of_head);
+  const double ns = pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
+  if (replayed == nullptr || ns > most_ns) return ns;
   // Passes have a fixed order on each rank, so the schedule of passes that take less ends no later.
-  const double passes_ns = replayed != nullptr ? run_pipeline(pipeline.stages, layout.pp, times).time_ns
-                                               : pipeline_bound_ns(pipeline.stages, layout.pp, times);
-  return passes_ns + pipeline.update_ns;
+  return run_pipeline(pipeline.stages, layout.pp, times).time_ns + pipeline.update_ns;
 }
 
 double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& shared,

@@ -17,9 +17,13 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "shared/base/units.h"
 #include "shared/transformer/parallel_layout.h"
 #include "shared/transformer/sizes.h"
 #include "sim/cost/timeline/collective_cost.h"
@@ -43,6 +47,10 @@ class StepBound {
   // their schedule, which takes longer than the rest.
   double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
     return step_ns(layout, shared(layout), false, &attention);
+  }
+  // The same, or less where that is above `most_ns` already.
+  double ns(const ParallelLayout& layout, const AttentionTimes& attention, double most_ns) const {
+    return step_ns(layout, shared(layout), false, &attention, most_ns);
   }
   // What the stages of a layout with pp above 1 take in training, at least.
   PipelineBound pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const;
@@ -125,7 +133,7 @@ class StepBound {
 
   Shared shared(const ParallelLayout& layout) const;
   double step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
-                 const AttentionTimes* replayed) const;
+                 const AttentionTimes* replayed, double most_ns = kNever) const;
   // Without stages.
   double micro_batch_ns(const ParallelLayout& layout, const Shared& shared, const std::vector<Pass>& of_kinds,
                         const Pass& of_head) const;
@@ -177,6 +185,8 @@ class StepBound {
   std::optional<std::pair<Ranks, Ranks>> along_data(const ParallelLayout& layout, std::int64_t step,
                                                     std::int64_t count) const;
   Spread spread_of_ep(const ParallelLayout& layout) const;
+  // How the ranks of one group lie on the nodes, with all that NCCL goes by.
+  Spread spread_of(const Ranks& group) const;
   // How the ranks that are i * stride apart along each of these groups lie on the nodes.
   Spread spread_of_ranks(std::initializer_list<Ranks> groups) const;
 
@@ -196,6 +206,9 @@ class StepBound {
   double best_hbm_ = 0;        // bytes per ns
   double best_product_ = 0;    // flops per ns
   double launch_ns_ = 0;       // of each kernel
+  const CollectiveSettings collectives_;
+  mutable std::mutex mutex_;                                                 // guards the map
+  mutable std::map<std::pair<std::int64_t, std::int64_t>, Spread> spreads_;  // by stride and size
 };
 
 // Computes the bounds of the members of one family, one after the other, and keeps what neighbours share.

@@ -74,11 +74,19 @@ StepBound::Products StepBound::products(std::int64_t m, std::int64_t k, std::int
 
 double StepBound::region(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const {
   if (size == 1) return 0;
-  std::vector<Rank> ranks;
-  for (std::int64_t i = 0; i < size; ++i) ranks.push_back(static_cast<Rank>(i * stride));
-  const Cluster& cluster = question_.cluster;
-  return region_ns(kind, bytes, cp::sim::spread_of(ranks, cluster), cluster,
-                   settings_of({}, question_.software));
+  return region_ns(kind, bytes, spread_of({stride, size}), question_.cluster, collectives_);
+}
+
+// Found once for each group: it takes longer than all else of a bound.
+Spread StepBound::spread_of(const Ranks& group) const {
+  const std::scoped_lock lock(mutex_);
+  const auto [at, is_new] = spreads_.try_emplace({group.stride, group.size}, Spread{});
+  if (is_new) {
+    std::vector<Rank> ranks;
+    for (std::int64_t i = 0; i < group.size; ++i) ranks.push_back(static_cast<Rank>(i * group.stride));
+    at->second = cp::sim::spread_of(ranks, question_.cluster);
+  }
+  return at->second;
 }
 
 std::int64_t StepBound::on_a_node(const Ranks& ranks) const {

@@ -247,7 +247,15 @@ AttentionProblem LayoutSpace::any_attention(const ParallelLayout& layout) const 
   return attention_problem(question_.model, question_.workload, layout, first_attention(question_.model));
 }
 
-std::vector<Strategy> LayoutSpace::all_strategies(const ParallelLayout& family) const {
+const std::vector<Strategy>& LayoutSpace::all_strategies(const ParallelLayout& family) const {
+  const std::scoped_lock lock(mutex_);
+  const auto [at, is_new] =
+      strategies_.try_emplace({family.cp, family.tp, family.micro_batch}, std::vector<Strategy>{});
+  if (is_new) at->second = make_strategies(family);
+  return at->second;
+}
+
+std::vector<Strategy> LayoutSpace::make_strategies(const ParallelLayout& family) const {
   const Fixed& fixed = question_.fixed;
   if (family.cp == 1) return {Strategy{}};
   std::vector<Strategy> all;
@@ -433,7 +441,9 @@ std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
   std::int64_t ways = 0;
   for (const Recompute& recompute : recomputes(family))
     ways += static_cast<std::int64_t>(savings(family, recompute).size());
-  return ways * static_cast<std::int64_t>(strategies(family).size() * loss_chunks(family).size());
+  const std::size_t said =
+      question_.frameworks.empty() ? all_strategies(family).size() : strategies(family).size();
+  return ways * static_cast<std::int64_t>(said * loss_chunks(family).size());
 }
 
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {

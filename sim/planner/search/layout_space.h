@@ -34,7 +34,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "sim/planner/search/question.h"
@@ -78,7 +81,9 @@ class LayoutSpace {
   // The all_* functions return every choice; those below leave out what the frameworks cannot express.
   AttentionProblem any_attention(const ParallelLayout& layout) const;
   Strategy::Keys fixed_keys(const ParallelLayout& family) const;
-  std::vector<Strategy> all_strategies(const ParallelLayout& family) const;
+  // Kept, since many families have the same; the reference stays valid.
+  const std::vector<Strategy>& all_strategies(const ParallelLayout& family) const;
+  std::vector<Strategy> make_strategies(const ParallelLayout& family) const;
   std::vector<Recompute> all_recomputes(const ParallelLayout& family) const;
   std::vector<int> all_loss_chunks(const ParallelLayout& family) const;
   // Choices of mlp_chunks and activations, in order: the one that takes least time first.
@@ -100,6 +105,9 @@ class LayoutSpace {
 
   const PlanQuestion& question_;
   const bool training_, every_choice_, runs_plans_;
+  mutable std::mutex mutex_;  // guards the map
+  // By cp, tp and micro_batch, which are all of a family that its strategies depend on.
+  mutable std::map<std::tuple<int, int, std::int64_t>, std::vector<Strategy>> strategies_;
 };
 
 }  // namespace cp::sim

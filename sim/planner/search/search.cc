@@ -356,10 +356,10 @@ class Search {
       const bool sharper = question_.workload.phase == Phase::training && !options_.exhaustive;
       if (sharper && !needed(least_ns(asked), asked)) return;
       const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
-        return !sharper || needed(bound_.ns(choice, least), choice);
+        return !sharper || needed(sharp_ns(choice, least), choice);
       };
       for (const ParallelLayout& layout : overlap_.best_of(asked, bound_.ns(asked), {fitting, matters})) {
-        if (sharper && !needed(bound_.ns(layout, attention_.least(layout)), layout)) continue;
+        if (sharper && !needed(sharp_ns(layout, attention_.least(layout)), layout)) continue;
         // Fewer tokens than ranks are read in no time that a limit could be meant for.
         if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
           prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
@@ -426,10 +426,14 @@ class Search {
     mark_ns_ = times[wanted - 1];
   }
 
+  double sharp_ns(const ParallelLayout& layout, const AttentionTimes& least) const {
+    return bound_.ns(layout, least, limit_ns(layout));
+  }
+
   // A bound of the layout with any pieces and slots, by its attention alone without them (overlap.h).
   double least_ns(const ParallelLayout& layout) const {
     const ParallelLayout cut = overlap_.in_most_pieces(layout);
-    return bound_.ns(cut, OverlapChoice::least_times(layout, attention_.least(layout), cut));
+    return sharp_ns(cut, OverlapChoice::least_times(layout, attention_.least(layout), cut));
   }
 
   void show() const {
