@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -132,18 +133,26 @@ class Evaluator::Stages {
   }
 
   // False, and ends early, where what is known by then takes longer than the limit: those that most are like
-  // are replayed first.
+  // are replayed first, and of as many those that take longest by their bounds.
   bool replay(double limit_ns, const PipelineBound& least) {
     std::map<std::size_t, int> kinds;
     for (int stage = 0; stage < size(); ++stage) ++kinds[like(stage)];
-    std::vector<std::pair<int, std::size_t>> order;
-    for (const auto& [first, count] : kinds) order.emplace_back(-count, first);
+    std::vector<std::tuple<int, double, std::size_t>> order;
+    for (const auto& [first, count] : kinds) {
+      const double ns =
+          least.stages.empty() ? 0 : least.stages[first].forward_ns + least.stages[first].backward_ns;
+      order.emplace_back(-count, -ns, first);
+    }
     std::sort(order.begin(), order.end());
-    for (const auto& [count, first] : order) {
-      clocks_[first].forward = evaluator_.clock_of(request_, StepPart::forward, static_cast<int>(first));
-      clocks_[first].backward = evaluator_.clock_of(request_, StepPart::backward, static_cast<int>(first));
-      clocks_[first].known = true;
-      if (bound_ns(least) > limit_ns) return false;
+    for (const auto& [count, ns, first] : order) {
+      // The longer pass first.
+      const auto stage = static_cast<int>(first);
+      clocks_[first].backward = evaluator_.clock_of(request_, StepPart::backward, stage);
+      clocks_[first].knows_backward = true;
+      if (is_beyond(limit_ns, least)) return false;
+      clocks_[first].forward = evaluator_.clock_of(request_, StepPart::forward, stage);
+      clocks_[first].knows_forward = true;
+      if (is_beyond(limit_ns, least)) return false;
     }
     return true;
   }
@@ -164,16 +173,22 @@ class Evaluator::Stages {
  private:
   struct Clocks {
     StepClock forward, backward;
-    bool known = false;
+    bool knows_forward = false, knows_backward = false;
   };
 
   // By what is known, and the least of what is not.
-  double bound_ns(const PipelineBound& least) const {
+  bool is_beyond(double limit_ns, const PipelineBound& least) const {
+    if (limit_ns == kNever) return false;
     std::vector<StageTimes> times = this->times();
     for (std::size_t stage = 0; stage < least.stages.size(); ++stage) {
-      if (!clocks_[like(static_cast<int>(stage))].known) times[stage] = least.stages[stage];
+      const Clocks& clocks = clocks_[like(static_cast<int>(stage))];
+      if (!clocks.knows_forward) times[stage].forward_ns = least.stages[stage].forward_ns;
+      if (!clocks.knows_backward) times[stage].backward_ns = least.stages[stage].backward_ns;
     }
-    return pipeline_bound_ns(times, request_.layout.pp, micro_batches()) + least.update_ns;
+    const double passes_ns = limit_ns - least.update_ns;
+    const int ranks = request_.layout.pp;
+    return pipeline_bound_ns(times, ranks, micro_batches()) > passes_ns ||
+           (!least.stages.empty() && run_pipeline(times, ranks, micro_batches()).time_ns > passes_ns);
   }
 
   static std::vector<std::vector<int>> layers_of_stages(const StepRequest& request) {
