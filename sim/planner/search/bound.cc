@@ -141,7 +141,7 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
     return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head) + shared.update_ns;
   const PipelineBound pipeline = this->pipeline(shared, of_kinds, of_head);
   const double ns = pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
-  if (replayed == nullptr || ns > most_ns) return ns;
+  if (replayed == nullptr || ns > most_ns || !is_quick(pipeline.stages.size(), times)) return ns;
   // Passes have a fixed order on each rank, so the schedule of passes that take less ends no later.
   return run_pipeline(pipeline.stages, layout.pp, times).time_ns + pipeline.update_ns;
 }

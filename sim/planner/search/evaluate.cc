@@ -188,7 +188,8 @@ class Evaluator::Stages {
     const double passes_ns = limit_ns - least.update_ns;
     const int ranks = request_.layout.pp;
     return pipeline_bound_ns(times, ranks, micro_batches()) > passes_ns ||
-           (!least.stages.empty() && run_pipeline(times, ranks, micro_batches()).time_ns > passes_ns);
+           (!least.stages.empty() && is_quick(times.size(), micro_batches()) &&
+            run_pipeline(times, ranks, micro_batches()).time_ns > passes_ns);
   }
 
   static std::vector<std::vector<int>> layers_of_stages(const StepRequest& request) {
