@@ -92,6 +92,14 @@ std::int64_t AttentionMemory::expanded_bytes(std::int64_t rows, std::int64_t hea
          (pair * width_ * (training_ ? 2 : 1) + (training_ ? model_.latent->rope_dim * kBytesOfF32 : 0));
 }
 
+std::int64_t AttentionMemory::sink_bytes(std::int64_t summed) const {
+  if (!model_.sinks) return 0;
+  // The gradient may be rounded where it is added to others.
+  const std::int64_t values = use_ == LatentUse::absorbed ? model_.latent->kv_rank : model_.v_head_dim();
+  return 3 * sizes_.q_heads * kBytesOfF32 + values * width_ +
+         (width_ < kBytesOfF32 ? summed * kBytesOfF32 : 0);
+}
+
 std::int64_t AttentionMemory::cached_rows() const {
   return training_ ? sizes_.tokens : layout_.micro_batch * ceil_div(workload_.seq_len, layout_.cp);
 }
@@ -106,7 +114,7 @@ std::int64_t AttentionMemory::workspace_bytes() const {
   // Where heads travel, or nothing does, rows are expanded at home.
   const std::int64_t at_home =
       use_ == LatentUse::rows && !rows_travel() ? expanded_bytes(cached_rows(), sizes_.kv_heads) : 0;
-  if (layout_.cp == 1) return delta + at_home;
+  if (layout_.cp == 1) return delta + at_home + sink_bytes(q);
   const int ulysses = layout_.strategy.ulysses_degree, ring = layout_.cp / ulysses;
   const auto of = [&](const Strategy& strategy, int blocks) {
     // Of what comes in pieces, one is computed on while the next one travels.
@@ -120,7 +128,9 @@ std::int64_t AttentionMemory::workspace_bytes() const {
       const bool gathers = ring > 1 && facts(strategy.core).rotates == Rotates::nothing;
       bytes += expanded_bytes(ulysses * cached_rows() * (gathers ? blocks : 1), computed_heads());
     }
-    if (ring == 1) return bytes;
+    if (ring == 1) return bytes + sink_bytes(q);
+    // What goes round is merged block by block, in f32, whether there are sinks or not.
+    bytes += sink_bytes(facts(strategy.core).rotates == Rotates::nothing ? q : 0);
     return bytes + facts(strategy.core)
                        .workspace_bytes(strategy, {blocks, in_flight(q), in_flight(kv), width_, training_});
   };

@@ -44,6 +44,9 @@ class AttentionMemory {
   bool rows_travel() const { return use_ != LatentUse::nothing && layout_.keys == Strategy::Keys::latent; }
   // Bytes of the heads that so many latent rows are expanded to, and of their gradients.
   std::int64_t expanded_bytes(std::int64_t rows, std::int64_t heads) const;
+  // What attention needs for sinks: they and their gradient in f32, and the values that they join the output
+  // with; and, where nothing else would be merged, a sum in f32 of that many elements.
+  std::int64_t sink_bytes(std::int64_t summed) const;
   std::int64_t cached_rows() const;  // of all sequences on a rank, or those at home
   int blocks_seen(int ring) const;
 

@@ -167,6 +167,9 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
                    "gates of attention, backward");
   }
 
+  const View sinks = sinks_of_attention(writer_, place, weights);
+  const std::int64_t heads = layer.sinks.numel();
+  const View d_sinks = heads == 0 ? View{} : writer_.working("d sinks", DType::f32, heads).flat(0, heads);
   writer_.attention(AttentionPass::backward, place.kind, [&](std::string_view name, std::int64_t numel) {
     if (name == "dout") return flat_view(d_out.buffer, d_out.offset, numel);
     if (name == "dq") return writer_.working("d q", writer_.dtype(), tokens * q_width).flat(0, numel);
@@ -175,8 +178,11 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
     if (name == "dlatent") return writer_.working("d latent", writer_.dtype(), numel).flat(0, numel);
     if (name == "dkv_up") return writer_.working("d kv up", DType::f32, numel).flat(0, numel);
     if (name == "kv_up") return layer.kv_up.flat(weights);
+    if (name == "sinks") return sinks;
+    if (name == "dsinks") return d_sinks;
     return activations_.attention_operand(name, place, numel);
   });
+  if (heads > 0) writer_.weight_gradient(d_sinks, layer.sinks, gradients, "d sinks");
 
   if (context_.model.latent) return latent(place, weights, gradients, x, dx);
   const View d_qkv = unrotate(place, weights, gradients);

@@ -269,13 +269,23 @@ void LayerForward::rotate(std::vector<View> products, std::vector<View> operands
   writer_.kernel({RowOperation::rotary, std::move(products), std::move(operands), {}}, "rotary");
 }
 
+View sinks_of_attention(StepWriter& writer, const LayerPlace& place, const Window& weights) {
+  const View stored = writer.context().layer[place.parts].sinks.flat(weights);
+  if (writer.dtype() == DType::f32 || stored.numel() == 0) return stored;
+  View sinks = writer.working("sinks", DType::f32, stored.numel()).flat(0, stored.numel());
+  writer.copy(stored, sinks, "sinks in f32");
+  return sinks;
+}
+
 void LayerForward::attend(const LayerPlace& place, const Window& weights) {
   if (cache_ != nullptr) cache_->store(place);
+  const View sinks = sinks_of_attention(writer_, place, weights);
   writer_.attention(AttentionPass::forward, place.kind, [&](std::string_view name, std::int64_t numel) {
     if (cache_ != nullptr && name == "k") return cache_->k(place).flat(0, numel);
     if (cache_ != nullptr && name == "v") return cache_->v(place).flat(0, numel);
     if (cache_ != nullptr && name == "latent") return cache_->latent(place).flat(0, numel);
     if (name == "kv_up") return layer(place).kv_up.flat(weights);
+    if (name == "sinks") return sinks;
     return activations_.attention_operand(name, place, numel);
   });
 }

@@ -37,6 +37,9 @@ View gather_q_latents(StepWriter& writer, Activations& activations, const LayerP
                       const View& norm);
 View gather_kv_latents(StepWriter& writer, Activations& activations, const LayerPlace& place);
 
+// The sinks of a layer as attention takes them, f32, one for each query head of the rank.
+View sinks_of_attention(StepWriter& writer, const LayerPlace& place, const Window& weights);
+
 class LayerForward {
  public:
   // `cache` is null unless the workload is one of serving.

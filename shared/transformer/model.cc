@@ -1,6 +1,7 @@
 #include "shared/transformer/model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -164,6 +165,8 @@ void validate_model(const Transformer& model) {
   check_kinds(model, complaints);
   complaints.require(model.norms_before || model.norms_behind,
                      "norms_before=false needs norms_behind=true: layers without any norm are not described");
+  complaints.require(std::isfinite(model.softcap) && model.softcap >= 0,
+                     str("softcap=", model.softcap, " must be a finite number above 0, or 0 for no cap"));
   if (model.experts) check_experts(*model.experts, complaints);
   if (model.latent) check_latent(model, complaints);
   if (model.recurrence) check_recurrence(*model.recurrence, complaints);
@@ -257,13 +260,14 @@ void count_attention(const Transformer& model, ParameterCounts& counts) {
                        kv_down = model.hidden * latent.kv_row(),
                        kv_up = latent.kv_rank * model.q_heads * model.up_head_dim();
     counts.attention = q_down + q_up + kv_down + kv_up + model.hidden * model.q_heads * latent.v_head_dim;
-    counts.attention_rows = latent.q_rank + latent.kv_rank;
+    counts.attention_rows = latent.q_rank + latent.kv_rank + (model.sinks ? model.q_heads : 0);
     return;
   }
   const std::int64_t gates = model.gated_attention ? model.q_width() : 0,
                      in = model.q_width() + gates + 2 * model.kv_width();
   counts.attention = model.hidden * (in + model.q_width());
-  counts.attention_rows = (model.qkv_bias ? in : 0) + (model.qk_norm ? 2 * model.head_dim : 0);
+  counts.attention_rows = (model.qkv_bias ? in : 0) + (model.qk_norm ? 2 * model.head_dim : 0) +
+                          (model.sinks ? model.q_heads : 0);
 }
 
 void count_recurrence(const Transformer& model, ParameterCounts& counts) {
@@ -327,6 +331,8 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
   if (model.norms_behind) hasher.add(std::string_view("norms behind"));
   if (!model.norms_before) hasher.add(std::string_view("no norms before"));
+  if (model.sinks) hasher.add(std::string_view("sinks"));
+  if (model.softcap != 0) hasher.add(std::string_view("softcap")).add(model.softcap);
   if (model.gated_attention) hasher.add(std::string_view("gated attention"));
   if (!model.gated_mlp) hasher.add(std::string_view("two matrices"));
   hasher.add(static_cast<std::int64_t>(model.kinds.size())).add_all(model.order);

@@ -142,6 +142,8 @@ struct Transformer {
   bool qk_norm = false;  // q and k are normalized over head_dim (as in Qwen3)
   // Mixer and MLP take normalized rows; or what they give is normalized (OLMo 2), or both (Gemma 2 and 3).
   bool norms_before = true, norms_behind = false;
+  bool sinks = false;            // of attention: a learnt number for each query head (gpt-oss)
+  double softcap = 0;            // a cap of attention's scores, as in AttentionProblem; 0: none (Gemma 2)
   bool gated_attention = false;  // its output is multiplied with gates, one for each element (Qwen3-Next)
   bool gated_mlp = true;         // false: an MLP, or an expert, has two matrices instead of three
   std::optional<Latent> latent;  // of all layers; it needs kv_heads = q_heads, and neither of the two above

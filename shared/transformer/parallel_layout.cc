@@ -108,6 +108,7 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   problem.head_dim = model.head_dim, problem.v_head_dim = model.v_head_dim();
   problem.dtype = workload.dtype;
   problem.causal = true;
+  problem.sinks = model.sinks, problem.softcap = model.softcap;
   const LatentUse use = latent_use(model, workload, layout);
   if (use != LatentUse::nothing) problem.latent = {model.latent->kv_rank, model.latent->rope_dim};
   if (use == LatentUse::absorbed) {

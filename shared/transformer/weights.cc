@@ -42,6 +42,7 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
   replicated = placing.end();
   qkv = placing.matrix(is_usual ? qkv_width : 0, hidden);
   qkv_bias = placing.vector(is_usual && model.qkv_bias ? qkv_width : 0);
+  sinks = placing.vector(attends && model.sinks ? sizes.q_heads : 0);
   q_up = placing.matrix(is_latent ? sizes.q_width : 0, latent.q_rank > 0 ? latent.q_rank : hidden);
   kv_up = placing.matrix(is_latent ? sizes.up_width : 0, latent.kv_rank);
   projection = placing.matrix(r.projected(), hidden);

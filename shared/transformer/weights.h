@@ -46,6 +46,7 @@ struct LayerWeights {
   Weight router;
   std::int64_t replicated = 0;  // elements before this one are equal on all tp ranks
   Weight qkv, qkv_bias;         // qkv: the rows of q, then k, then v, then the gates of the output
+  Weight sinks;                 // of attention: a number for each query head of the rank
   Weight q_up, kv_up;           // of latent attention, in place of qkv
   // Of a recurrence. projection: the rows of q, k and v, then the gates of the output, then the numbers.
   // convolution: one row for each element of q, k and v. numbers: the rate of each head's decay, and the time

@@ -76,6 +76,13 @@ class ModelDraw {
       step_.set_gated_attention(true);
     const bool training = step_.phase() == proto::PlanLayouts::training;
     if (training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
+    choose_one_part();
+    // Of what attention computes.
+    if (swarm_.take(numbers_, "sinks")) step_.set_sinks(true);
+    if (swarm_.take(numbers_, "softcap")) step_.set_softcap(numbers_.of({0.5, 50.0}));
+  }
+
+  void choose_one_part() {
     if (step_.kinds_size() < 2 || !swarm_.take(numbers_, "one_part")) return;
     // The first kind stays as it is: a model attends somewhere, and has experts somewhere if it has any.
     for (int kind = 1; kind < step_.kinds_size(); ++kind) {

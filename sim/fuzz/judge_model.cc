@@ -54,8 +54,10 @@ bool is_even(const StepRequest& request) {
   const ParallelLayout& layout = request.layout;
   const std::int64_t ranks = std::int64_t{4} * layout.sharding_size() * layout.dp_replicate * layout.tp;
   const std::int64_t rows = std::int64_t{2} * layout.cp * layout.tp * layout.cp;
-  return model.hidden % ranks == 0 && model.kv_heads % layout.tp == 0 && model.head_dim % 8 == 0 &&
-         request.workload.seq_len % rows == 0 && layout.cp != 3 && model.vocab % ranks == 0;
+  const bool even_sinks = !model.sinks || model.q_heads / layout.tp % layout.sharding_size() == 0;
+  return even_sinks && model.hidden % ranks == 0 && model.kv_heads % layout.tp == 0 &&
+         model.head_dim % 8 == 0 && request.workload.seq_len % rows == 0 && layout.cp != 3 &&
+         model.vocab % ranks == 0;
 }
 
 void memory(const StepRequest& request, const Trial& trial) {

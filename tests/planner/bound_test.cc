@@ -127,6 +127,7 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
       layers.push_back(in_turn[idx(layer) % in_turn.size()]);
     set_layers(question.model, layers);
   }
+  question.model.sinks = pick("sinks", rc::gen::element(false, false, true));
   question.model.gated_mlp = pick("gated MLP", rc::gen::element(true, true, false));
   question.model.gated_attention =
       !question.model.latent && pick("gated attention", rc::gen::arbitrary<bool>());

@@ -22,6 +22,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 // The fields of a small llama; null leaves one out, as it does in transformers.
@@ -98,7 +99,7 @@ TEST(ModelPresets, HaveAsManyParametersAsPublished) {
   for (const auto& [name, parameters] : published) {
     names.push_back(name);
     const std::int64_t total = parameter_counts(find_model(name).model).total;
-    // What gpt-oss's presets say that they leave out: of the smaller one mostly 24 x 32 x 3 x 2,880 biases of
+    // What gpt-oss's presets say that they leave out: of the smaller one 24 x 32 x 3 x 2,880 biases of
     // experts, 6.6 M of 20.9 B, which is 0.03 %.
     // GLM-4.5's are rounded, and the norms of q and k in Llama 4 Scout have no weights, of which we count
     // 12,288. DeepSeek-V3 and Kimi K2 have a number for each expert by which the router chooses: 58 x 256.
@@ -256,14 +257,13 @@ TEST(ReadModelKeys, AMisspeltOneIsAWarningWithWhatIsAssumedInstead) {
 }
 
 TEST(ReadModelKeys, OthersAreCountedAndNamed) {
-  const ReadModel read = sim::read_model(config({{"hidden_dropout_rate", "0"},
-                                                 {"final_logit_softcapping", "30"},
-                                                 {"head_dims", "9"},
-                                                 {"x", "null"}}),
-                                         "f", "n");
+  const ReadModel read = sim::read_model(
+      config(
+          {{"hidden_dropout_rate", "0"}, {"final_logits_capped", "30"}, {"head_dims", "9"}, {"x", "null"}}),
+      "f", "n");
   EXPECT_THAT(read.warnings, IsEmpty()) << "head_dim is there";
   EXPECT_THAT(read.assumptions,
-              ElementsAre("3 keys of the config are not read: final_logit_softcapping, head_dims, "
+              ElementsAre("3 keys of the config are not read: final_logits_capped, head_dims, "
                           "hidden_dropout_rate"));
   std::map<std::string, std::string> many;
   for (int i = 0; i < 20; ++i) many["zz" + std::to_string(100 + i)] = "1";
@@ -303,6 +303,33 @@ TEST(ReadModel, WindowsCountOnlyWhereTheyAreUsed) {
   EXPECT_THAT(with({{"use_sliding_window", "true"}}), ElementsAre(32, 32, 32, 32));
   EXPECT_THAT(with({{"use_sliding_window", "true"}, {"max_window_layers", "4"}}), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(with({{"use_sliding_window", "true"}, {"max_window_layers", "3"}}), ElementsAre(0, 0, 0, 32));
+}
+
+// The sizes are those of google/gemma-2-9b on huggingface.co, which has 9,241,705,984 parameters.
+TEST(ReadModel, ScoresMayBeCappedAndHaveSinks) {
+  const std::map<std::string, std::string> gemma = {
+      {"model_type", "\"gemma2\""},       {"hidden_size", "3584"},
+      {"num_hidden_layers", "42"},        {"num_attention_heads", "16"},
+      {"num_key_value_heads", "8"},       {"head_dim", "256"},
+      {"intermediate_size", "14336"},     {"vocab_size", "256000"},
+      {"tie_word_embeddings", "true"},    {"sliding_window", "4096"},
+      {"final_logit_softcapping", "30.0"}};
+  const ReadModel missing = read(gemma);
+  EXPECT_EQ(parameter_counts(missing.model).total, 9'241'705'984);
+  EXPECT_EQ(missing.model.softcap, 50);
+  EXPECT_FALSE(missing.model.sinks);
+  EXPECT_THAT(missing.warnings, IsEmpty());
+  EXPECT_THAT(
+      missing.assumptions,
+      IsSupersetOf({"attn_logit_softcapping is missing, so 50 is taken, the default of gemma2",
+                    "scores are capped at 50 in the plans (attn_logit_softcapping), and timed as if they "
+                    "were not",
+                    "final_logit_softcapping is 30: the cap of logits is neither planned nor timed"}));
+  EXPECT_EQ(read({{"attn_logit_softcapping", "20.5"}}).model.softcap, 20.5);
+  EXPECT_EQ(read({{"model_type", "\"gemma2\""}, {"attn_logit_softcapping", "null"}}).model.softcap, 0);
+  EXPECT_THAT(config_error({{"attn_logit_softcapping", "-1"}}), HasSubstr("must be a number, at least 0"));
+  EXPECT_THAT(config_error({{"attn_logit_softcapping", "true"}}), HasSubstr("must be a number, at least 0"));
+  EXPECT_TRUE(find_model("gpt-oss-20b").model.sinks);
 }
 
 TEST(ReadModel, LayersMayDifferInWhatTheySee) {

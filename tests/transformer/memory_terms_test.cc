@@ -34,6 +34,7 @@ Transformer model_of(const std::string& kind) {
     set_layers(model, {{{}, {}, true}, {}, {}, {}});
   }
   if (kind == "latent") model.kv_heads = 16, model.latent = Latent{256, 128, 32, 48};
+  if (kind == "sinks") model.sinks = true;
   if (kind == "tied") model.tied_embeddings = true;
   if (kind == "wide attention") model.intermediate = 640;
   return model;
@@ -144,7 +145,7 @@ TEST(MemoryTerms, LogitsOfServingAreOneRowOfEachSequence) {
 // Two gathered layers (of a kind that one layer alone is of, one), the gradients of one, and these again
 // where they travel in another dtype.
 TEST(MemoryTerms, UnshardedIsWhatPlansGatherOfLayers) {
-  for (const char* kind : {"plain", "tied", "experts", "shared", "mixed", "one dense", "latent"}) {
+  for (const char* kind : {"plain", "tied", "experts", "shared", "mixed", "one dense", "latent", "sinks"}) {
     for (const char* layout : {"dp_shard=4", "tp=4,dp_shard=2", "cp=4,strategy=ring", "dp_shard=4,ep=2",
                                "tp=2,dp_shard=8,ep=4", "dp_replicate=2,dp_shard=2"}) {
       for (const DType gradients : {DType::f32, DType::bf16}) {

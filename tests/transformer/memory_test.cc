@@ -184,6 +184,7 @@ RC_GTEST_PROP(Memory, IsWhatPlansDeclare, ()) {
   StepRequest request;
   request.model = llama_8b();
   request.model.layers = pick("request.model.layers", rc::gen::element(5, 8)), request.model.vocab = 32000;
+  request.model.sinks = pick("request.model.sinks", rc::gen::element(false, false, true));
   request.workload.seq_len = pick("request.workload.seq_len", rc::gen::element(4096, 8191, 16384)),
   request.workload.global_batch = 8;
   ParallelLayout& layout = request.layout;
@@ -250,6 +251,7 @@ Transformer of_kind(const char* kind) {
   if (model.name == "qwen3") model.qk_norm = true, model.tied_embeddings = true;
   if (model.name == "deepseek") model.kv_heads = 16, model.latent = Latent{192, 128, 32, 48};
   if (model.name == "gpt_oss") {
+    model.sinks = true;
     std::vector<LayerKind> layers(8);
     for (std::size_t layer = 0; layer < layers.size(); layer += 2) layers[layer].window = 128;
     layers.back().chunk = 256;

@@ -1,5 +1,6 @@
 #include "shared/transformer/model.h"
 
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -49,6 +50,17 @@ TEST(ParameterCounts, NormsOfQAndKAreOfOneHead) {
   Transformer model = tiny();
   model.qk_norm = true;
   EXPECT_EQ(parameter_counts(model).attention_rows, 6 + 6);
+}
+
+TEST(ParameterCounts, ASinkIsOneNumberOfAQueryHead) {
+  Transformer model = tiny();
+  const ParameterCounts without = parameter_counts(model);
+  model.sinks = true, model.softcap = 50;  // which has no parameters
+  const ParameterCounts with = parameter_counts(model);
+  EXPECT_EQ(with.attention, without.attention);
+  EXPECT_EQ(with.attention_rows, without.attention_rows + 4);
+  EXPECT_EQ(with.total, without.total + 3 * 4);
+  EXPECT_EQ(with.multiplied, without.multiplied);
 }
 
 TEST(ParameterCounts, OfGatesAndOfAnMlpWithTwoMatrices) {
@@ -188,6 +200,15 @@ TEST(ValidateModel, RefusesWhatCannotBeCounted) {
   EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("vocab=2147483649"));
 }
 
+TEST(ValidateModel, RefusesACapThatIsNone) {
+  for (const double cap : {-1.0, std::numeric_limits<double>::infinity()}) {
+    Transformer model = tiny();
+    model.softcap = cap;
+    EXPECT_THAT(message_of([&] { validate_model(model); }),
+                HasSubstr("must be a finite number above 0, or 0"));
+  }
+}
+
 TEST(ValidateModel, RefusesLatentAttentionThatCannotBe) {
   Transformer model = tiny();
   model.kv_heads = model.q_heads, model.latent = Latent{0, 8, 1, 4};
@@ -208,6 +229,8 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models[9].max_seq_len = 1, models[10].tied_embeddings = true, models[11].qkv_bias = true;
   models[12].qk_norm = true, models[13].kinds.front().window = 0, models[14].experts = Experts{};
   models.push_back(tiny()), models.back().kinds.front().chunk = 0;
+  models.push_back(tiny()), models.back().sinks = true;
+  models.push_back(tiny()), models.back().softcap = 30;
   for (const Latent& latent :
        {Latent{}, Latent{1, 0, 0, 0}, Latent{0, 1, 0, 0}, Latent{0, 0, 1, 0}, Latent{0, 0, 0, 1}})
     models.push_back(tiny()), models.back().latent = latent;

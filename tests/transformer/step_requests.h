@@ -26,6 +26,7 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
       << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "")
       << (model.norms_behind ? ", norms behind" : "") << (model.norms_before ? "" : " alone")
+      << (model.sinks ? ", sinks" : "") << (model.softcap > 0 ? ", capped scores" : "")
       << (model.gated_attention ? ", gated attention" : "") << (model.gated_mlp ? "" : ", two matrices");
   if (model.recurrence) {
     const Recurrence& r = *model.recurrence;
@@ -118,6 +119,7 @@ inline Transformer any_model() {
   if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24, any_of(0, 0, 16, 40)};
   if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers, model.experts.has_value(), false));
   model.gated_mlp = any_of(true, true, false);
+  model.sinks = any_of(true, false, false), model.softcap = any_of(0.0, 0.0, 30.0);
   model.gated_attention = !model.latent && any_of(true, false, false);
   if (any_of(0, 0, 1) == 1) {
     Recurrence recurrence{any_of(RecurrenceRule::delta, RecurrenceRule::decay),

@@ -23,6 +23,8 @@ void set_problem(const AttentionProblem& problem, proto::Attention& run) {
   if (problem.v_head_dim != problem.head_dim) run.set_v_head_dim(problem.v_head_dim);
   run.set_dtype(to_proto(problem.dtype));
   run.set_causal(problem.causal);
+  if (problem.sinks) run.set_sinks(true);
+  if (problem.softcap != 0) run.set_softcap(problem.softcap);
   if (problem.softmax_scale) run.set_softmax_scale(*problem.softmax_scale);
   if (problem.has_latent()) run.set_latent(problem.latent.rank), run.set_rope_dim(problem.latent.rope_dim);
   if (problem.window) run.set_window(*problem.window);

@@ -73,6 +73,8 @@ class MegatronFlags {
     flag("disable-bias-linear");
     if (model_.qkv_bias) flag("add-qkv-bias");
     if (model_.qk_norm) flag("qk-layernorm");
+    if (model_.sinks) note("the sinks of attention");
+    if (model_.softcap != 0) note(str("the cap of attention's scores at ", model_.softcap));
     if (model_.gated_attention) note("the gates of attention's output");
     layers_of_other_parts();
     if (!model_.norms_before) note("that attention and MLP have no norms before them");

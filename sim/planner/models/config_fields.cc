@@ -83,6 +83,15 @@ std::optional<std::int64_t> ConfigFields::at_least(const char* key, std::int64_t
 std::optional<std::int64_t> ConfigFields::whole(const char* key) { return at_least(key, 0); }
 std::optional<std::int64_t> ConfigFields::size(const char* key) { return at_least(key, 1); }
 
+std::optional<double> ConfigFields::number(const char* key) {
+  const json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  const double number = value->is_number() ? value->get<double>() : -1;
+  if (std::isfinite(number) && number >= 0) return number;
+  fail(str(key, " is ", described(*value), "; it must be a number, at least 0"));
+  return std::nullopt;
+}
+
 std::optional<bool> ConfigFields::flag(const char* key) {
   const json* value = find(key);
   if (value == nullptr) return std::nullopt;

@@ -30,6 +30,7 @@ class ConfigFields {
   // noted as an error, and nothing is returned.
   std::optional<std::int64_t> whole(const char* key);  // at least 0
   std::optional<std::int64_t> size(const char* key);   // at least 1
+  std::optional<double> number(const char* key);       // finite, at least 0
   std::optional<bool> flag(const char* key);
   std::optional<std::string> word(const char* key);
   std::vector<std::string> words(const char* key);    // the texts of a list

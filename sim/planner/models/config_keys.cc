@@ -11,7 +11,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 65> kRead = {"model_type",
+constexpr std::array<std::string_view, 67> kRead = {"model_type",
                                                     "hidden_size",
                                                     "num_hidden_layers",
                                                     "vocab_size",
@@ -75,7 +75,9 @@ constexpr std::array<std::string_view, 65> kRead = {"model_type",
                                                     "use_conv_bias",
                                                     "moe_shared_expert_intermediate_size",
                                                     "use_bias",
-                                                    "mamba_proj_bias"};
+                                                    "mamba_proj_bias",
+                                                    "attn_logit_softcapping",
+                                                    "final_logit_softcapping"};
 
 // Keys that configs of llama, mistral, qwen, gemma, mixtral and nemotron on huggingface.co have, and those of
 // transformers' base class.

@@ -33,10 +33,15 @@ const std::vector<Family>& families() {
     add("mixtral").experts_per_token = 2;
     Family& gpt_oss = add("gpt_oss");
     gpt_oss.full_layer_every = 2;
-    gpt_oss.left_out =
-        "the sinks of attention, one number for each head, and the biases of router and experts";
+    gpt_oss.sinks = true;
+    gpt_oss.left_out = "the biases of router and experts";
     add("phi3");                            // and 4: one matrix for q, k and v, and one for gate and up
     add("smollm3").tied_embeddings = true;  // one layer in four has no positions, which cost nothing
+    Family& gemma2 = add("gemma2");
+    gemma2.tied_embeddings = gemma2.norms_behind = true;
+    gemma2.full_layer_every = 2, gemma2.window = 4096, gemma2.softcap = 50;
+    gemma2.head_dim = 256, gemma2.q_heads = 8, gemma2.kv_heads = 4;
+    gemma2.vocab = 256'000, gemma2.max_seq_len = 8192;
     for (const char* model_type : {"gemma3_text", "gemma3"}) {
       Family& gemma3 = add(model_type);
       gemma3.qk_norm = gemma3.tied_embeddings = true;
@@ -143,9 +148,6 @@ Family family_of(const std::string& model_type) {
   Family usual;
   usual.model_type = model_type;
   usual.tied_embeddings = model_type.starts_with("gemma");
-  // Gemma 2 alternates.
-  if (model_type.starts_with("gemma2")) usual.full_layer_every = 2;
-  usual.norms_behind = model_type.starts_with("gemma2");
   return usual;
 }
 

@@ -19,6 +19,8 @@ struct Family {
   bool bias_of_qkv_alone = false;  // attention_bias means no bias of the output projection
   bool qk_norm = false;
   bool norms_before = true, norms_behind = false;
+  bool sinks = false;
+  double softcap = 0;  // of attention's scores where the config leaves attn_logit_softcapping out
   bool gated_attention = false;
   bool gated_mlp = true;
   std::optional<RecurrenceRule> recurrence = {};  // of the layers that have one

@@ -33,6 +33,7 @@ class ModelReader {
     take_mlp();
     take_layers();
     take_biases();
+    take_scores();
     take_tied();
     take_storage();
     take_prediction_heads();
@@ -276,6 +277,22 @@ class ModelReader {
     if (fields_.flag("mlp_bias").value_or(false)) {
       fields_.assume("mlp_bias is true: the biases of the MLP are not counted");
     }
+  }
+
+  void take_scores() {
+    Transformer& model = read_.model;
+    model.sinks = family_.sinks;
+    const char* key = "attn_logit_softcapping";
+    model.softcap = fields_.mentions(key) ? fields_.number(key).value_or(0) : family_.softcap;
+    if (!fields_.mentions(key) && model.softcap > 0)
+      fields_.assume(
+          str(key, " is missing, so ", model.softcap, " is taken, the default of ", family_.model_type));
+    if (model.softcap > 0)
+      fields_.assume(str("scores are capped at ", model.softcap, " in the plans (", key,
+                         "), and timed as if they were not"));
+    if (const double cap = fields_.number("final_logit_softcapping").value_or(0); cap > 0)
+      fields_.assume(
+          str("final_logit_softcapping is ", cap, ": the cap of logits is neither planned nor timed"));
   }
 
   void take_tied() {

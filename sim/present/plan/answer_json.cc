@@ -74,6 +74,8 @@ ordered_json model_json(const PlanQuestion& question) {
           {"qk_norm", m.qk_norm},
           {"norms_before", m.norms_before},
           {"norms_behind", m.norms_behind},
+          {"sinks", m.sinks},
+          {"softcap", m.softcap == 0 ? ordered_json() : ordered_json(m.softcap)},
           {"gated_attention", m.gated_attention},
           {"gated_mlp", m.gated_mlp},
           {"latent", m.latent ? ordered_json{{"q_rank", m.latent->q_rank},
