@@ -25,7 +25,7 @@ inline constexpr EnumTable<AttentionEngine, proto::AttentionEngine, 2> kAttentio
     {{AttentionEngine::exact, proto::exact}, {AttentionEngine::fused, proto::fused}}};
 inline constexpr EnumTable<RecurrenceRule, proto::RecurrenceRule, 2> kRecurrenceRules = {
     {{RecurrenceRule::decay, proto::decay}, {RecurrenceRule::delta, proto::delta}}};
-inline constexpr EnumTable<RowOperation, proto::RowOperation, 25> kRowOperations = {
+inline constexpr EnumTable<RowOperation, proto::RowOperation, 27> kRowOperations = {
     {{RowOperation::rms_norm, proto::rms_norm},
      {RowOperation::rms_norm_backward, proto::rms_norm_backward},
      {RowOperation::rotary, proto::rotary},
@@ -50,7 +50,9 @@ inline constexpr EnumTable<RowOperation, proto::RowOperation, 25> kRowOperations
      {RowOperation::decay_and_beta, proto::decay_and_beta},
      {RowOperation::decay_and_beta_backward, proto::decay_and_beta_backward},
      {RowOperation::gated_norm, proto::gated_norm},
-     {RowOperation::gated_norm_backward, proto::gated_norm_backward}}};
+     {RowOperation::gated_norm_backward, proto::gated_norm_backward},
+     {RowOperation::norm_sums, proto::norm_sums},
+     {RowOperation::norm_sums_backward, proto::norm_sums_backward}}};
 
 // The field of an operation's message, found by the name that visit_fields() gives it.
 inline const google::protobuf::FieldDescriptor* field_named(const google::protobuf::Message& message,

@@ -385,6 +385,8 @@ enum class RowOperation : std::uint8_t {
   decay_and_beta_backward,
   gated_norm,
   gated_norm_backward,
+  norm_sums,           // of rows whose columns other ranks have too: of each row, sums of squares
+  norm_sums_backward,  // and sums of products with the gradients of the norm's output
 };
 // The name of the operation in Targets, traces and messages: "rms_norm".
 std::string_view name(RowOperation operation);

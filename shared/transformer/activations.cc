@@ -21,6 +21,7 @@ struct Facts {
 constexpr std::array<Facts, kActivations> kFacts = {{
     {Activation::norm1, "norm1", Having::mixer, true},
     {Activation::qk, "qk", Having::attention},
+    {Activation::qk_squares, "qk_squares", Having::attention, false, true},
     {Activation::q_latent, "q_latent", Having::attention},
     {Activation::kv_latent, "kv_latent", Having::attention},
     {Activation::normed_q_latent, "normed_q_latent", Having::attention, true},

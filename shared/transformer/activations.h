@@ -17,8 +17,10 @@
 namespace cp {
 
 enum class Activation : std::uint8_t {
-  norm1,      // [tokens_tp, hidden]
-  qk,         // q and k before their norms, only with qk_norm: [tokens, q and k]
+  norm1,  // [tokens_tp, hidden]
+  qk,     // q and k before their norms, only with qk_norm: [tokens, q and k]
+  // Where other tp ranks have heads of the same norms: the sums of both rows' squares, f32, [tokens, 2].
+  qk_squares,
   q_latent,   // latent attention: [tokens_tp, q_rank]
   kv_latent,  // and with the key's rotated part before it is: [tokens_tp, kv_rank and rope_dim]
   normed_q_latent,
@@ -68,7 +70,7 @@ enum class Activation : std::uint8_t {
   shared_gate_up,  // of the shared MLP beside experts
   shared_activated,
 };
-inline constexpr std::size_t kActivations = 49;
+inline constexpr std::size_t kActivations = 50;
 
 class Activations {
  public:

@@ -43,6 +43,8 @@ LayerKept AttentionMemory::kept() const {
     kept.cheap += of_q + (use_ == LatentUse::nothing ? of_kv : 0);
   }
   if (model_.qk_norm) kept.rest += tokens * (sizes_.q_width + sizes_.kv_width) * width_;  // before the norms
+  // What these add up over tp ranks, two numbers in f32 of each row.
+  if (model_.qk_norm_of_all_heads && layout_.tp > 1) kept.rest += tokens * 2 * kBytesOfF32;
   // The gates, and what they were multiplied with gives.
   kept.rest += tokens * sizes_.gate_width * width_, kept.cheap += tokens * sizes_.gate_width * width_;
   return kept;
@@ -61,7 +63,11 @@ std::int64_t AttentionMemory::kept_kv_width() const {
 
 std::int64_t AttentionMemory::elements_inside() const {
   const std::int64_t tokens = sizes_.tokens;
-  if (!model_.latent) return tokens * (2 * (sizes_.q_width + sizes_.kv_width) + sizes_.gate_width);
+  if (!model_.latent) {
+    // Gradients have such sums, too.
+    const std::int64_t sums = model_.qk_norm_of_all_heads && layout_.tp > 1 ? 2 * kBytesOfF32 / width_ : 0;
+    return tokens * (2 * (sizes_.q_width + sizes_.kv_width) + sizes_.gate_width + sums);
+  }
   const Latent& latent = *model_.latent;
   const std::int64_t row = latent.q_rank + latent.kv_row(),
                      rows = 2 * tokens * row + 2 * sizes_.tokens_tp * row;

@@ -298,11 +298,18 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
                   {}},
                  "rotary backward");
   const View qk = activations_.rows(A::qk, place, tokens, qk_width);
-  writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
-                                 {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed},
-                                 {columns_of(d_qkv, 0, qk_width)},
-                                 {}},
-                                {layer.q_norm, layer.k_norm}, gradients, "qk norms backward");
+  std::vector<View> reads{qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed};
+  if (context_.norms_cross_ranks()) {
+    // Of ranks that share a kv head each has a part of its gradient, so that the sum of these products is
+    // that of one head, while its squares are counted by each of them.
+    const View sums = writer_.working("norm sums", DType::f32, 2 * tokens).dense(0, {tokens, 2});
+    writer_.kernel({RowOperation::norm_sums_backward, reads, {sums}, {}}, "qk norm sums");
+    writer_.add_up_norm_sums(sums, "add up qk norm sums");
+    reads.insert(reads.end(), {activations_.rows(A::qk_squares, place, tokens, 2), sums});
+  }
+  writer_.kernel_with_gradients(
+      {RowOperation::rms_norm_backward, std::move(reads), {columns_of(d_qkv, 0, qk_width)}, {}},
+      {layer.q_norm, layer.k_norm}, gradients, "qk norms backward");
   return d_all;
 }
 
@@ -327,6 +334,9 @@ void LayerBackward::add_up_replicated(const LayerPlace& place, const GradientPla
                        gradients.flat(layer.qkv_bias.begin + q_width, 2 * kv_width), "tp",
                        "add up d k, v biases");
   }
+  if (context_.model.qk_norm_of_all_heads)
+    writer_.all_reduce("tp_kv", sharing, ReduceOp::sum, layer.k_norm.flat(gradients), "tp",
+                       "add up d k norm");
 }
 
 }  // namespace cp

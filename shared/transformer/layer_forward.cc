@@ -149,11 +149,18 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
   }
   project_gates(place, weights, rows);
   const View normed = writer_.working_rows("normed qk", tokens, qk_width);
-  writer_.kernel(
-      {RowOperation::rms_norm, {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)}, {normed}, {}},
-      "qk norms");
+  std::vector<View> reads{qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)};
+  if (context_.norms_cross_ranks()) reads.push_back(norm_squares(place, qk));
+  writer_.kernel({RowOperation::rms_norm, std::move(reads), {normed}, {}}, "qk norms");
   const View q = activations_.rows(A::q, place, tokens, q_width);
   rotate({normed, v}, {q, k_rows(place), v_rows(place)});
+}
+
+View LayerForward::norm_squares(const LayerPlace& place, const View& qk) {
+  View squares = activations_.rows(A::qk_squares, place, context_.tokens, 2);
+  writer_.kernel({RowOperation::norm_sums, {qk}, {squares}, {}}, "qk squares");
+  writer_.add_up_norm_sums(squares, "add up qk squares");
+  return squares;
 }
 
 // ---- latent attention ----

@@ -68,6 +68,9 @@ class LayerForward {
   void project_latent(const LayerPlace& place, const Window& weights, const View& norm);
   void project(const LayerPlace& place, const Window& weights, const View& rows);
   void project_with_norms(const LayerPlace& place, const Window& weights, const View& rows);
+  // The sums of squares of q's and of k's rows over all tp ranks, [tokens, 2]. Ranks that share a kv head all
+  // count it.
+  View norm_squares(const LayerPlace& place, const View& qk);
   void project_gates(const LayerPlace& place, const Window& weights, const View& rows);
   // Where queries are absorbed: multiplies them with the part of kv_up that makes keys, and attention's
   // output with the part that makes values. The former also rotates queries and latent rows.

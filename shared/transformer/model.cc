@@ -165,6 +165,9 @@ void validate_model(const Transformer& model) {
   check_kinds(model, complaints);
   complaints.require(model.norms_before || model.norms_behind,
                      "norms_before=false needs norms_behind=true: layers without any norm are not described");
+  complaints.require(model.qk_norm || !model.qk_norm_of_all_heads,
+                     "qk_norm_of_all_heads=true says which norms q and k have, and qk_norm is false; set it, "
+                     "or leave both out");
   complaints.require(std::isfinite(model.softcap) && model.softcap >= 0,
                      str("softcap=", model.softcap, " must be a finite number above 0, or 0 for no cap"));
   if (model.experts) check_experts(*model.experts, complaints);
@@ -266,8 +269,10 @@ void count_attention(const Transformer& model, ParameterCounts& counts) {
   const std::int64_t gates = model.gated_attention ? model.q_width() : 0,
                      in = model.q_width() + gates + 2 * model.kv_width();
   counts.attention = model.hidden * (in + model.q_width());
-  counts.attention_rows = (model.qkv_bias ? in : 0) + (model.qk_norm ? 2 * model.head_dim : 0) +
-                          (model.sinks ? model.q_heads : 0);
+  const std::int64_t normed =
+      model.qk_norm_of_all_heads ? model.q_width() + model.kv_width() : 2 * model.head_dim;
+  counts.attention_rows =
+      (model.qkv_bias ? in : 0) + (model.qk_norm ? normed : 0) + (model.sinks ? model.q_heads : 0);
 }
 
 void count_recurrence(const Transformer& model, ParameterCounts& counts) {
@@ -331,6 +336,7 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
   if (model.norms_behind) hasher.add(std::string_view("norms behind"));
   if (!model.norms_before) hasher.add(std::string_view("no norms before"));
+  if (model.qk_norm_of_all_heads) hasher.add(std::string_view("norms of all heads"));
   if (model.sinks) hasher.add(std::string_view("sinks"));
   if (model.softcap != 0) hasher.add(std::string_view("softcap")).add(model.softcap);
   if (model.gated_attention) hasher.add(std::string_view("gated attention"));

@@ -139,7 +139,8 @@ struct Transformer {
   std::int64_t max_seq_len = 0;  // positions that the model was trained for; 0: not known
   bool tied_embeddings = false;  // the head uses the embedding's table
   bool qkv_bias = false;
-  bool qk_norm = false;  // q and k are normalized over head_dim (as in Qwen3)
+  bool qk_norm = false;               // q and k are normalized, each head over head_dim (as in Qwen3)
+  bool qk_norm_of_all_heads = false;  // the same over all heads of q at once, and of k (OLMo 2)
   // Mixer and MLP take normalized rows; or what they give is normalized (OLMo 2), or both (Gemma 2 and 3).
   bool norms_before = true, norms_behind = false;
   bool sinks = false;            // of attention: a learnt number for each query head (gpt-oss)

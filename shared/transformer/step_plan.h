@@ -35,7 +35,8 @@
 //   all           x (the stack has one piece more, for the last layer's output)
 //   none          the norms' outputs (one tp rank's rows, which are gathered again backward); rotated q, k
 //                 and v, or what attention saved instead; out and lse; x between mixer and MLP; gate and up;
-//                 the activation's output. With qk_norm also q and k before it. With latent attention its
+//                 the activation's output. With qk_norm also q and k before it, and
+//                 what their norms added up over tp ranks. With latent attention its
 //                 rows before their norms and behind; where attention expands the rows, these, rotated, in
 //                 place of k and v. With norms behind what
 //                 these take; with gated attention the gates, and the output times them. With a recurrence

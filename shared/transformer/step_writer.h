@@ -71,6 +71,8 @@ struct StepContext {
     const std::int64_t begin = layout.row_ranks() > 1 ? 0 : weights.norm2.end();
     return {begin, 1, weights.replicated - begin};
   }
+  // Whether the norms of q and k are over heads of several tp ranks, which add up sums of each row.
+  bool norms_cross_ranks() const { return model.qk_norm_of_all_heads && layout.tp > 1; }
   StageLayers stage_layers() const { return {kinds, parts}; }
 
   ByParts<LayerWeights> layer;
@@ -114,6 +116,10 @@ class StepWriter {
   void copy(const View& in, const View& out, std::string label);  // or cast
   void accumulate(const View& in, const View& out, std::string label);
   void all_to_all(const View& in, const View& out, std::string label);  // over the ep group
+  // Adds up, over the tp ranks, f32 numbers of each row that a norm needs.
+  void add_up_norm_sums(const View& sums, std::string label) {
+    all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum, sums, "tp", std::move(label));
+  }
   void all_reduce(std::string_view group, const std::vector<Rank>& ranks, ReduceOp op, const View& data,
                   std::string_view stream, std::string label);
 

@@ -150,8 +150,10 @@ void UpdateWriter::add_up_replicated() {
     if (parts.mixer != Mixer::attention) return;
     const Weight kv = layer.qkv.part(q_width, 2 * kv_width);
     add_up_pieces(parts, "tp_kv", sharing, kv.begin, kv.numel(), "k, v weights");
-    if (!context_.model.qkv_bias) return;
-    add_up_pieces(parts, "tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
+    if (context_.model.qkv_bias)
+      add_up_pieces(parts, "tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
+    if (context_.model.qk_norm_of_all_heads)
+      add_up_pieces(parts, "tp_kv", sharing, layer.k_norm.begin, layer.k_norm.numel(), "k norm");
   });
 }
 

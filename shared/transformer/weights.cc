@@ -34,14 +34,18 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
   q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
   kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
   norm2 = placing.vector(has_mlp && model.norms_before ? hidden : 0);
-  q_norm = placing.vector(is_usual && model.qk_norm ? model.head_dim : 0);
-  k_norm = placing.vector(is_usual && model.qk_norm ? model.head_dim : 0);
-  const bool of_heads = r.rule == RecurrenceRule::delta;
-  head_norm = placing.vector(recurs && of_heads ? r.norm_width() : 0);
+  const bool norms = is_usual && model.qk_norm, of_all_heads = norms && model.qk_norm_of_all_heads;
+  if (!of_all_heads) {
+    q_norm = placing.vector(norms ? model.head_dim : 0);
+    k_norm = placing.vector(norms ? model.head_dim : 0);
+  }
+  const bool of_value_heads = r.rule == RecurrenceRule::delta;
+  head_norm = placing.vector(recurs && of_value_heads ? r.norm_width() : 0);
   router = placing.matrix(parts.mlp == Mlp::experts ? model.experts->count : 0, hidden);
   replicated = placing.end();
   qkv = placing.matrix(is_usual ? qkv_width : 0, hidden);
   qkv_bias = placing.vector(is_usual && model.qkv_bias ? qkv_width : 0);
+  if (of_all_heads) q_norm = placing.vector(sizes.q_width), k_norm = placing.vector(sizes.kv_width);
   sinks = placing.vector(attends && model.sinks ? sizes.q_heads : 0);
   q_up = placing.matrix(is_latent ? sizes.q_width : 0, latent.q_rank > 0 ? latent.q_rank : hidden);
   kv_up = placing.matrix(is_latent ? sizes.up_width : 0, latent.kv_rank);
@@ -50,7 +54,7 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
   convolution_bias = placing.vector(r.convolution_bias ? r.convolved() : 0);
   numbers = placing.vector(2 * r.value_heads);
   skip = placing.vector((r.head_numbers() - 2) * r.value_heads);
-  row_norm = placing.vector(recurs && !of_heads ? r.norm_width() : 0);
+  row_norm = placing.vector(recurs && !of_value_heads ? r.norm_width() : 0);
   out = placing.matrix(mixes ? hidden : 0, attends ? sizes.out_width : r.value_width());
   gate_up = placing.matrix(model.up_matrices() * sizes.columns(parts.mlp), hidden);
   down = placing.matrix(has_mlp ? hidden : 0, sizes.columns(parts.mlp));

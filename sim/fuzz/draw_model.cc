@@ -78,6 +78,8 @@ class ModelDraw {
     if (training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
     choose_one_part();
     // Of what attention computes.
+    if (step_.qk_norm() && swarm_.take(numbers_, "qk_norm_of_all_heads"))
+      step_.set_qk_norm_of_all_heads(true);
     if (swarm_.take(numbers_, "sinks")) step_.set_sinks(true);
     if (swarm_.take(numbers_, "softcap")) step_.set_softcap(numbers_.of({0.5, 50.0}));
   }

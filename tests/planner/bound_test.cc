@@ -127,6 +127,9 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
       layers.push_back(in_turn[idx(layer) % in_turn.size()]);
     set_layers(question.model, layers);
   }
+  question.model.qk_norm = !question.model.latent && pick("norms of q and k", rc::gen::arbitrary<bool>());
+  question.model.qk_norm_of_all_heads =
+      question.model.qk_norm && pick("norms of all heads", rc::gen::arbitrary<bool>());
   question.model.sinks = pick("sinks", rc::gen::element(false, false, true));
   question.model.gated_mlp = pick("gated MLP", rc::gen::element(true, true, false));
   question.model.gated_attention =

@@ -103,11 +103,10 @@ TEST(ModelPresets, HaveAsManyParametersAsPublished) {
     // experts, 6.6 M of 20.9 B, which is 0.03 %.
     // GLM-4.5's are rounded, and the norms of q and k in Llama 4 Scout have no weights, of which we count
     // 12,288. DeepSeek-V3 and Kimi K2 have a number for each expert by which the router chooses: 58 x 256.
-    // OLMo 2 has norms of q and k over all heads, Qwen3-Next a gate of the shared expert, Nemotron-4 biases
-    // of its norms; the total of Nemotron-4 is rounded.
+    // Qwen3-Next has a gate of the shared expert, Nemotron-4 biases of its norms; its total is rounded.
     const bool without_some = name.starts_with("gpt-oss") || name.starts_with("glm") ||
                               name == "llama-4-scout" || name == "deepseek-v3" || name == "deepseek-r1" ||
-                              name == "kimi-k2" || name.starts_with("olmo-2") || name == "nemotron-4-340b" ||
+                              name == "kimi-k2" || name == "nemotron-4-340b" ||
                               name.starts_with("qwen3-next");
     if (name.starts_with("nemotron-h")) {
       EXPECT_NEAR(static_cast<double>(total) / static_cast<double>(parameters), 1, 1e-2) << name;
@@ -126,7 +125,7 @@ TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
     EXPECT_EQ(read.model.name, name);
     const bool leaves_out = name.starts_with("gpt-oss") || name.starts_with("glm") || name == "deepseek-v3" ||
                             name == "deepseek-r1" || name.starts_with("qwen3-next") ||
-                            name.starts_with("nemotron-") || name.starts_with("olmo-2");
+                            name.starts_with("nemotron-");
     EXPECT_EQ(read.assumptions.empty(), !leaves_out) << name << ": " << join(read.assumptions, "; ");
     EXPECT_THAT(read.warnings, IsEmpty()) << name;
     EXPECT_THAT(read.source, HasSubstr("huggingface.co")) << name;
@@ -136,15 +135,17 @@ TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
     EXPECT_GT(read.model.max_seq_len, 0) << name;
     const bool alike = !leaves_out && !name.starts_with("llama-4") && name != "deepseek-v2-lite" &&
                        name != "kimi-k2" && !name.starts_with("gemma");
-    const bool of_one_kind = alike || name.starts_with("olmo-2") || name == "nemotron-4-340b",
-               of_three = name == "llama-4-maverick" || name.starts_with("nemotron-h") ||
-                          name.starts_with("nemotron-3");
+    const bool of_one_kind = alike || name == "nemotron-4-340b", of_three = name == "llama-4-maverick" ||
+                                                                            name.starts_with("nemotron-h") ||
+                                                                            name.starts_with("nemotron-3");
     EXPECT_EQ(read.model.kinds.size(), of_one_kind ? 1U : of_three ? 3U : 2U) << name;
   }
   EXPECT_THAT(layers_of_kinds(find_model("gpt-oss-20b").model), ElementsAre(12, 12));
   EXPECT_EQ(find_model("gpt-oss-20b").model.kinds, (std::vector<LayerKind>{{128, {}}, {}}));
   EXPECT_TRUE(find_model("qwen2.5-7b").model.qkv_bias);
   EXPECT_TRUE(find_model("qwen3-32b").model.qk_norm);
+  EXPECT_FALSE(find_model("qwen3-32b").model.qk_norm_of_all_heads);
+  EXPECT_TRUE(find_model("olmo-2-13b").model.qk_norm_of_all_heads);
   EXPECT_TRUE(find_model("gemma-3-27b").model.norms_behind);
   EXPECT_THAT(layers_of_kinds(find_model("gemma-3-27b").model), ElementsAre(52, 10));
   EXPECT_EQ(find_model("mixtral-8x7b").model.experts, (Experts{8, 2, 14336}));

@@ -52,6 +52,18 @@ TEST(ParameterCounts, NormsOfQAndKAreOfOneHead) {
   EXPECT_EQ(parameter_counts(model).attention_rows, 6 + 6);
 }
 
+TEST(ParameterCounts, NormsOfAllHeadsAreAsWideAsQAndK) {
+  Transformer model = tiny();
+  model.qk_norm = model.qk_norm_of_all_heads = true;
+  EXPECT_EQ(parameter_counts(model).attention_rows, 24 + 12);
+}
+
+TEST(ValidateModel, RefusesNormsOfAllHeadsWithoutNorms) {
+  Transformer model = tiny();
+  model.qk_norm_of_all_heads = true;
+  EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("and qk_norm is false; set it"));
+}
+
 TEST(ParameterCounts, ASinkIsOneNumberOfAQueryHead) {
   Transformer model = tiny();
   const ParameterCounts without = parameter_counts(model);
@@ -230,6 +242,7 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models[12].qk_norm = true, models[13].kinds.front().window = 0, models[14].experts = Experts{};
   models.push_back(tiny()), models.back().kinds.front().chunk = 0;
   models.push_back(tiny()), models.back().sinks = true;
+  models.push_back(tiny()), models.back().qk_norm_of_all_heads = true;
   models.push_back(tiny()), models.back().softcap = 30;
   for (const Latent& latent :
        {Latent{}, Latent{1, 0, 0, 0}, Latent{0, 1, 0, 0}, Latent{0, 0, 1, 0}, Latent{0, 0, 0, 1}})

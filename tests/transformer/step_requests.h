@@ -25,9 +25,10 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << model.hidden << ", " << model.layers << " layers, " << model.q_heads << " heads (" << model.kv_heads
       << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
       << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "")
-      << (model.norms_behind ? ", norms behind" : "") << (model.norms_before ? "" : " alone")
-      << (model.sinks ? ", sinks" : "") << (model.softcap > 0 ? ", capped scores" : "")
-      << (model.gated_attention ? ", gated attention" : "") << (model.gated_mlp ? "" : ", two matrices");
+      << (model.qk_norm_of_all_heads ? " over all heads" : "") << (model.norms_behind ? ", norms behind" : "")
+      << (model.norms_before ? "" : " alone") << (model.sinks ? ", sinks" : "")
+      << (model.softcap > 0 ? ", capped scores" : "") << (model.gated_attention ? ", gated attention" : "")
+      << (model.gated_mlp ? "" : ", two matrices");
   if (model.recurrence) {
     const Recurrence& r = *model.recurrence;
     out << ", recurrence " << name(r.rule) << " of " << r.key_heads << "/" << r.value_heads << " heads, "
@@ -119,6 +120,7 @@ inline Transformer any_model() {
   if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24, any_of(0, 0, 16, 40)};
   if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers, model.experts.has_value(), false));
   model.gated_mlp = any_of(true, true, false);
+  model.qk_norm_of_all_heads = model.qk_norm && any_of(true, false);
   model.sinks = any_of(true, false, false), model.softcap = any_of(0.0, 0.0, 30.0);
   model.gated_attention = !model.latent && any_of(true, false, false);
   if (any_of(0, 0, 1) == 1) {

@@ -73,6 +73,7 @@ class MegatronFlags {
     flag("disable-bias-linear");
     if (model_.qkv_bias) flag("add-qkv-bias");
     if (model_.qk_norm) flag("qk-layernorm");
+    if (model_.qk_norm_of_all_heads) note("that the norms of q and k are over all heads, and not over each");
     if (model_.sinks) note("the sinks of attention");
     if (model_.softcap != 0) note(str("the cap of attention's scores at ", model_.softcap));
     if (model_.gated_attention) note("the gates of attention's output");

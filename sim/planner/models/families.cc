@@ -72,9 +72,8 @@ const std::vector<Family>& families() {
     nemotron.gated_mlp = false;
     nemotron.left_out = "the biases of its norms";
     Family& olmo2 = add("olmo2");
-    olmo2.qk_norm = true;
+    olmo2.qk_norm = olmo2.qk_norm_of_all_heads = true;
     olmo2.norms_before = false, olmo2.norms_behind = true;
-    olmo2.left_out = "that the norms of q and k are over all heads";
     return list;
   }();
   return all;

@@ -17,7 +17,7 @@ struct Family {
   bool known = false;
   bool qkv_bias = false;
   bool bias_of_qkv_alone = false;  // attention_bias means no bias of the output projection
-  bool qk_norm = false;
+  bool qk_norm = false, qk_norm_of_all_heads = false;
   bool norms_before = true, norms_behind = false;
   bool sinks = false;
   double softcap = 0;  // of attention's scores where the config leaves attn_logit_softcapping out

@@ -267,6 +267,7 @@ class ModelReader {
     read_.model.gated_attention = family_.gated_attention, read_.model.gated_mlp = family_.gated_mlp;
     read_.model.qk_norm =
         family_.qk_norm || fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(false));
+    read_.model.qk_norm_of_all_heads = read_.model.qk_norm && family_.qk_norm_of_all_heads;
     if (all && !family_.qkv_bias && !family_.bias_of_qkv_alone) {
       fields_.assume("attention_bias is true: the output projection's bias is not counted");
     }

@@ -145,7 +145,7 @@ bool StepBound::expands_before(const ParallelLayout& layout, bool whole_family) 
   return !whole_family || layout.cp == 1;
 }
 
-void StepBound::add_attention(LayerWork& work, const LocalSizes& sizes) const {
+void StepBound::add_attention(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const {
   const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, gates = sizes.gate_width;
   if (question_.model.latent) {
     const auto [q_rank, kv_rank, rope_dim, v_head_dim] = *question_.model.latent;
@@ -171,6 +171,13 @@ void StepBound::add_attention(LayerWork& work, const LocalSizes& sizes) const {
   if (question_.model.qk_norm) {
     const double qk = width * real(tokens * (sizes.q_width + sizes.kv_width));
     work.forward_rows_ns += kernels_.memory_ns(2 * qk), work.backward_rows_ns += kernels_.memory_ns(3 * qk);
+    if (question_.model.qk_norm_of_all_heads && layout.tp > 1) {
+      // Sums of each row, for which q and k, and backward their gradients, are read once more. The norms, and
+      // backward the products, wait for them.
+      work.forward_rows_ns += kernels_.memory_ns(qk), work.backward_rows_ns += kernels_.memory_ns(2 * qk);
+      const double sums = real(2 * size_bytes(DType::f32)) * real(tokens);
+      work.regions_ns += region(CollectiveKind::all_reduce, sums, strides_of(layout).tp, layout.tp);
+    }
   }
   if (gates == 0) return;
   // Output and gates are multiplied; backward both have gradients.

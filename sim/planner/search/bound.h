@@ -145,7 +145,7 @@ class StepBound {
   Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const Attention& of_attention,
              bool whole_family) const;
   LayerWork layer_work(const ParallelLayout& layout, const LocalSizes& sizes, LayerParts parts) const;
-  void add_attention(LayerWork& work, const LocalSizes& sizes) const;
+  void add_attention(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const;
   // Whether the layout, or all of its family, expands latent rows before attention.
   bool expands_before(const ParallelLayout& layout, bool whole_family) const;
   void add_recurrence(LayerWork& work, const LocalSizes& sizes) const;

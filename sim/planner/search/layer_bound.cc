@@ -131,7 +131,7 @@ StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const L
   LayerWork work;
   if (parts.mixer != Mixer::none)
     add_region(work, layout, sizes, parts.mixer == Mixer::attention && question_.model.latent);
-  if (parts.mixer == Mixer::attention) add_attention(work, sizes);
+  if (parts.mixer == Mixer::attention) add_attention(work, layout, sizes);
   if (parts.mixer == Mixer::recurrence) add_recurrence(work, sizes);
   if (parts.mlp == Mlp::none) return work;
   add_region(work, layout, sizes, false);

@@ -72,6 +72,7 @@ ordered_json model_json(const PlanQuestion& question) {
           {"tied_embeddings", m.tied_embeddings},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
+          {"qk_norm_of_all_heads", m.qk_norm_of_all_heads},
           {"norms_before", m.norms_before},
           {"norms_behind", m.norms_behind},
           {"sinks", m.sinks},
