@@ -178,8 +178,8 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
     if (name == "dlatent") return writer_.working("d latent", writer_.dtype(), numel).flat(0, numel);
     if (name == "dkv_up") return writer_.working("d kv up", DType::f32, numel).flat(0, numel);
     if (name == "kv_up") return layer.kv_up.flat(weights);
-    if (name == "sinks") return sinks;
-    if (name == "dsinks") return d_sinks;
+    if (name == "sinks") return View(sinks);
+    if (name == "dsinks") return View(d_sinks);
     return activations_.attention_operand(name, place, numel);
   });
   if (heads > 0) writer_.weight_gradient(d_sinks, layer.sinks, gradients, "d sinks");

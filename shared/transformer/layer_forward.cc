@@ -277,7 +277,7 @@ void LayerForward::rotate(std::vector<View> products, std::vector<View> operands
 }
 
 View sinks_of_attention(StepWriter& writer, const LayerPlace& place, const Window& weights) {
-  const View stored = writer.context().layer[place.parts].sinks.flat(weights);
+  View stored = writer.context().layer[place.parts].sinks.flat(weights);
   if (writer.dtype() == DType::f32 || stored.numel() == 0) return stored;
   View sinks = writer.working("sinks", DType::f32, stored.numel()).flat(0, stored.numel());
   writer.copy(stored, sinks, "sinks in f32");
@@ -292,7 +292,7 @@ void LayerForward::attend(const LayerPlace& place, const Window& weights) {
     if (cache_ != nullptr && name == "v") return cache_->v(place).flat(0, numel);
     if (cache_ != nullptr && name == "latent") return cache_->latent(place).flat(0, numel);
     if (name == "kv_up") return layer(place).kv_up.flat(weights);
-    if (name == "sinks") return sinks;
+    if (name == "sinks") return View(sinks);
     return activations_.attention_operand(name, place, numel);
   });
 }

@@ -202,11 +202,10 @@ TEST(KernelCost, DecodingReadsLatentRowsOnce) {
   const KernelCost cost(cluster, find_software("cprun"));
   EXPECT_NEAR(cost.ns(Kernel(attention), plan), 1e3 * us, 1e-6 * us);
   // As keys and values of their own they would be 1,088 elements, and of other kernels.
-  Plan apart = plan;
   AttentionForward other = attention;
   other.v.offset = kRow - kRank + 1;  // beyond the row's end
-  EXPECT_FALSE(work_of(other, apart).values_in_keys);
-  EXPECT_EQ(work_of(other, apart).bytes, work.bytes + 2.0 * kSequences * kKeys * kRank);
+  EXPECT_FALSE(work_of(other, plan).values_in_keys);
+  EXPECT_EQ(work_of(other, plan).bytes, work.bytes + 2.0 * kSequences * kKeys * kRank);
 }
 
 TEST(KernelCost, NoKernelExceedsItsPeak) {

@@ -230,9 +230,9 @@ Flops flops_of(const Plan& plan) {
 TEST(LatentSteps, DecodingAbsorbsTheWeightOfKeysAndValues) {
   const StepRequest request = served(latent_request("tp=1"), Phase::decode, 23);
   const Plan plan = step_plan(request, StepPart::decode, 0, 0);
-  const std::int64_t hidden = 32, layers = 3, q = 4 * 8;
-  const std::int64_t projections =
-      hidden * 20 + 20 * q + hidden * (12 + 2) + 4 * (6 * 12 + 12 * 6) + 4 * 6 * hidden + 3 * hidden * 48;
+  const std::int64_t hidden = 32, layers = 3, heads = 4, q = heads * 8;
+  const std::int64_t projections = hidden * 20 + 20 * q + hidden * (12 + 2) + heads * (6 * 12 + 12 * 6) +
+                                   heads * 6 * hidden + 3 * hidden * 48;
   const Flops flops = flops_of(plan);
   EXPECT_EQ(flops.products, 2 * (layers * projections + hidden * 50));
   EXPECT_EQ(flops.attention, layers * 2 * 4 * 24 * ((12 + 2) + 12));
@@ -304,10 +304,10 @@ TEST(LatentSteps, PrefillsExpandWhatIsCached) {
     return flops_of(
         step_plan(served(latent_request("tp=1"), Phase::prefill, cached), StepPart::prefill, 0, 0));
   };
-  const std::int64_t hidden = 32, layers = 3;
+  const std::int64_t hidden = 32, layers = 3, heads = 4;
   const std::int64_t of_token =
-      hidden * 20 + 20 * 4 * 8 + hidden * (12 + 2) + 4 * 6 * hidden + 3 * hidden * 48;
-  const std::int64_t expanded = 24 * 4 * (6 + 6) * 12;  // all rows, whoever cached them
+      hidden * 20 + heads * 20 * 8 + hidden * (12 + 2) + heads * 6 * hidden + 3 * hidden * 48;
+  const std::int64_t expanded = heads * 24 * (6 + 6) * 12;  // all rows, whoever cached them
   for (const std::int64_t cached : {0, 11}) {
     EXPECT_EQ(flops(cached).products, 2 * (layers * ((24 - cached) * of_token + expanded) + hidden * 50))
         << cached;

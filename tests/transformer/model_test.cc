@@ -71,7 +71,8 @@ TEST(ParameterCounts, ASinkIsOneNumberOfAQueryHead) {
   const ParameterCounts with = parameter_counts(model);
   EXPECT_EQ(with.attention, without.attention);
   EXPECT_EQ(with.attention_rows, without.attention_rows + 4);
-  EXPECT_EQ(with.total, without.total + 3 * 4);
+  constexpr std::int64_t kSinks = 3 * 4;  // of three layers with four heads
+  EXPECT_EQ(with.total, without.total + kSinks);
   EXPECT_EQ(with.multiplied, without.multiplied);
 }
 

@@ -65,7 +65,7 @@ TEST(NormsOfAllHeads, HaveAWeightForEachElement) {
 // By hand: two numbers of each of 24 rows, in f32, forward and backward of three layers, and once more where
 // layers are computed again. An AllReduce of two ranks sends what it has once.
 TEST(NormsOfAllHeads, AddUpSumsOfRowsOverTensorParallelRanks) {
-  const std::int64_t once = 3 * 24 * 2 * 4;
+  const std::int64_t layers = 3, once = layers * 24 * 2 * 4;
   for (const char* layout : {"tp=2", "tp=2,sequence_parallel=no", "tp=2,recompute=selective"}) {
     const auto of_all = sent(step_plan(with_norms(layout, true), StepPart::micro_batch, 0, 1)),
                of_each = sent(step_plan(with_norms(layout, false), StepPart::micro_batch, 0, 1));

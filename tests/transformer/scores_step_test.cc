@@ -116,7 +116,8 @@ TEST(SinksInSteps, NeedASumInF32) {
     const auto memory = [](const StepRequest& request) {
       return memory_of(request.model, request.workload, request.layout, {}).attention;
     };
-    EXPECT_EQ(memory(with) - memory(without), rows * 32 * 4 + 3 * 4 * 4 + 8 * 2) << layout;
+    constexpr std::int64_t kOfSinks = 3 * 4 * 4 + 8 * 2;
+    EXPECT_EQ(memory(with) - memory(without), rows * 32 * 4 + kOfSinks) << layout;
     std::int64_t sums = 0;
     for (const Buffer& buffer : step_plan(with, StepPart::micro_batch, 0, 0).buffers)
       sums += buffer.name == "attention/out sum" ? buffer.bytes() : 0;
