@@ -371,7 +371,8 @@ TEST(Search, ServesModelsWithLatentAttention) {
   for (const Candidate& candidate : decode.all) {
     const ParallelLayout& layout = candidate.layout;
     if (layout.pp > 1) continue;
-    EXPECT_EQ(candidate.memory.kv_cache, 32 / layout.dp() * (32768 / layout.cp) * std::int64_t{61} * 576 * 2)
+    EXPECT_EQ(candidate.memory.kv_cache,
+              std::int64_t{61} * 576 * 2 * (32 / layout.dp()) * (32768 / layout.cp))
         << to_string(layout);
     EXPECT_EQ(layout.keys, Strategy::Keys::heads);
   }
