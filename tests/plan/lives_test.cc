@@ -262,11 +262,12 @@ RC_GTEST_PROP(Lives, ABufferLivesThroughTheRepeatIfItIsCarried, ()) {
     }
     const bool carried = test::carried(instances, static_cast<BufferId>(id));
     const bool exact = buffer.first_use == first && buffer.last_use == last;
-    if (carried) {  // whole segments
-      RC_ASSERT(buffer.first_use == 0 ||
-                steps[idx(buffer.first_use) - 1].segment != steps[idx(first)].segment);
-      RC_ASSERT(idx(buffer.last_use) + 1 == steps.size() ||
-                steps[idx(buffer.last_use) + 1].segment != steps[idx(last)].segment);
+    if (carried) {  // whole segments; RC_ASSERT would look at both sides of an `or`
+      const bool begins =
+          buffer.first_use == 0 || steps[idx(buffer.first_use) - 1].segment != steps[idx(first)].segment;
+      const bool ends = idx(buffer.last_use) + 1 == steps.size() ||
+                        steps[idx(buffer.last_use) + 1].segment != steps[idx(last)].segment;
+      RC_ASSERT(begins && ends);
     } else {
       RC_ASSERT(exact || turns);
     }

@@ -365,8 +365,7 @@ class Search {
           prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
         if (prompt_us[i] > most_prompt_us_) return;
         PipelineBound least;
-        if (layout.pp > 1 && question_.workload.phase == Phase::training && !options_.exhaustive)
-          least = bound_.pipeline(layout, attention_.least(layout));
+        if (sharper && layout.pp > 1) least = bound_.pipeline(layout, attention_.least(layout));
         std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout), least);
         if (one && (!found[i] || one->step_us * (1 + kTie) < found[i]->step_us)) found[i] = std::move(one);
       }
