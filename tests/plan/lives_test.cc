@@ -131,29 +131,23 @@ TEST(Lives, SlotsAreCarriedIfAnotherIterationReadsThem) {
 // The other stream reads a while the body goes on. Only if the next iteration's b waits for that reading, as
 // the last step makes it do, may b have a's bytes.
 TEST(Lives, TheNextIterationMustWaitForTheOtherStream) {
-  for (const bool waits : {false, true}) {
+  const auto expect_shared = [](std::int64_t iterations, bool waits, bool shared) {
     Writer w;
     const BufferId sent = w.inout("sent", DType::f32, kNumel);
-    w.begin_repeat(5);
+    w.begin_repeat(iterations);
     w.copy(w.x, w.b), w.copy(w.b, w.x);
     w.copy(w.x, w.a);
     w.copy(w.comm, Writer::whole(w.a), Writer::whole(sent));
     if (waits) w.copy(sent, w.x);
     w.end_repeat();
     const Plan plan = w.build();
-    EXPECT_EQ(share(plan, w.a, w.b), waits);
+    EXPECT_EQ(share(plan, w.a, w.b), shared);
     EXPECT_EQ(test::trouble_in_arena(plan), "");
     EXPECT_NO_THROW(check(std::vector<Plan>{plan}));
-  }
-  // Nothing comes behind the only iteration.
-  Writer w;
-  const BufferId sent = w.inout("sent", DType::f32, kNumel);
-  w.begin_repeat(1);
-  w.copy(w.x, w.b), w.copy(w.b, w.x);
-  w.copy(w.x, w.a);
-  w.copy(w.comm, Writer::whole(w.a), Writer::whole(sent));
-  w.end_repeat();
-  EXPECT_TRUE(share(w.build(), w.a, w.b));
+  };
+  expect_shared(5, false, false);
+  expect_shared(5, true, true);
+  expect_shared(1, false, true);  // nothing comes behind the only iteration
 }
 
 // Behind the Repeat, on another stream, c waits for x alone, which is written before a is read.

@@ -62,7 +62,7 @@ StepBound::Sharding StepBound::with_casts(const ParallelLayout& layout, std::int
   const double numel = real(parameters), width = real(size_bytes(workload.dtype)),
                shard = numel / layout.sharding_size();
   if (!layout.keeps_whole_parameters() && !workload.optimizer.offload && workload.dtype != DType::f32)
-    sharding.gather_ns += kSlack * kernels_.memory_ns(shard * (width + 4));
+    sharding.gather_ns += kSlack * kernels_.memory_ns(shard * (width + real(size_bytes(DType::f32))));
   if (!layout.keeps_whole_gradients() && workload.dtype != workload.gradient_dtype)
     sharding.scatter_ns +=
         kSlack * kernels_.memory_ns(numel * (width + real(size_bytes(workload.gradient_dtype))));
