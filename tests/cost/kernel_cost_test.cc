@@ -199,7 +199,8 @@ TEST(KernelCost, DecodingReadsLatentRowsOnce) {
   const double speed = cluster.gpu.sustained_clock * cluster.gpu.tflops_16 / cluster.rates.tflops_16;
   const double us =
       latent_us(*rate, {kSequences, kHeads, 1, kKeys}, cluster.rates.sms, cluster.gpu.hbm_gbps, speed);
-  const KernelCost cost(cluster, find_software("cprun"));
+  const SoftwareProfile software = find_software("cprun");
+  const KernelCost cost(cluster, software);
   EXPECT_NEAR(cost.ns(Kernel(attention), plan), 1e3 * us, 1e-6 * us);
   // As keys and values of their own they would be 1,088 elements, and of other kernels.
   AttentionForward other = attention;

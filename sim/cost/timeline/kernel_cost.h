@@ -30,6 +30,9 @@ class KernelCost {
         attention_(cluster, software),
         experts_(cluster, software),
         host_(host_rates(cluster.node)) {}
+  KernelCost(const Cluster& cluster, const SoftwareProfile&& software) = delete;  // it would not
+  KernelCost(const Cluster&& cluster, const SoftwareProfile& software) = delete;
+  KernelCost(const Cluster&& cluster, const SoftwareProfile&& software) = delete;
 
   // With the launch. Of kernels that nothing was measured of, attention reaches half of the peak, and others
   // four fifths of theirs.
