@@ -9,6 +9,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include "shared/transformer/least_memory.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
 #include "sim/planner/models/read_model.h"
@@ -65,7 +66,7 @@ void memories(benchmark::State& state) {
   const std::vector<ParallelLayout> layouts = legal_layouts(question);
   std::size_t next = 0;
   for (auto _ : state) {
-    benchmark::DoNotOptimize(memory_of(question.model, question.workload, layouts[next], rules));
+    benchmark::DoNotOptimize(least_memory_of(question.model, question.workload, layouts[next], rules));
     next = (next + 1) % layouts.size();
   }
   state.SetItemsProcessed(state.iterations());

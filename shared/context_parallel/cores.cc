@@ -25,11 +25,6 @@ const CoreFacts& facts(Core core) {
   return *kCores[at];
 }
 
-std::int64_t waiting_parts_bytes(const Strategy& strategy, const CoreSizes& of) {
-  if (strategy.merges == Strategy::Merges::in_turn) return 0;
-  return (of.q + (of.backward ? of.kv : 0)) * size_bytes(DType::f32);
-}
-
 bool arrives_in_turn(const Strategy& strategy, int cp) {
   const CoreFacts& core = facts(strategy.core);
   return cp > strategy.ulysses_degree && core.rotates != Rotates::nothing &&

@@ -43,7 +43,6 @@ struct CoreVariant {
 // The sizes of one rank's data, for a ring axis of more than one rank.
 struct CoreSizes {
   int ring;                 // ranks
-  std::int64_t q;           // elements of the rank's queries, and of its outputs
   std::int64_t kv;          // elements of its keys and values together
   std::int64_t size_bytes;  // bytes of an element of the problem's dtype
   bool backward;            // there is a backward pass, too
@@ -85,9 +84,10 @@ struct CoreFacts {
   void (*forward)(detail::AttentionWriter&, const detail::ForwardTensors&) = nullptr;
   void (*backward)(detail::AttentionWriter&, const detail::BackwardTensors&) = nullptr;
 
-  // Bytes that its plans allocate for the ring axis, in addition to the tensors that they are given and
-  // return. If the mask decides, the most.
-  std::int64_t (*workspace_bytes)(const Strategy&, const CoreSizes&) = nullptr;
+  // Bytes that its plans have at one moment for the ring axis at least, in addition to the tensors that they
+  // are given and return, whatever the mask. Unset: nothing is claimed, and a search that is short of memory
+  // writes more plans of layouts that do not fit.
+  std::int64_t (*least_workspace_bytes)(const Strategy&, const CoreSizes&) = nullptr;
   // For the bound of the search; q_bytes and kv_bytes are those of one rank. To claim nothing is correct,
   // too: the search then looks at more layouts.
   LeastTraffic (*least_traffic)(const Strategy&, int ring, double q_bytes, double kv_bytes) = nullptr;
@@ -101,10 +101,6 @@ struct CoreFacts {
 std::span<const CoreFacts* const> all_cores();
 const CoreFacts& facts(Core core);
 Core parse_core(std::string_view text);  // throws InvalidInput that names the nearest
-
-// Bytes of the parts that wait for merges beside attention, and would not wait for merges in turn: one more
-// of each result (part_pool.h), in f32, of `q` and, backward, `kv` elements. 0 without such merges.
-std::int64_t waiting_parts_bytes(const Strategy& strategy, const CoreSizes& of);
 
 // Whether blocks arrive one after the other, so that Strategy::slots means something: of a ring or pass_q, on
 // several ranks of the ring axis.

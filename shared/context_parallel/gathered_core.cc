@@ -172,13 +172,10 @@ Routing::Arrival write_gathered(AttentionWriter& writer, const BackwardTensors& 
 
 namespace {
 
-// All keys and values, and at most as many rows packed for their users; backward their gradients, and the sum
-// at home. need_only, which brings fewer rows, takes no more.
+// All keys and values of a piece, and backward their gradients.
 std::int64_t gathered_workspace(const Strategy& strategy, const CoreSizes& of) {
-  const std::int64_t kv = of.ring * of.kv, f32 = size_bytes(DType::f32);
-  return 2 * kv * of.size_bytes + (of.backward ? (kv + of.kv) * f32 : 0) + waiting_parts_bytes(strategy, of);
+  return of.ring * of.kv / strategy.pieces * (of.size_bytes + (of.backward ? size_bytes(DType::f32) : 0));
 }
-
 LeastTraffic all_are_gathered(const Strategy&, int, double, double kv_bytes) {
   return {.gathered_bytes = kv_bytes};
 }
@@ -215,7 +212,7 @@ constinit const CoreFacts kAllGatherCore = {
     .balances = kBalancesOfGathered,
     .forward = write_gathered,
     .backward = write_gathered,
-    .workspace_bytes = gathered_workspace,
+    .least_workspace_bytes = gathered_workspace,
     .least_traffic = all_are_gathered,
 };
 
@@ -228,7 +225,6 @@ constinit const CoreFacts kNeedOnlyCore = {
     .instead = CoreInstead{Core::all_gather, "brings every rank all keys and values instead"},
     .forward = write_gathered,
     .backward = write_gathered,
-    .workspace_bytes = gathered_workspace,
     .least_traffic = none_need_be_gathered,
     .is_least_alone = false,
 };

@@ -219,15 +219,6 @@ void write_pass_q(AttentionWriter& writer, const BackwardTensors& t) {
 
 namespace {
 
-// The slots for queries; f32 results for each of the ranks; backward dout travels, too, and gradients of k
-// and v stay.
-std::int64_t pass_q_workspace(const Strategy& strategy, const CoreSizes& of) {
-  const std::int64_t f32 = size_bytes(DType::f32);
-  return strategy.slots * of.q * of.size_bytes + of.ring * of.q * f32 +
-         (of.backward ? strategy.slots * of.q * of.size_bytes + of.kv * f32 : 0) +
-         waiting_parts_bytes(strategy, of);
-}
-
 // Nothing is claimed: queries go the way that takes fewer bytes, and no further than somebody needs them.
 LeastTraffic queries_may_stay(const Strategy&, int, double, double) { return {}; }
 
@@ -246,7 +237,6 @@ constinit const CoreFacts kPassQCore = {
     .instead = CoreInstead{Core::ring, "passes keys and values instead of queries"},
     .forward = write_pass_q,
     .backward = write_pass_q,
-    .workspace_bytes = pass_q_workspace,
     .least_traffic = queries_may_stay,
 };
 

@@ -30,15 +30,6 @@ void write_ring(AttentionWriter& writer, const ForwardTensors& t) {
 
 namespace {
 
-// The slots, or all blocks; a part of out, and its sum in f32; backward gradients travel in two slots, and
-// are summed at home.
-std::int64_t ring_workspace(const Strategy& strategy, const CoreSizes& of) {
-  const std::int64_t blocks = strategy.rotation == Strategy::Rotation::all_gather ? of.ring : strategy.slots,
-                     f32 = size_bytes(DType::f32);
-  return blocks * of.kv * of.size_bytes + of.q * (of.size_bytes + f32) + (of.backward ? 3 * of.kv * f32 : 0) +
-         waiting_parts_bytes(strategy, of);
-}
-
 // Under a causal mask the first block goes as far as the last rank. Of gathered blocks, and of rings within
 // rings, nothing is claimed.
 LeastTraffic blocks_go_round(const Strategy& strategy, int ring, double, double kv_bytes) {
@@ -80,7 +71,6 @@ constinit const CoreFacts kRingCore = {
     .balances = kBalancesOfRing,
     .forward = write_ring,
     .backward = write_ring,
-    .workspace_bytes = ring_workspace,
     .least_traffic = blocks_go_round,
 };
 

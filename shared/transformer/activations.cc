@@ -273,7 +273,9 @@ View Activations::x(StackIndex layer) {
   }
   // What the last layer makes is the loss's, and is not sent.
   if (on_host()) return slot(x_, "x", writer_.dtype(), piece, context.layers, layer).dense(0, shape);
-  if (buffer < 0) buffer = stack("x", writer_.dtype(), (context.layers + 1) * piece);
+  // No backward pass reads what the last layer made.
+  const std::int64_t pieces = context.layers + (kind_ == BufferKind::input ? 0 : 1);
+  if (buffer < 0) buffer = stack("x", writer_.dtype(), pieces * piece);
   return in_stack(buffer, piece, layer).dense(0, shape);
 }
 

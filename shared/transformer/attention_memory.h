@@ -26,11 +26,12 @@ class AttentionMemory {
 
   // What a layer's attention keeps for the backward pass.
   LayerKept kept() const;
-  // Elements, in the workload's dtype, inside of the attention region in one pass: q and its gradient or what
-  // it is made of, and k and v with theirs; beside latent rows, those gathered, and their gradients.
+  // Elements, in the workload's dtype, that live at one moment inside of the attention region at least: q and
+  // k before their rotation and behind it, or their gradients; of latent attention what attention takes and
+  // gives.
   std::int64_t elements_inside() const;
-  // What attention plans allocate beyond what is kept; a property holds it against their arenas.
-  std::int64_t workspace_bytes() const;
+  // What attention plans allocate at least at one moment, beyond what is kept: the claim of the core.
+  std::int64_t least_workspace_bytes() const;
   // Elements that a stage caches.
   std::int64_t cached_elements(int stage) const;
 
@@ -42,13 +43,6 @@ class AttentionMemory {
   // rows.
   std::int64_t kept_kv_width() const;
   bool rows_travel() const { return use_ != LatentUse::nothing && layout_.keys == Strategy::Keys::latent; }
-  // Bytes of the heads that so many latent rows are expanded to, and of their gradients.
-  std::int64_t expanded_bytes(std::int64_t rows, std::int64_t heads) const;
-  // What attention needs for sinks: they and their gradient in f32, and the values that they join the output
-  // with; and, where nothing else would be merged, a sum in f32 of that many elements.
-  std::int64_t sink_bytes(std::int64_t summed) const;
-  std::int64_t cached_rows() const;  // of all sequences on a rank, or those at home
-  int blocks_seen(int ring) const;
 
   const Transformer& model_;
   const Workload& workload_;

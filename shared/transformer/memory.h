@@ -1,6 +1,6 @@
-// The memory of the GPU that needs most, term by term, in closed form. This decides whether a layout fits.
-// Each term for which a plan has buffers equals what these buffers hold; a property of the tests compares the
-// two. The rest comes from MemoryRules.
+// The memory of the GPU that needs most, term by term. memory_reading.h reads it off the plans of a step;
+// least_memory.h bounds it from below without them. MemoryRules says what a cluster and an implementation add
+// to what plans declare.
 #pragma once
 
 #include <algorithm>
@@ -59,8 +59,8 @@ struct Memory {
 // The names and values of all terms, in the order above.
 std::array<std::pair<std::string_view, std::int64_t>, 14> terms(const Memory& memory);
 
-// The memory of a rank of the stage that needs most. The layout must not be one that is refused.
-Memory memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
-                 const MemoryRules& rules);
+// Of the groups that a rank is a member of.
+std::int64_t communicator_bytes(const Workload& workload, const ParallelLayout& layout,
+                                const MemoryRules& rules);
 
 }  // namespace cp

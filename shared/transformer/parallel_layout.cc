@@ -72,6 +72,22 @@ std::vector<int> kinds_of_stage(const Transformer& model, const ParallelLayout& 
   return kinds;
 }
 
+std::vector<int> first_alike(const Transformer& model, const ParallelLayout& layout) {
+  const int stages = layout.pp * layout.virtual_stages;
+  std::vector<std::vector<int>> kinds;
+  std::vector<int> alike;
+  for (int stage = 0; stage < stages; ++stage) {
+    kinds.push_back(kinds_of_stage(model, layout, stage));
+    alike.push_back(stage);
+    for (int before = 1; before < stage && stage < stages - 1; ++before) {
+      if (kinds[idx(before)] != kinds.back()) continue;
+      alike.back() = before;
+      break;
+    }
+  }
+  return alike;
+}
+
 std::int64_t pipeline_warm_up(int rank, int ranks, int virtual_stages, std::int64_t micro_batches) {
   const std::int64_t behind = ranks - rank - 1;
   const std::int64_t all =

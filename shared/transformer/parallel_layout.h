@@ -154,6 +154,10 @@ LayerRange layers_of_stage(const Transformer& model, const ParallelLayout& layou
 // The kinds of these layers, in their order.
 std::vector<int> kinds_of_stage(const Transformer& model, const ParallelLayout& layout, int stage);
 
+// Of each stage the first one that has the same layers and ends: the plans of both are alike but for their
+// ranks. The first and the last stage are like no other.
+std::vector<int> first_alike(const Transformer& model, const ParallelLayout& layout);
+
 // The number of forward passes, over all its stages, that pipeline rank `rank` of `ranks` makes before the
 // first backward pass follows one. The schedules are 1F1B (Narayanan et al. 2019) if virtual_stages is 1, and
 // else the interleaved one (Narayanan et al. 2021, as Megatron-LM has it). For example, rank 0 of 4 makes 3

@@ -80,7 +80,7 @@ class PartWriter {
     layers_forward(activations, nullptr);
     if (!context_.last_stage) return writer_.send(+1, activations.x(last()));
     const std::int64_t numel = context_.tokens_tp * context_.hidden;
-    const BufferId buffer = writer_.builder().output("activations/dx", writer_.dtype(), numel);
+    const BufferId buffer = writer_.builder().output("working/dx", writer_.dtype(), numel);
     loss(activations.x(last()), dense_view(buffer, 0, {context_.tokens_tp, context_.hidden}));
   }
 
@@ -89,7 +89,7 @@ class PartWriter {
     View dx;
     if (context_.last_stage) {
       const std::int64_t numel = context_.tokens_tp * context_.hidden;
-      const BufferId buffer = writer_.builder().inout("activations/dx", writer_.dtype(), numel);
+      const BufferId buffer = writer_.builder().inout("working/dx", writer_.dtype(), numel);
       dx = dense_view(buffer, 0, {context_.tokens_tp, context_.hidden});
     } else {
       dx = this->dx();

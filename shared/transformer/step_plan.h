@@ -68,7 +68,7 @@ namespace cp {
 // The parts of a step. Without pipeline stages, a training step is micro_batch, accumulation() times, and
 // then update. With stages, it is forward and backward of each stage for each micro-batch, in the order of
 // the schedule, and then update of each stage. The forward part of the last stage ends with head and loss,
-// forward and backward; it hands over activations/dx, the gradient of the last layer's output.
+// forward and backward; it hands over working/dx, the gradient of the last layer's output.
 enum class StepPart : std::uint8_t {
   micro_batch,  // embedding, layers, loss, and back
   forward,      // of one stage: receives, computes, sends

@@ -1,5 +1,5 @@
-// Steps of small models: the plans of all ranks pass check(), memory in closed form is what plans declare,
-// and no step is faster on the timeline than its bound.
+// Steps of small models: the plans of all ranks pass check(), memory is what plans declare and no less than
+// its least, and no step is faster on the timeline than its bound.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -8,7 +8,8 @@
 
 #include "shared/plan/check.h"
 #include "shared/plan/plan_text.h"
-#include "shared/transformer/memory.h"
+#include "shared/transformer/least_memory.h"
+#include "shared/transformer/memory_reading.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
@@ -60,39 +61,59 @@ bool is_even(const StepRequest& request) {
          model.vocab % ranks == 0;
 }
 
-void memory(const StepRequest& request, const Trial& trial) {
-  if (request.workload.phase != Phase::training || !is_even(request)) return;
-  const Memory memory = memory_of(request.model, request.workload, request.layout, {});
-  const bool has_stages = request.layout.pp > 1;
+// Of what implementations add, nothing.
+MemoryRules plain_rules(const Workload& workload) {
+  MemoryRules rules;
+  rules.loss_f32_copies = 0;
+  rules.served_layer_bytes = static_cast<double>(size_bytes(workload.dtype));
+  return rules;
+}
+
+// What is in closed form to the byte.
+void closed_terms(const StepRequest& request, const Memory& least, const Trial& trial) {
   const Rank busiest = busiest_rank(request, 0);
-  const Plan step = step_plan(request, has_stages ? StepPart::forward : StepPart::micro_batch, 0, busiest);
+  const Plan step = step_plan(request, StepPart::micro_batch, 0, busiest);
   const Plan update = step_plan(request, StepPart::update, 0, busiest);
   const auto require = [&](const char* term, std::int64_t closed, std::int64_t declared) {
     trial.require(closed == declared, "memory", term, ": ", closed, " bytes in closed form, ", declared,
                   " in plans of ", to_string(request.layout));
   };
-  // With stages the one that needs most need not be the first.
-  if (has_stages) return;
-  // What whole parameters are gathered from, and what whole gradients are scattered to, are the update's.
+  // What whole parameters are gathered from is the update's; of whole gradients that several ranks have, it
+  // makes shards itself.
   const ParallelLayout& layout = request.layout;
-  const Plan& of_parameters = layout.keeps_whole_parameters() ? update : step;
-  require("parameters", memory.parameters, bytes_of(of_parameters, "parameters"));
-  require("gradients", memory.gradients,
-          bytes_of(layout.keeps_whole_gradients() ? update : step, "gradients"));
-  require("master", memory.master, bytes_of(update, "master"));
-  require("optimizer", memory.optimizer, bytes_of(update, "optimizer"));
+  const bool whole = layout.sharding_size() > 1 && layout.keeps_whole_gradients();
+  require("parameters", least.parameters,
+          bytes_of(layout.keeps_whole_parameters() ? update : step, "parameters"));
+  if (!whole) require("gradients", least.gradients, bytes_of(step, "gradients"));
+  require("master", least.master, bytes_of(update, "master"));
+  require("optimizer", least.optimizer, bytes_of(update, "optimizer"));
+  // Of scans over cp nothing is claimed.
+  if (request.model.recurrence && layout.cp > 1) return;
   // The last layer's output is the loss's; in slots it has the place of an input.
   const std::int64_t x = layout.host_activations ? 0
                                                  : layout.micro_batch * request.workload.seq_len / layout.cp /
                                                        layout.row_ranks() * request.model.hidden *
                                                        size_bytes(request.workload.dtype);
-  std::int64_t most = bytes_of(step, "activations");
-  if (request.model.recurrence) {  // ranks at the ends of the sequence keep fewer states than others
-    for (const Plan& plan : step_plans(request, StepPart::micro_batch, 0))
-      most = std::max(most, bytes_of(plan, "activations"));
+  require("activations", least.activations, bytes_of(step, "activations") - x);
+}
+
+void memory(const StepRequest& request, const Trial& trial) {
+  const MemoryRules rules = plain_rules(request.workload);
+  const Memory least = least_memory_of(request.model, request.workload, request.layout, rules);
+  const Memory memory = trial.property("memory", [&] { return memory_of(request, rules); });
+  // Where rows do not divide, it is not one rank that has most of all: some rows of few.
+  const bool even = request.workload.seq_len % (std::int64_t{2} * request.layout.cp) == 0;
+  trial.require(!even || least.allocated() <= memory.allocated(), "memory", to_string(request.layout),
+                " needs ", memory.allocated(), " bytes by its plans, and ", least.allocated(), " at least");
+  if (request.workload.phase != Phase::training || request.layout.pp > 1) return;
+  MemoryReading reading(request, rules);
+  std::vector<Plan> parts;
+  for (const StepPart part : parts_of(request)) {
+    parts.push_back(step_plan(request, part, 0, busiest_rank(request, 0)));
+    reading.add(part, 0, parts.back());
   }
-  require("activations", memory.activations, most - x);
-  check_unsharded(request, step, trial);
+  check_declared(reading.memory(), parts, trial);
+  if (is_even(request)) closed_terms(request, least, trial);
 }
 
 void bound(const StepRequest& request, const std::string& cluster, const Trial& trial) {

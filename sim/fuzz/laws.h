@@ -7,6 +7,7 @@
 
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/redistribute/gradient.h"
+#include "shared/transformer/memory.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/schedule/pipeline.h"
 #include "sim/fuzz/judge.h"
@@ -46,9 +47,9 @@ std::vector<ParallelLayout> neighbours(const ParallelLayout& layout);
 // Checks that the number of allowed pairs in closed form is the number found one by one: of pieces of the
 // rows, and of what each rank has.
 void check_pairs(const StepRequest& request, const Trial& trial);
-// Checks that the memory of gathered layers in closed form is the size of the buffers that the plan of a
-// training step without stages has for them.
-void check_unsharded(const StepRequest& request, const Plan& micro_batch, const Trial& trial);
+// Checks that what is said of the memory of a training step without stages is what plans of its parts, of one
+// rank, declare: each buffer of the caller's once, and the larger arena.
+void check_declared(const Memory& memory, const std::vector<Plan>& parts, const Trial& trial);
 // Counts the allowed pairs of the rows by trying each with every other row; by key, the rows are keys, else
 // queries. Only for causal problems without documents.
 std::int64_t pairs_one_by_one(const AttentionProblem& problem, const IndexSet& rows, bool by_key);

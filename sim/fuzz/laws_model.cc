@@ -10,7 +10,6 @@
 
 #include "shared/context_parallel/pair_counts.h"
 #include "shared/context_parallel/sharding.h"
-#include "shared/transformer/memory.h"
 #include "shared/transformer/sizes.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
@@ -246,18 +245,21 @@ void check_pairs(const StepRequest& request, const Trial& trial) {
   }
 }
 
-void check_unsharded(const StepRequest& request, const Plan& micro_batch, const Trial& trial) {
-  if (request.model.layers < 2) return;  // no next one
-  std::int64_t declared = 0;
-  for (const Buffer& buffer : micro_batch.buffers) {
-    // Whole pieces that stay are the caller's, and counted as gathered.
-    if (buffer.kind == BufferKind::temporary && buffer.name.starts_with("unsharded/") &&
-        (buffer.name.find("layers") != std::string::npos || buffer.name.starts_with("unsharded/experts")))
-      declared += buffer.bytes();
+void check_declared(const Memory& memory, const std::vector<Plan>& parts, const Trial& trial) {
+  std::map<std::string, std::int64_t> callers;
+  std::int64_t arena = 0;
+  for (const Plan& plan : parts) {
+    arena = std::max(arena, plan.arena_bytes + plan.symmetric_bytes);
+    for (const Buffer& buffer : plan.buffers) {
+      if (buffer.kind == BufferKind::temporary || buffer.name.starts_with("host/")) continue;
+      callers[buffer.name] = std::max(callers[buffer.name], buffer.bytes());
+    }
   }
-  const Memory memory = memory_of(request.model, request.workload, request.layout, {});
-  trial.require(memory.unsharded == declared, "memory", "gathered layers: ", memory.unsharded,
-                " bytes in closed form, ", declared, " in plans of ", to_string(request.layout));
+  std::int64_t declared = arena;
+  for (const auto& [name, bytes] : callers) declared += bytes;
+  trial.require(memory.allocated() == declared, "memory", memory.allocated(),
+                " bytes are read from plans of ", parts.front().self, ", which declare ", declared,
+                ", of them ", arena, " in an arena");
 }
 
 void check_pipeline_times(const PipelineTimes& times, int ranks, int stages, std::int64_t micro_batches,

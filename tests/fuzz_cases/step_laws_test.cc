@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/transformer/memory_reading.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/timeline/fold.h"
 #include "sim/fuzz/draw.h"
@@ -149,15 +150,19 @@ TEST(StepLaws, PairsOneByOneByHand) {
 
 // ---- memory ----
 
-TEST(StepLaws, GatheredLayersAreWhatPlansHold) {
+TEST(StepLaws, MemoryIsWhatPlansDeclare) {
   const StepRequest request = step("dp_shard=2");
-  Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
-  const auto law = [&](const Trial& trial) { check_unsharded(request, plan, trial); };
-  EXPECT_EQ(finding(law), "");
-  for (Buffer& buffer : plan.buffers) {
-    if (buffer.name == "unsharded/layers") buffer.numel /= 2;  // one layer instead of two
+  const MemoryRules rules{.loss_f32_copies = 0};
+  MemoryReading reading(request, rules);
+  std::vector<Plan> parts;
+  for (const StepPart part : parts_of(request)) {
+    parts.push_back(step_plan(request, part, 0, 0));
+    reading.add(part, 0, parts.back());
   }
-  EXPECT_THAT(finding(law), HasSubstr("gathered layers"));
+  const auto law = [&](const Trial& trial) { check_declared(reading.memory(), parts, trial); };
+  EXPECT_EQ(finding(law), "");
+  for (Plan& plan : parts) plan.arena_bytes += 1;
+  EXPECT_THAT(finding(law), HasSubstr("bytes are read"));
 }
 
 // ---- pipelines ----

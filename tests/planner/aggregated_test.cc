@@ -102,7 +102,7 @@ TEST(Aggregated, MemoryCountsTheFormatsThatAreStored) {
   PlanQuestion question = serving_question("trtllm", 64);
   const ParallelLayout layout = tensor_parallel(8, 64);
   const auto memory = [&] {
-    return memory_of(question.model, question.workload, layout, memory_rules(question));
+    return memory_of({question.model, question.workload, layout}, memory_rules(question));
   };
   const Memory b16 = memory();
   question.software.linear_precision = LinearPrecision::fp8, question.software.fp8_cache = true;

@@ -102,9 +102,9 @@ TEST(Feasible, IsLegalAndFits) {
   const auto layout = feasible(question);
   ASSERT_TRUE(layout.has_value());
   EXPECT_FALSE(refuse(question.model, question.workload, *layout));
-  const Memory memory = memory_of(question.model, question.workload, *layout, memory_rules(question));
+  const Memory memory = memory_of({question.model, question.workload, *layout}, memory_rules(question));
   EXPECT_LE(memory.used() - memory.context, usable_bytes(question));
-  question.max_memory_gib = 0.25;
+  question.max_memory_gib = 0.05;
   EXPECT_FALSE(feasible(question).has_value());
 }
 

@@ -145,7 +145,7 @@ TEST(StepChoices, WhatFitsWithoutThemDoesWithoutThem) {
     for (const ParallelLayout& family : space.families()) {
       for (const ParallelLayout& layout : space.members(family)) {
         if (saves(layout) != saving || refuse(question.model, question.workload, layout)) continue;
-        least = std::min(least, counted_bytes(memory_of(question.model, question.workload, layout,
+        least = std::min(least, counted_bytes(memory_of({question.model, question.workload, layout},
                                                         memory_rules(question))));
       }
     }

@@ -8,7 +8,7 @@
 
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
-#include "shared/transformer/memory.h"
+#include "shared/transformer/least_memory.h"
 #include "shared/transformer/step_plan.h"
 #include "shared/transformer/weights.h"
 #include "tests/transformer/step_requests.h"
@@ -116,7 +116,7 @@ TEST(NormsOfAllHeads, AddUpSumsInServing) {
 TEST(NormsOfAllHeads, KeepTheirSums) {
   const auto kept = [](const char* layout, bool of_all_heads) {
     const StepRequest request = with_norms(layout, of_all_heads);
-    return memory_of(request.model, request.workload, request.layout, {}).activations;
+    return least_memory_of(request.model, request.workload, request.layout, {}).activations;
   };
   EXPECT_EQ(kept("tp=2", true) - kept("tp=2", false), 3 * 24 * 2 * 4);
   EXPECT_EQ(kept("tp=1", true), kept("tp=1", false));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/transformer/memory_reading.h"
 #include "sim/accuracy/validate/served_rows.h"
 #include "sim/accuracy/validate/step_columns.h"
 #include "sim/accuracy/validate/training_steps.h"
@@ -123,7 +124,7 @@ double predict(const PublishedStep& step) {
   const PlanQuestion& question = step.question;
   if (step.metric == Metric::peak_memory_gib) {
     return static_cast<double>(
-               memory_of(question.model, question.workload, step.layout, memory_rules(question)).used()) /
+               memory_of({question.model, question.workload, step.layout}, memory_rules(question)).used()) /
            kGiB;
   }
   Evaluator evaluator(question);

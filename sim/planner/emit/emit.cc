@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "shared/transformer/memory_reading.h"
 #include "sim/planner/emit/emitters.h"
 
 namespace cp::sim {
@@ -102,7 +103,7 @@ Emitted emit(Framework framework, const Transformer& model, const Workload& work
   for (std::string& note : body.notes) emitted.cannot.push_back(std::move(note));
   const FrameworkCase& run = expressed.run;
   if (context.memory && !refuse(model, run.workload, run.layout)) {
-    const Memory memory = memory_of(model, run.workload, run.layout, *context.memory);
+    const Memory memory = memory_of({model, run.workload, run.layout}, *context.memory);
     emitted.needed_bytes = memory.used() - memory.context;
     emitted.fits = *emitted.needed_bytes <= context.usable_bytes;
   }

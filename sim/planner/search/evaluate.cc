@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/units.h"
 #include "shared/transformer/flops.h"
 #include "shared/transformer/group_axis.h"
@@ -48,10 +49,11 @@ struct Evaluator::Parts {
 };
 
 Evaluator::Evaluator(const PlanQuestion& question, const RateFactors& factors)
-    : question_(question), factors_(factors) {}
+    : question_(question), factors_(factors), rules_(memory_rules(question)) {}
 
-StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage) {
+StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading) {
   const Plan plan = step_plan(request, part, stage, busiest_rank(request, stage), &mixer_plans_);
+  if (reading != nullptr) reading->add(part, stage, plan);
   return replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_});
 }
 
@@ -62,15 +64,15 @@ Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) 
 
 PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {
   PipelineTimes times;
-  pipelined({question_.model, question_.workload, layout}, kNever, {}, &times);
+  pipelined({question_.model, question_.workload, layout}, kNever, {}, nullptr, &times);
   return times;
 }
 
-Evaluator::Parts Evaluator::whole_step(const StepRequest& request) {
+Evaluator::Parts Evaluator::whole_step(const StepRequest& request, MemoryReading& reading) {
   Parts parts;
   const auto times = static_cast<double>(accumulation(request.workload, request.layout));
-  parts.add(clock_of(request, StepPart::micro_batch, 0), times);
-  parts.add(clock_of(request, StepPart::update, 0), 1);
+  parts.add(clock_of(request, StepPart::micro_batch, 0, &reading), times);
+  parts.add(clock_of(request, StepPart::update, 0, &reading), 1);
   return parts;
 }
 
@@ -107,29 +109,39 @@ Evaluator::Parts Evaluator::aggregated(StepRequest request) {
   return parts;
 }
 
-Evaluator::Parts Evaluator::served(const StepRequest& request) {
-  if (question_.aggregated && request.workload.phase == Phase::decode) return aggregated(request);
+Evaluator::Parts Evaluator::served(const StepRequest& request, MemoryReading& reading) {
   Parts parts;
   const StepPart part = request.workload.phase == Phase::prefill ? StepPart::prefill : StepPart::decode;
-  for (int stage = 0; stage < request.layout.pp; ++stage) parts.add(clock_of(request, part, stage), 1);
-  return parts;
+  // Steps in the middle of what requests write are timed, and the last ones need most memory.
+  const bool in_the_middle = question_.aggregated && part == StepPart::decode;
+  for (int stage = 0; stage < request.layout.pp; ++stage)
+    parts.add(clock_of(request, part, stage, &reading), 1);
+  return in_the_middle ? aggregated(request) : parts;
 }
 
 // Clocks of a pipeline's stages. Those with layers of the same kinds and the same ends take the same time;
 // what one waits for its neighbours is the schedule's business.
 class Evaluator::Stages {
  public:
-  Stages(Evaluator& evaluator, const StepRequest& request)
+  Stages(Evaluator& evaluator, const StepRequest& request, MemoryReading* reading)
       : evaluator_(evaluator),
         request_(request),
-        layers_(layers_of_stages(request)),
-        clocks_(layers_.size()) {}
+        reading_(reading),
+        alike_(first_alike(request.model, request.layout)),
+        clocks_(alike_.size()) {}
 
-  int size() const { return static_cast<int>(layers_.size()); }
+  int size() const { return static_cast<int>(alike_.size()); }
   const StepClock& forward(int stage) const { return clocks_[like(stage)].forward; }
   const StepClock& backward(int stage) const { return clocks_[like(stage)].backward; }
   StepClock update(int stage) const {
-    return evaluator_.clock_of(request_, StepPart::update, static_cast<int>(like(stage)));
+    return evaluator_.clock_of(request_, StepPart::update, alike_[idx(stage)], reading_);
+  }
+  // Of updates that are not timed the memory alone.
+  void read_updates() const {
+    for (int stage = 0; stage < size(); ++stage) {
+      if (alike_[idx(stage)] == stage && !reading_->has(StepPart::update, stage))
+        reading_->add(StepPart::update, stage, evaluator_.plan_of(request_.layout, StepPart::update, stage));
+    }
   }
 
   // False, and ends early, where what is known by then takes longer than the limit: those that most are like
@@ -147,10 +159,10 @@ class Evaluator::Stages {
     for (const auto& [count, ns, first] : order) {
       // The longer pass first.
       const auto stage = static_cast<int>(first);
-      clocks_[first].backward = evaluator_.clock_of(request_, StepPart::backward, stage);
+      clocks_[first].backward = evaluator_.clock_of(request_, StepPart::backward, stage, reading_);
       clocks_[first].knows_backward = true;
       if (is_beyond(limit_ns, least)) return false;
-      clocks_[first].forward = evaluator_.clock_of(request_, StepPart::forward, stage);
+      clocks_[first].forward = evaluator_.clock_of(request_, StepPart::forward, stage, reading_);
       clocks_[first].knows_forward = true;
       if (is_beyond(limit_ns, least)) return false;
     }
@@ -192,22 +204,7 @@ class Evaluator::Stages {
             run_pipeline(times, ranks, micro_batches()).time_ns > passes_ns);
   }
 
-  static std::vector<std::vector<int>> layers_of_stages(const StepRequest& request) {
-    const int stages = request.layout.pp * request.layout.virtual_stages;
-    std::vector<std::vector<int>> all;
-    all.reserve(static_cast<std::size_t>(stages));
-    for (int stage = 0; stage < stages; ++stage)
-      all.push_back(kinds_of_stage(request.model, request.layout, stage));
-    return all;
-  }
-
-  // The first stage that is like this one.
-  std::size_t like(int stage) const {
-    const auto at = static_cast<std::size_t>(stage);
-    if (stage == 0 || stage == size() - 1) return at;
-    const auto inner = layers_.begin() + 1;
-    return 1 + static_cast<std::size_t>(std::find(inner, layers_.end() - 1, layers_[at]) - inner);
-  }
+  std::size_t like(int stage) const { return idx(alike_[idx(stage)]); }
 
   static double waited(const StepClock& clock) {
     double ns = 0;
@@ -218,13 +215,15 @@ class Evaluator::Stages {
 
   Evaluator& evaluator_;
   const StepRequest& request_;
-  const std::vector<std::vector<int>> layers_;  // the kinds of each stage's layers
-  std::vector<Clocks> clocks_;                  // by the first stage of each kind
+  MemoryReading* const reading_;
+  const std::vector<int> alike_;  // of each stage
+  std::vector<Clocks> clocks_;    // by the first stage of those that are alike
 };
 
 std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,
-                                                     const PipelineBound& least, PipelineTimes* times) {
-  Stages stages(*this, request);
+                                                     const PipelineBound& least, MemoryReading* reading,
+                                                     PipelineTimes* times) {
+  Stages stages(*this, request, reading);
   if (!stages.replay(limit_ns, least)) return std::nullopt;
   const int ranks = request.layout.pp;
   const PipelineTimes run =
@@ -248,6 +247,7 @@ std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request,
   // The rank that has the head.
   for (int stage = stages.size() - 1; stage >= 0; stage -= ranks) parts.add(stages.update(stage), 1);
   if (times != nullptr) *times = run;
+  if (reading != nullptr) stages.read_updates();
   return parts;
 }
 
@@ -264,14 +264,16 @@ Candidate Evaluator::evaluate(const ParallelLayout& layout) { return *evaluate(l
 std::optional<Candidate> Evaluator::evaluate(const ParallelLayout& layout, double limit_ns,
                                              const PipelineBound& least) {
   const StepRequest request{question_.model, question_.workload, layout};
-  if (question_.workload.phase != Phase::training) return summary(layout, served(request));
-  if (layout.pp == 1) return summary(layout, whole_step(request));
-  const std::optional<Parts> parts = pipelined(request, limit_ns, least);
+  MemoryReading reading(request, rules_);
+  const bool training = question_.workload.phase == Phase::training;
+  const std::optional<Parts> parts = !training        ? served(request, reading)
+                                     : layout.pp == 1 ? whole_step(request, reading)
+                                                      : pipelined(request, limit_ns, least, &reading);
   if (!parts) return std::nullopt;
-  return summary(layout, *parts);
+  return summary(layout, *parts, with_fuller_ranks(reading.memory(), request, rules_, &mixer_plans_));
 }
 
-Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) const {
+Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts, const Memory& memory) const {
   Candidate candidate;
   candidate.layout = layout;
   candidate.parts = list(parts);
@@ -290,7 +292,7 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts) c
   candidate.tokens_per_s_per_gpu =
       static_cast<double>(tokens_of_step(workload)) / (candidate.step_us * 1e-6) / cluster.num_gpus();
   candidate.mfu = model_flops_utilisation(question_, candidate.step_us);
-  candidate.memory = memory_of(question_.model, workload, layout, memory_rules(question_));
+  candidate.memory = memory;
   candidate.usable_bytes = usable_bytes(question_);
   const auto counted = static_cast<double>(counted_bytes(candidate.memory));
   candidate.memory_low_bytes = std::llround(counted * question_.memory_width.low);

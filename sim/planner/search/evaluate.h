@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "shared/transformer/memory_reading.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/schedule/pipeline.h"
 #include "sim/cost/timeline/rank_replay.h"
@@ -37,17 +38,19 @@ class Evaluator {
   struct Parts;  // the sums of the clocks of a step's parts
   class Stages;  // the stages of a pipeline
 
-  StepClock clock_of(const StepRequest& request, StepPart part, int stage);
-  Parts whole_step(const StepRequest& request);
+  // Of the busiest rank of the stage. Its plan is read, too, where there is a reading.
+  StepClock clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading = nullptr);
+  Parts whole_step(const StepRequest& request, MemoryReading& reading);
   std::optional<Parts> pipelined(const StepRequest& request, double limit_ns, const PipelineBound& least,
-                                 PipelineTimes* times = nullptr);
-  Parts served(const StepRequest& request);
+                                 MemoryReading* reading, PipelineTimes* times = nullptr);
+  Parts served(const StepRequest& request, MemoryReading& reading);
   Parts aggregated(StepRequest request);
-  Candidate summary(const ParallelLayout& layout, const Parts& parts) const;
+  Candidate summary(const ParallelLayout& layout, const Parts& parts, const Memory& memory) const;
   std::vector<PartTime> list(const Parts& parts) const;
 
   const PlanQuestion& question_;
   const RateFactors factors_;
+  const MemoryRules rules_;
   MixerPlanCache mixer_plans_;
 };
 

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/transformer/least_memory.h"
+#include "shared/transformer/memory_reading.h"
 #include "sim/base/stop.h"
 #include "sim/cost/cluster/used_part.h"
 #include "sim/planner/search/evaluate.h"
@@ -93,34 +95,37 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
   const LayoutSpace space(question);
   const MemoryRules rules = memory_rules(question);
   const std::int64_t usable = usable_bytes(question);
-  const auto memory = [&](const ParallelLayout& layout) {
-    return memory_of(question.model, question.workload, layout, rules);
+  MixerPlanCache mixer_plans;
+  const auto least = [&](const ParallelLayout& layout) {
+    return least_memory_of(question.model, question.workload, layout, rules);
   };
-  const auto fits = [&](const Memory& of) { return of.used() - of.context <= usable; };
+  const auto may_fit = [&](const Memory& of) { return counted_bytes(of) <= usable; };
+  const auto fits = [&](const ParallelLayout& layout) {
+    return may_fit(least(layout)) && counted_bytes(memory_of({question.model, question.workload, layout},
+                                                             rules, &mixer_plans)) <= usable;
+  };
   AttentionTimer timer(question);
-  std::vector<ParallelLayout> by_strategy;  // families of which only another strategy may fit
+  std::vector<ParallelLayout> by_member;  // families of which another member than the leanest may fit
   for (const ParallelLayout& family : space.families()) {
     look_at_stop();
     const ParallelLayout leanest = space.leanest_member(family);
     if (refuse(question.model, question.workload, leanest)) continue;
-    Memory of = memory(leanest);
-    if (fits(of)) return leanest;
-    if (const auto rows = with_rows(space, timer, leanest)) {
-      of = memory(*rows);
-      if (fits(of)) return rows;
-    }
+    if (fits(leanest)) return leanest;
+    const auto rows = with_rows(space, timer, leanest);
+    if (rows && fits(*rows)) return rows;
+    Memory of = least(rows.value_or(leanest));
     of.attention = of.communicators = of.slack = 0;
-    if (fits(of)) by_strategy.push_back(family);
+    if (may_fit(of)) by_member.push_back(family);
   }
-  for (const ParallelLayout& family : by_strategy) {
+  for (const ParallelLayout& family : by_member) {
     for (const ParallelLayout& layout : space.members(family)) {
       look_at_stop();
       if (refuse(question.model, question.workload, layout)) continue;
       for (const ParallelLayout& choice : space.overlaps(layout)) {
-        if (fits(memory(choice))) return choice;
+        if (fits(choice)) return choice;
       }
       const std::optional<ParallelLayout> rows = with_rows(space, timer, layout);
-      if (rows && fits(memory(*rows))) return rows;
+      if (rows && fits(*rows)) return rows;
     }
   }
   return std::nullopt;

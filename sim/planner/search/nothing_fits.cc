@@ -9,6 +9,7 @@
 #include "shared/base/text.h"
 #include "shared/base/units.h"
 #include "shared/mesh/mesh.h"
+#include "shared/transformer/memory_reading.h"
 #include "sim/base/number_text.h"
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/inverse.h"
@@ -110,7 +111,8 @@ std::string remedy(const PlanQuestion& question, double ratio) {
 [[noreturn]] void throw_too_large(const PlanQuestion& question, const SearchCounts& counts,
                                   const NearestMisses& misses) {
   const std::int64_t usable = usable_bytes(question);
-  const Memory memory = memory_of(question.model, question.workload, *misses.leanest, memory_rules(question));
+  const Memory memory =
+      memory_of({question.model, question.workload, *misses.leanest}, memory_rules(question));
   const std::int64_t needed = memory.used() - memory.context;
   const auto all_terms = terms(memory);
   const auto largest = std::max_element(all_terms.begin(), all_terms.end(),

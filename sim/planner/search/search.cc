@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <queue>
 #include <tuple>
@@ -12,6 +13,7 @@
 
 #include "shared/base/text.h"
 #include "shared/base/units.h"
+#include "shared/transformer/least_memory.h"
 #include "sim/base/number_text.h"
 #include "sim/base/parallel_for.h"
 #include "sim/base/stop.h"
@@ -35,6 +37,10 @@ constexpr std::int64_t kFirstRound = 32, kLastRound = 512;
 constexpr std::size_t kOpenedAtOnce = 64;  // families whose members are bounded together; chosen
 // How many of the best layouts of different kinds are certain to be found, for the report (chosen).
 constexpr std::size_t kForReport = 8;
+
+// Why members that others stand for are not looked at.
+constexpr const char *kFewerLossChunks = "fewer loss chunks fit",
+                     *kUnneededSavings = "fits without host memory, or in fewer pieces";
 
 class Search {
  public:
@@ -64,7 +70,7 @@ class Search {
     unless_stopped([&] {
       bound_families();
       while (!queue_.empty() && !stopped()) {
-        const std::vector<ParallelLayout> round = next_round();
+        const std::vector<Node> round = next_round();
         if (round.empty()) break;
         replay(round);
         show();
@@ -81,7 +87,9 @@ class Search {
     double bound_ns = 0;
     std::int64_t number = 0;  // of equal bounds in the order of their making
     std::size_t family = 0;
-    std::optional<ParallelLayout> layout;      // none: the whole family
+    std::optional<ParallelLayout> layout;  // none: the whole family
+    // Members of which none is looked at as long as this one fits: they take no less time.
+    std::vector<ParallelLayout> dominated, unneeded;
     bool operator<(const Node& other) const {  // the queue's top is the greatest
       return std::tie(bound_ns, number) > std::tie(other.bound_ns, other.number);
     }
@@ -107,9 +115,10 @@ class Search {
     }
   }
 
-  bool fits(const Memory& memory) const { return memory.used() - memory.context <= usable_; }
+  // By the least that a layout needs until it is replayed, and then by what its plans declare.
+  bool fits(const Memory& memory) const { return counted_bytes(memory) <= usable_; }
   Memory memory(const ParallelLayout& layout) const {
-    return memory_of(question_.model, question_.workload, layout, rules_);
+    return least_memory_of(question_.model, question_.workload, layout, rules_);
   }
 
   // What does not fit by one scan of recurrences may do so by that which needs least: it hands one state on.
@@ -145,9 +154,9 @@ class Search {
       } else if (state.too_large) {
         counts_.out_of_memory += state.members;
         const ParallelLayout leanest = space_.leanest_member(families_[i]);
-        misses_.too_large(leanest, memory_of(question_.model, question_.workload, leanest, rules_).used());
+        misses_.too_large(leanest, memory(leanest).used());
       } else {
-        push({state.bound_ns, 0, i, std::nullopt});
+        push({state.bound_ns, 0, i, std::nullopt, {}, {}});
       }
     }
     show();
@@ -195,8 +204,8 @@ class Search {
     return std::max<std::size_t>(kForReport, static_cast<std::size_t>(question_.top));
   }
 
-  std::vector<ParallelLayout> next_round() {
-    std::vector<ParallelLayout> round;
+  std::vector<Node> next_round() {
+    std::vector<Node> round;
     std::vector<std::size_t> families;
     // The queue gives the least bound first, and none that comes into it is less than the one it came from.
     least_left_ns_ = queue_.top().bound_ns;
@@ -215,7 +224,7 @@ class Search {
       if (!needed(node.bound_ns, layout)) {
         counts_.pruned += node.layout ? 1 : space_.num_members(layout);
       } else if (node.layout) {
-        round.push_back(layout);
+        round.push_back(node);
       } else {
         families.push_back(node.family);
       }
@@ -224,7 +233,7 @@ class Search {
     open(families);
     // Those with the same attention after each other: its plans are written once.
     std::stable_sort(round.begin(), round.end(),
-                     [&](const ParallelLayout& a, const ParallelLayout& b) { return key_of(a) < key_of(b); });
+                     [&](const Node& a, const Node& b) { return key_of(*a.layout) < key_of(*b.layout); });
     return round;
   }
 
@@ -237,54 +246,89 @@ class Search {
 
   void open(const std::vector<std::size_t>& families) {
     std::vector<Opened> opened(families.size());
-    parallel_for(families.size(), threads_,
-                 [&](std::size_t i, std::size_t) { opened[i] = look_into(families[i]); });
-    for (Opened& of : opened) {
-      if (of.dominated > 0) rejected_["fewer loss chunks fit"] += of.dominated;
-      if (of.unneeded > 0) rejected_["fits without host memory, or in fewer pieces"] += of.unneeded;
-      counts_.out_of_memory += of.out_of_memory, counts_.pruned += of.pruned;
-      if (of.leanest) misses_.too_large(*of.leanest, of.leanest_used);
-      for (Node& node : of.nodes) push(std::move(node));
-    }
+    parallel_for(families.size(), threads_, [&](std::size_t i, std::size_t) {
+      opened[i] = look_into(space_.members(families_[families[i]]), families[i]);
+    });
+    for (Opened& of : opened) take(of);
+  }
+
+  void take(Opened& opened) {
+    if (opened.dominated > 0) rejected_[kFewerLossChunks] += opened.dominated;
+    if (opened.unneeded > 0) rejected_[kUnneededSavings] += opened.unneeded;
+    counts_.out_of_memory += opened.out_of_memory, counts_.pruned += opened.pruned;
+    if (opened.leanest) misses_.too_large(*opened.leanest, opened.leanest_used);
+    for (Node& node : opened.nodes) push(std::move(node));
+  }
+
+  // A member whose plans need more memory than there is, `least`, stands for nobody: those that it stood for
+  // are looked into, as a family of their own. More chunks of the loss help if the layers leave room.
+  void take_instead_of(const Node& node, Memory least) {
+    least.logits = 0;
+    std::vector<ParallelLayout> members;
+    const auto take_back = [&](const std::vector<ParallelLayout>& stood_for, const char* why, bool may_fit) {
+      const auto count = static_cast<std::int64_t>(stood_for.size());
+      if (count == 0) return;
+      if ((rejected_[why] -= count) == 0) rejected_.erase(why);
+      if (may_fit) members.insert(members.end(), stood_for.begin(), stood_for.end());
+      if (!may_fit) counts_.out_of_memory += count;
+    };
+    take_back(node.dominated, kFewerLossChunks, fits(least));
+    take_back(node.unneeded, kUnneededSavings, true);
+    if (members.empty()) return;
+    Opened opened = look_into(members, node.family);
+    take(opened);
   }
 
   // What fits of members that differ in loss chunks, mlp_chunks and activations alone: where one does, no
   // other that takes more pieces of the MLP, or host memory where that one has none, is faster.
   class LeastSavings {
    public:
-    bool is_unneeded(const ParallelLayout& layout) {
+    // The place of the node, of those given, that makes this one unneeded.
+    std::optional<std::size_t> unneeded_by(const ParallelLayout& layout) {
       if (!first_ || !(first_->strategy == layout.strategy) || !(first_->recompute == layout.recompute)) {
         first_ = layout;
         fitting_.clear();
       }
-      return std::any_of(fitting_.begin(), fitting_.end(), [&](const auto& one) {
-        const bool same = one.first == layout.mlp_chunks && one.second == layout.host_activations;
-        return !same && one.first <= layout.mlp_chunks && one.second <= layout.host_activations;
-      });
+      for (const Fitting& one : fitting_) {
+        const bool same =
+            one.mlp_chunks == layout.mlp_chunks && one.host_activations == layout.host_activations;
+        if (!same && one.mlp_chunks <= layout.mlp_chunks && one.host_activations <= layout.host_activations)
+          return one.node;
+      }
+      return std::nullopt;
     }
-    void fits(const ParallelLayout& layout) {
-      fitting_.emplace_back(layout.mlp_chunks, layout.host_activations);
+    void fits(const ParallelLayout& layout, std::size_t node) {
+      fitting_.push_back({layout.mlp_chunks, layout.host_activations, node});
     }
 
    private:
+    struct Fitting {
+      int mlp_chunks;
+      bool host_activations;
+      std::size_t node;
+    };
     std::optional<ParallelLayout> first_;
-    std::vector<std::pair<int, bool>> fitting_;
+    std::vector<Fitting> fitting_;
   };
 
   // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for
   // the others, which take less memory and no less time, but for those whose memory would count between ties.
-  Opened look_into(std::size_t family) const {
+  Opened look_into(const std::vector<ParallelLayout>& members, std::size_t family) const {
+    // Whoever takes too long has no node, and nobody else is faster that it stands for.
+    constexpr std::size_t kPruned = std::numeric_limits<std::size_t>::max();
     Opened opened;
     std::optional<ParallelLayout> chosen;
     std::int64_t chosen_step = 0;
+    std::size_t chosen_node = kPruned;
     FamilyBound bound(bound_);
     LeastSavings least;
     std::optional<Strategy> whole, in_pieces;  // of the members at hand, which stand next to each other
     bool rows_may_travel = false;              // with that strategy
-    for (const ParallelLayout& layout : space_.members(families_[family])) {
+    for (const ParallelLayout& layout : members) {
       look_at_stop();
-      if (least.is_unneeded(layout)) {
+      if (const auto by = least.unneeded_by(layout)) {
         ++opened.unneeded;
+        if (*by != kPruned) opened.nodes[*by].unneeded.push_back(layout);
         continue;
       }
       if (whole != layout.strategy) {
@@ -310,6 +354,7 @@ class Search {
         chosen->loss_chunks = layout.loss_chunks;
         if (*chosen == layout && memory_step(memory, usable_) == chosen_step) {
           ++opened.dominated;
+          if (chosen_node != kPruned) opened.nodes[chosen_node].dominated.push_back(layout);
           continue;
         }
       }
@@ -320,14 +365,16 @@ class Search {
         continue;
       }
       chosen = layout;
-      least.fits(layout);
       chosen_step = memory_step(memory, usable_);
       const double bound_ns = rows_may_travel ? std::min(bound.ns(cut), bound.ns(rows)) : bound.ns(cut);
+      chosen_node = kPruned;
       if (needed(bound_ns, layout)) {
-        opened.nodes.push_back({bound_ns, 0, family, layout});
+        chosen_node = opened.nodes.size();
+        opened.nodes.push_back({bound_ns, 0, family, layout, {}, {}});
       } else {
         ++opened.pruned;
       }
+      least.fits(layout, chosen_node);
     }
     return opened;
   }
@@ -343,64 +390,48 @@ class Search {
 
   // ---- on the timeline ----
 
+  // What came of one layout, with the choices that it leaves open.
+  struct Found {
+    std::optional<Candidate> best;
+    double prompt_us = 0;
+    // Choices whose plans need more memory than there is, and what the one of them needs that needs least.
+    std::vector<ParallelLayout> too_large;
+    std::optional<ParallelLayout> leanest;
+    Memory least;
+  };
+
   // Replays the layouts of a round, except those that a sharper bound rules out. The marks move only after
   // the whole round: if a thread moved them earlier, which layouts are pruned would depend on the threads'
   // speed.
-  void replay(const std::vector<ParallelLayout>& round) {
-    std::vector<std::optional<Candidate>> found(round.size());
-    std::vector<double> prompt_us(round.size(), 0);
-    const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
-    const auto look_at_way = [&](ParallelLayout asked, std::size_t i, std::size_t thread) {
-      asked.scan = attention_.best_scan(asked, fitting);
-      if (space_.runs_plans()) asked.window_core = attention_.best_window_core(asked, fitting);
-      const bool sharper = question_.workload.phase == Phase::training && !options_.exhaustive;
-      if (sharper && !needed(least_ns(asked), asked)) return;
-      const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
-        return !sharper || needed(sharp_ns(choice, least), choice);
-      };
-      for (const ParallelLayout& layout : overlap_.best_of(asked, bound_.ns(asked), {fitting, matters})) {
-        if (sharper && !needed(sharp_ns(layout, attention_.least(layout)), layout)) continue;
-        // Fewer tokens than ranks are read in no time that a limit could be meant for.
-        if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
-          prompt_us[i] = prompts_[thread].evaluate(layout).step_us;
-        if (prompt_us[i] > most_prompt_us_) return;
-        PipelineBound least;
-        if (sharper && layout.pp > 1) least = bound_.pipeline(layout, attention_.least(layout));
-        std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout), least);
-        if (one && (!found[i] || one->step_us * (1 + kTie) < found[i]->step_us)) found[i] = std::move(one);
-      }
-    };
-    const auto look_at_one = [&](std::size_t i, std::size_t thread) {
-      // Latent rows first where they are fewer bytes: heads come in their place only where they are faster.
-      const ParallelLayout& heads = round[i];
-      const std::optional<ParallelLayout> rows = with_rows(space_, attention_, heads);
-      if (rows && fitting(*rows)) look_at_way(*rows, i, thread);
-      if (!rows || fitting(heads) || fitting(overlap_.in_most_pieces(heads))) look_at_way(heads, i, thread);
-      if (!found[i]) return;
-      if (prompt_us[i] > 0) found[i]->ttft_us = prompt_us[i];
-      prompt_us[i] = found[i]->ttft_us.value_or(0);
-    };
+  void replay(const std::vector<Node>& round) {
+    std::vector<Found> found(round.size());
     // Layouts with the same attention go to one thread, whose evaluator keeps the plans of attention.
     std::vector<std::size_t> groups{0};
     for (std::size_t i = 1; i < round.size(); ++i) {
-      if (key_of(round[i]) != key_of(round[i - 1])) groups.push_back(i);
+      if (key_of(*round[i].layout) != key_of(*round[i - 1].layout)) groups.push_back(i);
     }
     std::vector<std::uint8_t> looked_at(round.size(), 0);
     unless_stopped([&] {
       parallel_for(groups.size(), threads_, [&](std::size_t group, std::size_t thread) {
         const std::size_t end = group + 1 < groups.size() ? groups[group + 1] : round.size();
         for (std::size_t i = groups[group]; i < end; ++i) {
-          look_at_one(i, thread);
+          look_at_one(*round[i].layout, found[i], thread);
           looked_at[i] = 1;
         }
       });
     });
     for (std::size_t i = 0; i < round.size(); ++i) {
       if (looked_at[i] == 0) continue;  // stopped before
-      std::optional<Candidate>& candidate = found[i];
-      if (prompt_us[i] > most_prompt_us_) {
+      std::optional<Candidate>& candidate = found[i].best;
+      if (found[i].prompt_us > most_prompt_us_) {
         ++rejected_["time to the first token"];
-        misses_.too_slow(round[i], prompt_us[i]);
+        misses_.too_slow(*round[i].layout, found[i].prompt_us);
+        continue;
+      }
+      if (!candidate && found[i].leanest) {
+        ++counts_.out_of_memory;
+        misses_.too_large(*found[i].leanest, found[i].least.used());
+        take_instead_of(round[i], found[i].least);
         continue;
       }
       if (!candidate || candidate->step_us > options_.most_us) {
@@ -423,6 +454,66 @@ class Search {
     for (const auto& [kind, ns] : kinds_) times.push_back(ns);
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(wanted - 1), times.end());
     mark_ns_ = times[wanted - 1];
+  }
+
+  void look_at_one(const ParallelLayout& heads, Found& found, std::size_t thread) {
+    // Latent rows first where they are fewer bytes: heads come in their place only where they are faster.
+    const std::optional<ParallelLayout> rows = with_rows(space_, attention_, heads);
+    const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
+    if (rows && fitting(*rows)) look_at_way(*rows, found, thread);
+    if (!rows || fitting(heads) || fitting(overlap_.in_most_pieces(heads))) look_at_way(heads, found, thread);
+    if (!found.best) return;
+    if (found.prompt_us > 0) found.best->ttft_us = found.prompt_us;
+    found.prompt_us = found.best->ttft_us.value_or(0);
+  }
+
+  // Chooses again without a choice whose plans need too much memory, until one fits, none is left, or no
+  // attention would be lean enough.
+  void look_at_way(const ParallelLayout& way, Found& found, std::size_t thread) {
+    std::size_t known = 0;
+    do {
+      known = found.too_large.size();
+      look_at_choices(way, found, thread);
+    } while (found.too_large.size() > known && another_attention_may_fit(found.least));
+  }
+  bool another_attention_may_fit(Memory memory) const {
+    if (question_.model.recurrence) return true;  // other scans keep other states
+    memory.attention = 0;
+    return fits(memory);
+  }
+
+  void look_at_choices(ParallelLayout asked, Found& found, std::size_t thread) {
+    const auto fitting = [&](const ParallelLayout& choice) {
+      return std::find(found.too_large.begin(), found.too_large.end(), choice) == found.too_large.end() &&
+             fits(memory(choice));
+    };
+    asked.scan = attention_.best_scan(asked, fitting);
+    if (space_.runs_plans()) asked.window_core = attention_.best_window_core(asked, fitting);
+    const bool sharper = question_.workload.phase == Phase::training && !options_.exhaustive;
+    if (sharper && !needed(least_ns(asked), asked)) return;
+    const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
+      return !sharper || needed(sharp_ns(choice, least), choice);
+    };
+    for (const ParallelLayout& layout : overlap_.best_of(asked, bound_.ns(asked), {fitting, matters})) {
+      if (!fitting(layout)) continue;
+      if (sharper && !needed(sharp_ns(layout, attention_.least(layout)), layout)) continue;
+      // Fewer tokens than ranks are read in no time that a limit could be meant for.
+      if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
+        found.prompt_us = prompts_[thread].evaluate(layout).step_us;
+      if (found.prompt_us > most_prompt_us_) return;
+      PipelineBound least;
+      if (sharper && layout.pp > 1) least = bound_.pipeline(layout, attention_.least(layout));
+      std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout), least);
+      if (!one) continue;
+      if (!fits(one->memory)) {
+        found.too_large.push_back(layout);
+        if (!found.leanest || one->memory.used() < found.least.used())
+          found.leanest = layout, found.least = one->memory;
+        if (!another_attention_may_fit(one->memory)) return;
+      } else if (!found.best || one->step_us * (1 + kTie) < found.best->step_us) {
+        found.best = std::move(one);
+      }
+    }
   }
 
   double sharp_ns(const ParallelLayout& layout, const AttentionTimes& least) const {

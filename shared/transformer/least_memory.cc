@@ -1,0 +1,514 @@
+#include "shared/transformer/least_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shared/plan/recurrence_rules.h"
+#include "shared/transformer/attention_memory.h"
+#include "shared/transformer/layer_loops.h"
+#include "shared/transformer/sizes.h"
+
+namespace cp {
+namespace {
+
+constexpr std::int64_t kF32 = 4;
+// Slots for activations that wait in host memory; activations.h says why two are enough.
+constexpr std::int64_t kHeld = 2;
+
+// How many layers there are with which parts, and how many of these keep more than their input.
+struct Layers {
+  ByParts<std::int64_t> with, keeping;
+
+  std::int64_t count() const { return count_of(with); }
+  bool operator==(const Layers&) const = default;
+  void add(const Layers& more) {
+    for (const LayerParts parts : kLayerParts)
+      with[parts] += more.with[parts], keeping[parts] += more.keeping[parts];
+  }
+};
+
+// Counts layers of a model. A search asks for millions of these.
+class LayersOf {
+ public:
+  LayersOf(const Transformer& model, const ParallelLayout& layout)
+      : model_(model), recompute_(layout.recompute) {
+    if (alike_) return;
+    const LayerParts first = model.parts_of(model.kinds.front());
+    parts_ = parts_of_kinds(model);
+    alike_ = std::all_of(parts_.begin(), parts_.end(), [&](LayerParts parts) { return parts == first; });
+  }
+
+  // Whether all layers have the same parts.
+  bool alike() const { return alike_; }
+
+  // Layers first .. first + count - 1, which are a stage of their own.
+  Layers operator()(std::int64_t first, std::int64_t count) const {
+    Layers layers;
+    if (alike_) {
+      const LayerParts parts = model_.parts_of(model_.kinds.front());
+      layers.with[parts] = count, layers.keeping[parts] = layers_that_keep(count, recompute_);
+      return layers;
+    }
+    const StageLayers stage{std::span(model_.order).subspan(idx(first), idx(count)), parts_};
+    for (const int kind : stage.kinds) ++layers.with[parts_[idx(kind)]];
+    layers.keeping = layers_that_keep(stage, recompute_);
+    return layers;
+  }
+
+ private:
+  const Transformer& model_;
+  const Recompute& recompute_;
+  bool alike_ = model_.order.empty();
+  std::vector<LayerParts> parts_;  // of the kinds
+};
+
+class MemoryModel {
+ public:
+  MemoryModel(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
+              const MemoryRules& rules)
+      : model_(model),
+        workload_(workload),
+        layout_(layout),
+        rules_(rules),
+        sizes_(local_sizes(model, workload, layout)),
+        attention_(model, workload, layout, sizes_),
+        width_(size_bytes(workload.dtype)),
+        training_(workload.phase == Phase::training) {}
+
+  // What these layers keep of one micro-batch for the backward pass.
+  std::int64_t kept_by(const Layers& layers) const {
+    ByParts<LayerKept> kept;
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] > 0) kept[parts] = kept_of_layer(parts);
+    }
+    return activations_of(layers, kept);
+  }
+
+  // Of a pipeline rank with those layers, and as many forward passes of the larger of its stages in flight.
+  Memory of(int rank, const Layers& layers, const Layers& most_of_a_stage) const {
+    const bool first = rank == 0, last = rank == layout_.pp - 1;
+    Memory memory;
+    const std::int64_t in_update = add_parameters(memory, layers, first, last);
+    ByParts<LayerKept> kept;
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] > 0) kept[parts] = kept_of_layer(parts);
+    }
+    if (training_) {
+      const std::int64_t stages = layout_.pp == 1 ? 1
+                                                  : in_flight(rank, layout_.pp, layout_.virtual_stages,
+                                                              accumulation(workload_, layout_));
+      memory.activations =
+          layout_.host_activations
+              ? slots_of_activations(layers)
+              : stages * activations_of(layout_.virtual_stages == 1 ? layers : most_of_a_stage, kept);
+      memory.activations += positions();
+    } else {
+      memory.kv_cache = attention_.cached_elements(rank) *
+                        (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
+    }
+    std::optional<AtWork> most;
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] == 0) continue;
+      const AtWork of = at_work(parts, layers);
+      if (!most || of.sum() > most->sum()) most = of;
+    }
+    memory.unsharded = most->unsharded, memory.working = most->working, memory.attention = most->attention;
+    if (last) memory.logits = logits();
+    // The update of a stage has the shards of its gradients, when nothing of a micro-batch is left.
+    const std::int64_t at_work =
+        std::max(memory.unsharded + memory.working + memory.attention, memory.logits);
+    if (layout_.virtual_stages == 1)
+      memory.working += std::max<std::int64_t>(0, in_update - memory.activations - at_work);
+    memory.communicators = communicator_bytes(workload_, layout_, rules_);
+    memory.context = rules_.context_bytes;
+    memory.slack =
+        static_cast<std::int64_t>(std::llround(rules_.slack * static_cast<double>(memory.allocated())));
+    return memory;
+  }
+
+ private:
+  // Returns the bytes that the update makes for itself.
+  std::int64_t add_parameters(Memory& memory, const Layers& layers, bool first, bool last) const {
+    const bool head_here = last && !model_.tied_embeddings,
+               embedding_here = first || (last && model_.tied_embeddings);
+    const std::int64_t ends = (embedding_here ? sizes_.embedding : 0) + (head_here ? sizes_.head : 0) +
+                              (last ? sizes_.final_norm : 0);
+    const std::int64_t with_experts = count_of(layers.with, Mlp::experts),
+                       experts = with_experts * sizes_.expert_layer;
+    std::int64_t dense = ends;
+    for (const LayerParts parts : kLayerParts) dense += layers.with[parts] * sizes_.layer[parts];
+    if (!training_) {
+      memory.parameters =
+          std::llround(static_cast<double>(dense + experts - ends) * rules_.served_layer_bytes) +
+          ends * width_;
+      return 0;
+    }
+    const std::int64_t ranks = layout_.sharding_size();
+    // Each layer is sharded by itself where it is gathered by itself, else all of the same parts together;
+    // the embedding, and the head with its norm, by themselves.
+    const auto shard_of = [&](std::int64_t layers_of_unit, std::int64_t numel, std::int64_t sharing) {
+      return layout_.keeps_whole_parameters() ? ceil_div(layers_of_unit * numel, sharing)
+                                              : layers_of_unit * ceil_div(numel, sharing);
+    };
+    std::int64_t shard = ceil_div(embedding_here ? sizes_.embedding : 0, ranks) +
+                         ceil_div((head_here ? sizes_.head : 0) + (last ? sizes_.final_norm : 0), ranks);
+    for (const LayerParts parts : kLayerParts)
+      shard += shard_of(layers.with[parts], sizes_.layer[parts], ranks);
+    std::int64_t in_update = add_shards(memory, {dense, shard}, ranks);
+    if (experts > 0) {
+      const std::int64_t sharing = expert_ranks();
+      in_update +=
+          add_shards(memory, {experts, shard_of(with_experts, sizes_.expert_layer, sharing)}, sharing);
+    }
+    return in_update;
+  }
+
+  // Where as many ranks share the experts as share the parameters, each expert is whole.
+  int expert_ranks() const { return std::max(1, layout_.sharding_size() / layout_.ep); }
+  // Layers of other parts have slots of their own: two, or one for a layer that is alone.
+  static std::int64_t slots(std::int64_t count) { return std::min<std::int64_t>(2, count); }
+  // Whole pieces are as many elements as shards of equal sizes make.
+  static std::int64_t padded(std::int64_t numel, std::int64_t ranks) {
+    return ranks * ceil_div(numel, ranks);
+  }
+
+  // Parameters that some ranks share: all of them, and the shard of one rank.
+  struct Shared {
+    std::int64_t numel, shard;
+  };
+  std::int64_t add_shards(Memory& memory, const Shared& shared, std::int64_t ranks) const {
+    const auto& [numel, shard] = shared;
+    const std::int64_t gradient = size_bytes(workload_.gradient_dtype);
+    const Optimizer& optimizer = workload_.optimizer;
+    const std::int64_t f32 = optimizer.offload ? 0 : kF32 * shard;
+    // A shard in f32 is what gathers read from; where nothing is gathered 16-bit parameters lie beside their
+    // master copies.
+    const bool whole = ranks == 1;
+    const bool whole_ones = !whole && layout_.keeps_whole_parameters();  // counted as gathered
+    memory.parameters += !optimizer.offload && !whole ? f32 : whole_ones ? 0 : width_ * shard;
+    memory.master += whole && workload_.dtype != DType::f32 ? f32 : 0;
+    // Of whole gradients that several ranks have the update makes shards, and frees them.
+    const std::int64_t shards_of_whole = !whole && layout_.keeps_whole_gradients() ? gradient * shard : 0;
+    memory.gradients += gradient * shard - shards_of_whole;
+    memory.optimizer += optimizer.offload ? 0 : optimizer.states * size_bytes(optimizer.state_dtype) * shard;
+    if (whole) return 0;
+    if (layout_.keeps_whole_parameters()) memory.gathered += numel * width_;
+    if (layout_.keeps_whole_gradients()) memory.gathered += numel * gradient;
+    return shards_of_whole;
+  }
+
+  // Of a layer at work, in the slots to which layers with its parts are gathered. Those of others may be
+  // free.
+  std::int64_t gathered_for(LayerParts parts, const Layers& layers) const {
+    if (!training_ || layout_.keeps_whole_parameters()) return 0;
+    const auto of = [&](std::int64_t numel, std::int64_t count, std::int64_t ranks) {
+      return ranks == 1 ? 0 : slots(count) * padded(numel, ranks) * width_;
+    };
+    return of(sizes_.layer[parts], layers.with[parts], layout_.sharding_size()) +
+           (parts.mlp == Mlp::experts
+                ? of(sizes_.expert_layer, count_of(layers.with, Mlp::experts), expert_ranks())
+                : 0);
+  }
+  // Of a layer at work, on their way from its products. Where they stay, products add to them, in f32 or
+  // their own dtype; to those of another dtype what was made and rounded is added. Where they are scattered
+  // in the dtype in which they are made, they have slots that take turns, as parameters do.
+  struct Gradients {
+    std::int64_t of_layer = 0, of_experts = 0;
+  };
+  Gradients gradients_of(LayerParts parts, const Layers& layers) const {
+    const std::int64_t gradient = size_bytes(workload_.gradient_dtype);
+    const auto of = [&](std::int64_t numel, std::int64_t count, std::int64_t ranks) {
+      const bool as_made = workload_.gradient_dtype == workload_.dtype;
+      if (ranks > 1 && !layout_.keeps_whole_gradients())
+        return padded(numel, ranks) * (as_made ? slots(count) * gradient : width_);
+      return as_made || workload_.gradient_dtype == DType::f32 ? 0 : numel * width_;
+    };
+    Gradients gradients;
+    if (!training_) return gradients;
+    gradients.of_layer = of(sizes_.layer[parts], layers.with[parts], layout_.sharding_size());
+    if (parts.mlp == Mlp::experts)
+      gradients.of_experts = of(sizes_.expert_layer, count_of(layers.with, Mlp::experts), expert_ranks());
+    return gradients;
+  }
+
+  // Of the head's weights and their gradients while the loss is at work.
+  std::int64_t unsharded_head() const {
+    if (layout_.sharding_size() == 1) return 0;
+    const std::int64_t table = model_.tied_embeddings ? sizes_.embedding : sizes_.head;
+    return table * width_ *
+           ((layout_.keeps_whole_parameters() ? 0 : 1) +
+            (layout_.keeps_whole_gradients() || layout_.loss_chunks == 1 ? 0 : 1));
+  }
+
+  // ---- what a layer keeps, part by part ----
+
+  LayerKept kept_of_recurrence() const {
+    const Recurrence& r = sizes_.recurrence;
+    const std::int64_t tokens = sizes_.tokens;
+    LayerKept kept;
+    // What the projection gave; q, k and v behind the convolution, or all rows of some heads of these, which
+    // are as many; decay and beta; the output, before its norm and behind it.
+    kept.rest =
+        tokens * ((r.projected() + r.convolved() + r.value_width()) * width_ + 2 * r.value_heads * kF32);
+    kept.cheap = tokens * r.value_width() * width_;
+    if (layout_.cp == 1) return kept;
+    if (layout_.scan == StateScan::heads) {  // v at home, too, where it is added to the output
+      if (r.rule == RecurrenceRule::decay) kept.rest += tokens * r.value_width() * width_;
+      return kept;
+    }
+    return kept;
+  }
+
+  LayerKept kept_of_mlp(Mlp mlp) const {
+    const std::int64_t tokens = sizes_.tokens, ups = model_.up_matrices();
+    LayerKept kept;
+    if (mlp == Mlp::experts) {
+      kept.cheap += sizes_.expert_tokens * sizes_.expert_columns * width_;
+      kept.rest += sizes_.expert_tokens * ((ups * sizes_.expert_columns + model_.hidden) * width_ + kF32);
+      // What the router said, and which experts were chosen.
+      kept.rest += tokens * (model_.experts->count * width_ + model_.experts->top_k * kF32);
+    }
+    if (layout_.mlp_chunks == 1) {
+      kept.cheap += tokens * sizes_.columns(mlp) * width_;
+      kept.rest += tokens * ups * sizes_.columns(mlp) * width_;
+    }
+    return kept;
+  }
+
+  // What the layers that have `what` keep of it.
+  LayerKept kept_with(Having what) const {
+    const std::int64_t rows = sizes_.tokens_tp * model_.hidden * width_,
+                       before = model_.norms_before ? rows : 0,
+                       behind = model_.norms_behind ? rows : 0;  // what is normalized behind
+    switch (what) {
+      case Having::anything:
+        return {.input = rows};
+      case Having::mixer:
+      case Having::mlp:
+        return {.cheap = before, .rest = behind};
+      case Having::both:
+        return {.rest = rows};  // between the two
+      case Having::attention:
+        return attention_.kept();
+      case Having::recurrence:
+        return kept_of_recurrence();
+      case Having::dense:
+        return kept_of_mlp(Mlp::dense);
+      case Having::experts:
+        return kept_of_mlp(Mlp::experts);
+    }
+    return {};
+  }
+
+  LayerKept kept_of_layer(LayerParts parts) const {
+    LayerKept kept;
+    for (const Having what : kHaving) {
+      if (have(parts, what)) kept.add(kept_with(what));
+    }
+    return kept;
+  }
+
+  // Of a layer that keeps more than its input.
+  std::int64_t beside_input(const LayerKept& kept) const {
+    return layout_.recompute.kind == Recompute::Kind::selective ? kept.rest : kept.cheap + kept.rest;
+  }
+
+  // Inside of the mixer's region in one pass.
+  std::int64_t mixer_inside(Mixer mixer) const {
+    return mixer == Mixer::attention    ? attention_.elements_inside()
+           : mixer == Mixer::recurrence ? recurrence_inside()
+                                        : 0;
+  }
+  // What the projection gives, q, k and v, and the output before and behind its norm, or their gradients.
+  std::int64_t recurrence_inside() const {
+    const Recurrence& r = sizes_.recurrence;
+    return sizes_.tokens * (r.projected() + r.convolved() + 2 * r.value_width()) +
+           sizes_.tokens * 2 * r.value_heads * kF32 / width_;
+  }
+
+  std::int64_t activations_of(const Layers& layers, const ByParts<LayerKept>& kept) const {
+    std::int64_t bytes = 0;
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] == 0) continue;
+      bytes += layers.with[parts] * kept[parts].input + layers.keeping[parts] * beside_input(kept[parts]);
+    }
+    return bytes;
+  }
+
+  // In host memory: of two layers, which take turns. Of what some layers alone have, there are two as well.
+  // In the passes of a stage these come and go, but for the layers' rows.
+  std::int64_t slots_of_activations(const Layers& layers) const {
+    std::int64_t bytes = kept_with(Having::anything).input;
+    if (layout_.pp > 1) return kHeld * bytes;
+    for (const Having what : kHaving) {
+      if (count_of(layers.keeping, what) > 0) bytes += beside_input(kept_with(what));
+    }
+    return kHeld * bytes;
+  }
+
+  // What lives while a layer is at work, at the fullest of some moments. Rows between layers, or backward
+  // their gradient, are there at each.
+  struct AtWork {
+    std::int64_t unsharded = 0, working = 0, attention = 0;
+    std::int64_t sum() const { return unsharded + working + attention; }
+  };
+  AtWork at_work(LayerParts of, const Layers& layers) const {
+    const std::int64_t rows = (training_ ? 1 : 2) * sizes_.tokens_tp * model_.hidden * width_,
+                       gone = training_ && (layout_.pp == 1 || layout_.host_activations) ? gone_of(of, layers)
+                                                                                         : 0,
+                       again = is_made_again() ? kept_by_mixer(of.mixer) : 0;
+    const std::int64_t gathered = gathered_for(of, layers);
+    const Gradients gradients = gradients_of(of, layers);
+    std::optional<AtWork> fullest;
+    // `working` may be less than nothing: what is gone by then is counted with all activations.
+    const auto moment = [&](std::int64_t bytes, std::int64_t of_gradients, std::int64_t workspace = 0) {
+      const AtWork at{gathered + of_gradients, rows + bytes - gone - workspace, workspace};
+      if (!fullest || at.sum() > fullest->sum()) fullest = at;
+    };
+    // In the mixer: its operands and their gradients, or what its strategy allocates. Of what a layer made
+    // again for its mixer's backward pass some is gone by then.
+    const std::int64_t workspace = workspace_of(of.mixer), inside = mixer_inside(of.mixer) * width_;
+    moment(std::max({inside, again, workspace}), gradients.of_layer + gradients.of_experts, workspace);
+    if (of.mlp == Mlp::none) return *fullest;
+    // Nothing but what was made by then: of experts their own gradients, and of the MLP beside them none.
+    const auto in_mlp = [&](const InMlp& at, std::int64_t more, std::int64_t of_gradients) {
+      moment(more + at.before, 0);
+      moment(more + at.behind, of_gradients);
+    };
+    const bool experts = of.mlp == Mlp::experts;
+    const std::int64_t chunk = layout_.mlp_chunks > 1 ? sizes_.mlp_tokens : sizes_.tokens;
+    in_mlp(moments_of_mlp(chunk * sizes_.columns(of.mlp), sizes_.tokens * model_.hidden,
+                          layout_.row_ranks() > 1),
+           again, experts ? 0 : gradients.of_layer);
+    if (!experts) return *fullest;
+    // Rows come to the experts, and their gradients do, which have a place on both sides of an all-to-all.
+    const std::int64_t columns = sizes_.expert_tokens * sizes_.expert_columns,
+                       arrived = sizes_.expert_tokens * model_.hidden,
+                       taken = again + (is_made_again() ? arrived * width_ : 0);
+    in_mlp(moments_of_mlp(columns, arrived, false), taken, gradients.of_experts);
+    if (training_ && layout_.ep > 1) moment(taken + 2 * arrived * width_, 0);
+    return *fullest;
+  }
+  // What is kept for one layer alone is gone, piece by piece, while that layer is at work. Stacks of several
+  // layers live until the first of these has used its piece; slots for what waits in host memory need not.
+  std::int64_t gone_of(LayerParts of, const Layers& layers) const {
+    if (layout_.host_activations)
+      return slots_of_activations(layers) - kHeld * kept_with(Having::anything).input;
+    std::int64_t bytes = 0;
+    for (const Having what : kHaving) {
+      if (have(of, what) && count_of(layers.keeping, what) == 1) bytes += beside_input(kept_with(what));
+    }
+    return bytes;
+  }
+
+  // In an MLP of so many elements before its last product, and of so many rows times their width. Forward the
+  // most is where the activation function is at work. Backward the gradient of the output is used, and then
+  // the gradients of all that the products made exist together; or behind that, where that of the input is
+  // made. With sequence parallelism the input, and the output's gradient, is whole rows.
+  struct InMlp {
+    std::int64_t before, behind;  // the first gradient of a weight
+  };
+  InMlp moments_of_mlp(std::int64_t columns, std::int64_t rows, bool gathered) const {
+    const std::int64_t ups = model_.up_matrices();
+    if (!training_) return {0, (ups + 1) * columns * width_};
+    const std::int64_t whole = gathered ? rows : 0,
+                       made = is_made_again() && layout_.mlp_chunks == 1 ? ups * columns : 0;
+    const std::int64_t at = whole + (ups + 1) * columns + made,
+                       behind = whole + ups * columns + (layout_.mlp_chunks == 1 ? rows : 0);
+    return {(whole + columns + made) * width_, std::max(at, behind) * width_};
+  }
+  std::int64_t kept_by_mixer(Mixer mixer) const {
+    return mixer == Mixer::attention    ? attention_.kept().rest
+           : mixer == Mixer::recurrence ? kept_of_recurrence().rest
+                                        : 0;
+  }
+  std::int64_t workspace_of(Mixer mixer) const {
+    return mixer == Mixer::attention    ? attention_.least_workspace_bytes()
+           : mixer == Mixer::recurrence ? recurrence_workspace()
+                                        : 0;
+  }
+  // Where some layers are made again and others keep what they made, nothing is claimed of the former: it may
+  // be the first of all, when nothing is kept any more.
+  bool is_made_again() const { return training_ && layout_.recompute.kind == Recompute::Kind::full; }
+
+  // Sines and cosines of a whole sequence, which every rank has: with cp they grow beside rows that do not.
+  std::int64_t positions() const { return workload_.seq_len * model_.rotated_dim() * kF32; }
+
+  // What recurrence plans allocate for the heads that are computed at once: backward the states of rows.
+  std::int64_t recurrence_workspace() const {
+    const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
+    const RecurrenceStrategy strategy = recurrence_strategy(layout_);
+    const bool trades = layout_.scan == StateScan::heads && layout_.cp > 1;
+    // A rank may have its rows in two chunks, one after the other.
+    const bool two = strategy.balance.kind == Balance::Kind::head_tail && layout_.cp > 1;
+    const std::int64_t key_heads = problem.key_heads / (trades ? layout_.cp : 1),
+                       rows = trades ? workload_.seq_len : ceil_div(sizes_.rows, two ? 2 : 1),
+                       lanes = std::min<std::int64_t>(kRecurrenceLanes, problem.batch * key_heads);
+    return lanes * kF32 *
+           recurrence_workspace_numel(rows, problem.value_heads / problem.key_heads, problem.key_dim,
+                                      problem.value_dim);
+  }
+
+  // In the workload's dtype; and their gradient, or before it comes what the loss makes of them in f32.
+  std::int64_t logits() const {
+    if (!training_) return layout_.micro_batch * sizes_.vocab * kF32;
+    const auto f32 = static_cast<std::int64_t>(std::llround(rules_.loss_f32_copies * kF32));
+    return unsharded_head() + sizes_.chunk_tokens * sizes_.vocab * (width_ + std::max(width_, f32)) +
+           sizes_.tokens * model_.hidden * width_;
+  }
+
+  const Transformer& model_;
+  const Workload& workload_;
+  const ParallelLayout& layout_;
+  const MemoryRules& rules_;
+  const LocalSizes sizes_;
+  const AttentionMemory attention_;
+  const std::int64_t width_;
+  const bool training_;
+};
+
+}  // namespace
+
+Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
+                       const MemoryRules& rules) {
+  const MemoryModel of(model, workload, layout, rules);
+  const LayersOf layers_of(model, layout);
+  if (layout.pp == 1) {
+    const Layers all = layers_of(0, model.layers);
+    return of.of(0, all, all);
+  }
+  const std::vector<std::int64_t> stages = stage_layers(model, layout);
+  const std::int64_t largest = *std::max_element(stages.begin(), stages.end());
+  Memory result;
+  // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
+  // has the head. Where layers have different MLPs, any of them: of those between the ends that have the same
+  // layers, the first, whose activations wait longest.
+  std::vector<std::pair<Layers, Layers>> seen;
+  for (int rank = 0; rank < layout.pp; ++rank) {
+    if (layers_of.alike() && rank > 1 && rank < layout.pp - 1) continue;
+    Layers layers, most;
+    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
+      const auto stage = stages.begin() + std::ptrdiff_t{chunk} * layout.pp + rank;
+      const Layers of_stage = layers_of(std::accumulate(stages.begin(), stage, std::int64_t{0}), *stage);
+      layers.add(of_stage);
+      if (chunk == 0 || (!layers_of.alike() && of.kept_by(of_stage) > of.kept_by(most))) most = of_stage;
+    }
+    if (layers_of.alike()) most = layers_of(0, largest);
+    if (rank > 0 && rank < layout.pp - 1 && workload.phase == Phase::training) {
+      const std::pair of_rank{layers, most};
+      if (std::find(seen.begin(), seen.end(), of_rank) != seen.end()) continue;
+      seen.push_back(of_rank);
+    }
+    const Memory memory = of.of(rank, layers, most);
+    if (memory.used() > result.used()) result = memory;
+  }
+  return result;
+}
+
+}  // namespace cp

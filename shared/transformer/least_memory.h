@@ -1,0 +1,20 @@
+// What a layout needs at least of the GPU that needs most, in closed form: a search looks at millions of
+// layouts, and makes plans of those alone that may fit. memory_reading.h says what a layout needs.
+//
+// Parameters, gradients, states, the cache and what is kept for the backward pass are what plans declare, to
+// the byte where all sizes divide by all degrees. Of what a layer works with, and of the loss, some moments
+// are looked at, and of each what certainly lives then. Properties hold it below the plans of generated
+// models and layouts. Where the rows of a sequence do not divide by its ranks, it may count a row or two too
+// many, since it is not one rank that has most rows, most keys, and the most of what is kept of them.
+#pragma once
+
+#include "shared/transformer/memory.h"
+#include "shared/transformer/parallel_layout.h"
+
+namespace cp {
+
+// Of the stage that needs most. The layout must not be one that is refused.
+Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
+                       const MemoryRules& rules);
+
+}  // namespace cp

@@ -1,0 +1,79 @@
+// MemoryReading reads a layout's memory off the plans of its step: what they declare of the caller's buffers,
+// and the arena, in which values share bytes when they do not live at once. Nothing is told of the model
+// here: a new kind of layer is counted as soon as its writers say where its values lie.
+//
+// Terms come from the names of buffers (step_plan.h). Those of an arena are what is alive at its fullest
+// moment among layers and at the fullest one of the loss; holes between them count as `working`, or as
+// `logits` where the loss needs more. A rank that keeps several micro-batches for their backward pass has the
+// caller's activations once for each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shared/transformer/memory.h"
+#include "shared/transformer/step_plan.h"
+
+namespace cp {
+
+class MemoryReading {
+ public:
+  // Both must outlive this.
+  MemoryReading(const StepRequest& request, const MemoryRules& rules);
+
+  // Reads the plan of one rank for a part of the step. Stages that are alike (first_alike()) need one plan.
+  void add(StepPart part, int stage, const Plan& plan);
+  bool has(StepPart part, int stage) const;
+  // Of the pipeline rank that needs most. All parts must have been read.
+  Memory memory() const;
+
+ private:
+  // What is alive at one moment of a plan. Of the loss `logits` is all but activations.
+  struct Moment {
+    std::int64_t activations = 0, unsharded = 0, working = 0, attention = 0, logits = 0;
+    std::int64_t sum() const { return activations + unsharded + working + attention + logits; }
+  };
+  struct Declared {
+    std::string name;
+    std::int64_t bytes = 0;
+  };
+  struct Part {
+    bool is_read = false;
+    std::vector<Declared> callers;  // on the GPU
+    Moment layers, loss;
+  };
+  using Stage = std::vector<Part>;  // by StepPart
+  // What a rank has of one of its stages.
+  struct OfStage {
+    // For as long as the step lasts. `working` are ids, labels and losses, and `activations` the positions,
+    // which all stages of a rank share.
+    Memory owned;
+    // Of one micro-batch: activations that wait for the backward pass, and those that are made beside them.
+    std::int64_t kept = 0, made = 0;
+  };
+
+  static std::int64_t bytes_of(const Part& part, std::string_view term);  // of the caller's buffers
+  std::int64_t loss_copies() const;
+  std::int64_t counted(const Declared& buffer) const;  // in the formats of whoever serves
+  OfStage of_stage(const Stage& stage) const;
+  Memory of_rank(int rank, const std::vector<OfStage>& stages) const;
+
+  const StepRequest& request_;
+  const MemoryRules& rules_;
+  const bool training_;
+  const std::vector<int> alike_;  // of each stage the first that is like it
+  std::vector<Stage> stages_;     // those first ones have been read
+};
+
+// Of a layout, whose plans are made for it. Of each stage those of the busiest rank are read; and where other
+// cp ranks have more rows at home than that one, of queries or of keys, or more states of recurrences come in
+// to them, those of one of these, too. Throws InvalidInput with the reason of refuse() if the layout is not
+// legal.
+Memory memory_of(const StepRequest& request, const MemoryRules& rules, MixerPlanCache* cache = nullptr);
+// The same, where the memory of the busiest ranks is known.
+Memory with_fuller_ranks(const Memory& of_busiest, const StepRequest& request, const MemoryRules& rules,
+                         MixerPlanCache* cache);
+
+}  // namespace cp
