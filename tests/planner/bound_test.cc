@@ -130,6 +130,9 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   question.model.qk_norm = !question.model.latent && pick("norms of q and k", rc::gen::arbitrary<bool>());
   question.model.qk_norm_of_all_heads =
       question.model.qk_norm && pick("norms of all heads", rc::gen::arbitrary<bool>());
+  question.model.norms_behind = pick("norms behind", rc::gen::arbitrary<bool>());
+  question.model.norms_before =
+      !question.model.norms_behind || pick("norms before", rc::gen::element(true, true, false));
   question.model.sinks = pick("sinks", rc::gen::element(false, false, true));
   question.model.gated_mlp = pick("gated MLP", rc::gen::element(true, true, false));
   question.model.gated_attention =
@@ -196,6 +199,23 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
     EXPECT_GE(shares.size(), 20U) << of;
     EXPECT_GE(median(shares), 0.84) << of;
     EXPECT_GE(median(sharper), row.least) << of;
+  }
+}
+
+// Backward, regions wait for gradients of their rows (both Llamas), and with norms behind (Gemma) layers for
+// casts of gradients. The rest is what these shares of the step leave: chosen, just below what was measured.
+TEST(StepBound, CountsWhatTheBackwardPassWaitsFor) {
+  const struct {
+    const char *model, *layout;
+    double least;
+  } rows[] = {{"llama-3.1-8b", "tp=4,dp_shard=4", 0.955},
+              {"llama-3.1-8b", "tp=4,dp_shard=4,recompute=selective", 0.945},
+              {"gemma-3-12b", "dp_shard=16,recompute=selective", 0.965}};
+  for (const auto& row : rows) {
+    const PlanQuestion question = testing::training_question(row.model, 2, 8192, 64);
+    const ParallelLayout layout = parse_parallel_layout(row.layout);
+    const double step_ns = Evaluator(question).evaluate(layout).step_us * 1e3;
+    EXPECT_GE(StepBound(question).ns(layout) / step_ns, row.least) << row.model << ' ' << row.layout;
   }
 }
 

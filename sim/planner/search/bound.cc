@@ -49,7 +49,7 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   }
   shared.table = sharding(layout, sizes.embedding);
   shared.head_shards = sharding(layout, sizes.head + sizes.final_norm);
-  if (layout.pp == 1) shared.ends = ends(layout, shared);
+  if (layout.pp == 1) shared.ends = ends(layout, shared), shared.casts_ns = casts_ns(layout, sizes);
   ByParts<std::int64_t> of_rank = layers_of_parts_;  // of the one that has the head, which updates last
   if (layout.pp > 1) {
     of_rank = {};
@@ -138,7 +138,7 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
   if (question_.workload.phase != Phase::training) return of_layers.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
   if (layout.pp == 1)
-    return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head) + shared.update_ns;
+    return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head, whole_family) + shared.update_ns;
   const PipelineBound pipeline = this->pipeline(shared, of_kinds, of_head);
   const double ns = pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
   if (replayed == nullptr || ns > most_ns || !is_quick(pipeline.stages.size(), times)) return ns;
@@ -147,13 +147,18 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
 }
 
 double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& shared,
-                                 const std::vector<Pass>& of_kinds, const Pass& of_head) const {
+                                 const std::vector<Pass>& of_kinds, const Pass& of_head,
+                                 bool whole_family) const {
   const Transformer& model = question_.model;
   const Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
   const auto [before_ns, experts_ns, behind_ns] = shared.ends;
   const auto kind_of = [&](std::int64_t layer) { return idx(model.kind_of(layer)); };
   double forward = of_layers.forward_ns + std::max(before_ns, experts_ns - of_kinds[kind_of(0)].forward_ns),
          backward = of_layers.backward_ns + behind_ns, gathered_twice = 0;
+  // Where a layer is computed again first, the cast is over by then.
+  const Recompute::Kind recompute = layout.recompute.kind;
+  if (!whole_family && (recompute == Recompute::Kind::none || recompute == Recompute::Kind::selective))
+    backward += shared.casts_ns;
   Sharding all, late;
   for (const LayerParts parts : kLayerParts) {
     const std::int64_t layers = layers_of_parts_[parts];

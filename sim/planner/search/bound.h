@@ -7,7 +7,8 @@
 //     attention, and those to experts and back: the next kernel needs what they bring. They are added to the
 //     kernels.
 //   - Backward, the chain of the gradients of inputs is a bound, with its transfers. (Gradients of weights
-//     can run beside transfers.)
+//     can run beside transfers.) So are the kernels with what each region waits for before its first product:
+//     the rows of its output's gradient, which come from the kernel before.
 //   - All weights must be gathered, and all gradients scattered and added up over replicas; the optimizer
 //     begins behind the sums, since it needs the norm of all gradients. Nothing hides what the first layer
 //     waits for, nor what is scattered behind the last gradients.
@@ -105,6 +106,8 @@ class StepBound {
     double cheap_again_ns = 0;     // rows that selective recomputation makes again, with their launches
     double regions_ns = 0;         // between tensor-parallel regions, in one direction
     double gathered_again_ns = 0;  // backward: inputs of products, for the gradients of weights
+    double regions = 0;            // that gather rows of gradients backward, and for how long each waits
+    double gradients_ns = 0;
   };
   // What stands before the first layer of a micro-batch and behind the last one of its backward pass, and
   // nothing hides.
@@ -123,8 +126,10 @@ class StepBound {
     LocalSizes sizes;
     ByParts<LayerWork> work;
     double positions_ns = 0;
-    ByParts<Sharding> shards;                       // of one layer
-    Sharding table, head_shards;                    // of the embedding, and of the head with its norm
+    ByParts<Sharding> shards;     // of one layer
+    Sharding table, head_shards;  // of the embedding, and of the head with its norm
+    // Of gradients that the next layer waits for, of all layers.
+    double casts_ns = 0;
     Ends ends;                                      // of a micro-batch without stages
     double send_ns = 0;                             // of the rows that one stage sends the next
     double update_ns = 0;                           // of the whole step, behind its last backward pass
@@ -136,7 +141,7 @@ class StepBound {
                  const AttentionTimes* replayed, double most_ns = kNever) const;
   // Without stages.
   double micro_batch_ns(const ParallelLayout& layout, const Shared& shared, const std::vector<Pass>& of_kinds,
-                        const Pass& of_head) const;
+                        const Pass& of_head, bool whole_family) const;
   static PipelineBound pipeline(const Shared& shared, const std::vector<Pass>& of_kinds, const Pass& of_head);
   static Pass sum_of(const std::vector<Pass>& of_kinds, const std::vector<std::int64_t>& layers_of_kind);
   // Of a layer of each kind.
@@ -169,6 +174,8 @@ class StepBound {
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
   Ends ends(const ParallelLayout& layout, const Shared& shared) const;
+  double casts_ns(const ParallelLayout& layout, const LocalSizes& sizes) const;
+  double cast_of_gradients_ns(const ParallelLayout& layout, std::int64_t parameters) const;
   Region region(const ParallelLayout& layout, const LocalSizes& sizes) const;
   // Of the rank that has the head, which has so many layers with which parts.
   double update_ns(const ParallelLayout& layout, const Shared& shared,

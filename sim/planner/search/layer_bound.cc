@@ -172,6 +172,7 @@ void StepBound::add_region(LayerWork& work, const ParallelLayout& layout, const 
   work.regions_ns +=
       latent ? std::min(moved.gather_ns, moved.scatter_ns) : moved.gather_ns + moved.scatter_ns;
   work.gathered_again_ns += latent ? 0 : moved.gather_ns;
+  work.regions += 1, work.gradients_ns = moved.gather_ns;
 }
 
 void StepBound::add_recurrence(LayerWork& work, const LocalSizes& sizes) const {
@@ -304,9 +305,17 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
     pass.again_moved_ns = std::min(again, moved.forward_ns + beside.regions_ns + beside.forward_moved_ns);
   }
   if (!whole_family && recompute == Recompute::Kind::selective) again = beside.cheap_again_ns;
+  // Of the gradients that regions wait for, rows that are made again may hide some; and where the whole layer
+  // is, what comes last of that may hide those of the first region.
+  double waited_ns = beside.regions * beside.gradients_ns;
+  if (!whole_family && recompute == Recompute::Kind::selective) {
+    waited_ns = std::max(0.0, waited_ns - again);
+  } else if (whole_family || recompute != Recompute::Kind::none) {
+    waited_ns = std::max(0.0, waited_ns - beside.gradients_ns);
+  }
   // Inputs are gathered again for the gradients of weights.
-  pass.backward_ns =
-      std::max({work, chain, beside.regions_ns + beside.gathered_again_ns}) + again + beside.mlp_again_ns;
+  pass.backward_ns = std::max({work + waited_ns, chain, beside.regions_ns + beside.gathered_again_ns}) +
+                     again + beside.mlp_again_ns;
   return pass;
 }
 

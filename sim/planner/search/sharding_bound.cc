@@ -59,14 +59,33 @@ StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64
 StepBound::Sharding StepBound::with_casts(const ParallelLayout& layout, std::int64_t parameters,
                                           Sharding sharding) const {
   const Workload& workload = question_.workload;
-  const double numel = real(parameters), width = real(size_bytes(workload.dtype)),
-               shard = numel / layout.sharding_size();
+  const double width = real(size_bytes(workload.dtype)), shard = real(parameters) / layout.sharding_size();
   if (!layout.keeps_whole_parameters() && !workload.optimizer.offload && workload.dtype != DType::f32)
     sharding.gather_ns += kSlack * kernels_.memory_ns(shard * (width + real(size_bytes(DType::f32))));
-  if (!layout.keeps_whole_gradients() && workload.dtype != workload.gradient_dtype)
-    sharding.scatter_ns +=
-        kSlack * kernels_.memory_ns(numel * (width + real(size_bytes(workload.gradient_dtype))));
+  sharding.scatter_ns += cast_of_gradients_ns(layout, parameters);
   return sharding;
+}
+
+double StepBound::cast_of_gradients_ns(const ParallelLayout& layout, std::int64_t parameters) const {
+  const Workload& workload = question_.workload;
+  if (layout.keeps_whole_gradients() || workload.dtype == workload.gradient_dtype) return 0;
+  const std::int64_t width = size_bytes(workload.dtype) + size_bytes(workload.gradient_dtype);
+  return kSlack * kernels_.memory_ns(real(parameters) * real(width));
+}
+
+// A layer's gradients are complete with those of its first norm, and are cast before they are scattered. The
+// next layer of the same parts writes to the same place: with norms behind, its first kernel does, and waits.
+// (Elsewhere products come first that write no gradients of weights.)
+double StepBound::casts_ns(const ParallelLayout& layout, const LocalSizes& sizes) const {
+  const Transformer& model = question_.model;
+  if (layout.sharding_size() == 1 || !model.norms_before || !model.norms_behind) return 0;
+  double sum_ns = 0;
+  for (std::int64_t layer = 1; layer < model.layers; ++layer) {
+    const LayerParts parts = model.parts_of(model.kinds[idx(model.kind_of(layer))]);
+    if (parts == model.parts_of(model.kinds[idx(model.kind_of(layer - 1))]))
+      sum_ns += cast_of_gradients_ns(layout, sizes.layer[parts]);
+  }
+  return sum_ns;
 }
 
 StepBound::Sharding StepBound::sharding_of_experts(const ParallelLayout& layout,
