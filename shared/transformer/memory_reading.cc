@@ -38,19 +38,20 @@ std::int64_t* owned_term(Memory& memory, std::string_view term) {
                                : nullptr;
 }
 
+// Of the caller's buffers but for the positions.
+std::int64_t bytes_of(const PlanMemory& part, std::string_view term) {
+  std::int64_t bytes = 0;
+  for (const PlanMemory::Callers& buffer : part.callers) {
+    if (term_of(buffer.name) == term && buffer.name != kPositions) bytes += buffer.bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
-MemoryReading::MemoryReading(const StepRequest& request, const MemoryRules& rules)
-    : request_(request),
-      rules_(rules),
-      training_(request.workload.phase == Phase::training),
-      alike_(first_alike(request.model, request.layout)),
-      stages_(alike_.size(), Stage(kParts)) {}
-
-void MemoryReading::add(StepPart part, int stage, const Plan& plan) {
-  Part& read = stages_[idx(alike_[idx(stage)])][index_of(part)];
-  read = Part{};
-  read.is_read = true;
+PlanMemory memory_of_plan(const Plan& plan) {
+  using Moment = PlanMemory::Moment;
+  PlanMemory read;
   // By how many bytes each sum of a Moment changes at a step.
   std::vector<Moment> changes(steps_of(plan).size() + 1);
   for (const Buffer& buffer : plan.buffers) {
@@ -83,23 +84,22 @@ void MemoryReading::add(StepPart part, int stage, const Plan& plan) {
   const std::int64_t holes =
       plan.arena_bytes + plan.symmetric_bytes - std::max(read.layers.sum(), read.loss.sum());
   (read.loss.sum() > read.layers.sum() ? read.loss.logits : read.layers.working) += holes;
-  // Of whoever serves, the last logits exist when they are needed, in f32.
-  if (!training_)
-    read.loss.logits +=
-        bytes_of(read, kLogitsTerm) / size_bytes(request_.workload.dtype) * size_bytes(DType::f32);
-  if (training_ && read.loss.logits > 0) read.loss.logits += loss_copies();
+  return read;
+}
+
+MemoryReading::MemoryReading(const StepRequest& request, const MemoryRules& rules)
+    : request_(request),
+      rules_(rules),
+      training_(request.workload.phase == Phase::training),
+      alike_(first_alike(request.model, request.layout)),
+      stages_(alike_.size(), Stage(kParts)) {}
+
+void MemoryReading::add(StepPart part, int stage, PlanMemory declared) {
+  stages_[idx(alike_[idx(stage)])][index_of(part)] = std::move(declared);
 }
 
 bool MemoryReading::has(StepPart part, int stage) const {
-  return stages_[idx(alike_[idx(stage)])][index_of(part)].is_read;
-}
-
-std::int64_t MemoryReading::bytes_of(const Part& part, std::string_view term) {
-  std::int64_t bytes = 0;
-  for (const Declared& buffer : part.callers) {
-    if (term_of(buffer.name) == term && buffer.name != kPositions) bytes += buffer.bytes;
-  }
-  return bytes;
+  return stages_[idx(alike_[idx(stage)])][index_of(part)].has_value();
 }
 
 // What the implementation's loss has beside the logits and their gradient: its f32 copies, of which the
@@ -111,7 +111,7 @@ std::int64_t MemoryReading::loss_copies() const {
   return std::llround(std::max(0.0, more) * static_cast<double>(sizes.chunk_tokens * sizes.vocab));
 }
 
-std::int64_t MemoryReading::counted(const Declared& buffer) const {
+std::int64_t MemoryReading::counted(const PlanMemory::Callers& buffer) const {
   const Workload& workload = request_.workload;
   const std::string_view term = term_of(buffer.name);
   if (term == "kv_cache" && rules_.cached_bytes > 0)
@@ -122,12 +122,24 @@ std::int64_t MemoryReading::counted(const Declared& buffer) const {
                       rules_.served_layer_bytes);
 }
 
+PlanMemory::Moment MemoryReading::loss_of(const PlanMemory& part) const {
+  PlanMemory::Moment loss = part.loss;
+  // Of whoever serves, the last logits exist when they are needed, in f32.
+  if (!training_)
+    loss.logits += bytes_of(part, kLogitsTerm) / size_bytes(request_.workload.dtype) * size_bytes(DType::f32);
+  if (training_ && loss.logits > 0) loss.logits += loss_copies();
+  return loss;
+}
+
 MemoryReading::OfStage MemoryReading::of_stage(const Stage& stage) const {
   OfStage result;
-  std::map<std::string_view, Declared> shared;  // parts share buffers by name
-  for (const Part& part : stage) {
-    for (const Declared& buffer : part.callers) {
-      Declared& known = shared.try_emplace(buffer.name, buffer).first->second;
+  std::map<std::string_view, PlanMemory::Callers> shared;  // parts share buffers by name
+  for (std::size_t part = 0; part < kParts; ++part) {
+    if (!stage[part]) continue;
+    const bool has_owned = !training_ || part == index_of(StepPart::update);
+    for (const PlanMemory::Callers& buffer : stage[part]->callers) {
+      if (!has_owned && owned_term(result.owned, term_of(buffer.name)) != nullptr) continue;
+      PlanMemory::Callers& known = shared.try_emplace(buffer.name, buffer).first->second;
       known.bytes = std::max(known.bytes, buffer.bytes);
     }
   }
@@ -136,10 +148,12 @@ MemoryReading::OfStage MemoryReading::of_stage(const Stage& stage) const {
     if (term_of(name) == kWorkingTerm) result.owned.working += buffer.bytes;
     if (name == kPositions) result.owned.activations = buffer.bytes;
   }
-  // Of a stage the backward pass says what is kept; forward it is the caller's, and more.
-  const std::int64_t made = bytes_of(stage[index_of(StepPart::forward)], kKeptTerm);
-  result.kept = bytes_of(stage[index_of(StepPart::backward)], kKeptTerm);
-  result.made = std::max<std::int64_t>(0, made - result.kept);
+  const auto& forward = stage[index_of(StepPart::forward)];
+  const auto& backward = stage[index_of(StepPart::backward)];
+  if (!forward || !backward) return result;
+  // The backward pass says what is kept; forward it is the caller's, and more.
+  result.kept = bytes_of(*backward, kKeptTerm);
+  result.made = std::max<std::int64_t>(0, bytes_of(*forward, kKeptTerm) - result.kept);
   return result;
 }
 
@@ -160,15 +174,16 @@ Memory MemoryReading::of_rank(int rank, const std::vector<OfStage>& stages) cons
   }
   if (kept > 0)
     kept *= in_flight(rank, layout.pp, layout.virtual_stages, accumulation(request_.workload, layout));
-  Moment layers, loss;  // the fullest
+  PlanMemory::Moment layers, loss;  // the fullest
   for (const std::size_t stage : own) {
     for (std::size_t part = 0; part < kParts; ++part) {
-      if (!stages_[stage][part].is_read) continue;
+      const std::optional<PlanMemory>& declared = stages_[stage][part];
+      if (!declared) continue;
       const std::int64_t more = part == index_of(StepPart::forward) ? stages[stage].made : 0;
       // Nothing of a micro-batch is left when the optimizer runs.
       const std::int64_t activations =
           part == index_of(StepPart::update) ? positions : positions + kept + more;
-      Moment of_layers = stages_[stage][part].layers, of_loss = stages_[stage][part].loss;
+      PlanMemory::Moment of_layers = declared->layers, of_loss = loss_of(*declared);
       of_layers.activations += activations, of_layers.working += ids;
       if (of_layers.sum() > layers.sum()) layers = of_layers;
       if (of_loss.logits == 0) continue;
@@ -216,7 +231,7 @@ Memory read_plans(const StepRequest& request, const MemoryRules& rules, MixerPla
   for (int stage = 0; stage < static_cast<int>(alike.size()); ++stage) {
     if (alike[idx(stage)] != stage) continue;
     for (const StepPart part : parts_of(request))
-      reading.add(part, stage, step_plan(request, part, stage, rank_of(stage), cache));
+      reading.add(part, stage, memory_of_plan(step_plan(request, part, stage, rank_of(stage), cache)));
   }
   return reading.memory();
 }

@@ -9,8 +9,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shared/transformer/memory.h"
@@ -18,33 +18,36 @@
 
 namespace cp {
 
+// What one plan declares on the GPU.
+struct PlanMemory {
+  // What of the arena is alive at one moment. Of the loss `logits` is all but activations.
+  struct Moment {
+    std::int64_t activations = 0, unsharded = 0, working = 0, attention = 0, logits = 0;
+    std::int64_t sum() const { return activations + unsharded + working + attention + logits; }
+  };
+  struct Callers {
+    std::string name;
+    std::int64_t bytes = 0;
+  };
+  std::vector<Callers> callers;  // buffers of the caller
+  Moment layers, loss;           // the fullest ones; the fuller one of both is the arena
+};
+PlanMemory memory_of_plan(const Plan& plan);
+
 class MemoryReading {
  public:
   // Both must outlive this.
   MemoryReading(const StepRequest& request, const MemoryRules& rules);
 
-  // Reads the plan of one rank for a part of the step. Stages that are alike (first_alike()) need one plan.
-  void add(StepPart part, int stage, const Plan& plan);
+  // Takes what the plan of one rank for a part of the step declares. Stages that are alike (first_alike())
+  // need one plan. In training, what lasts as long as the step is the update's.
+  void add(StepPart part, int stage, PlanMemory declared);
   bool has(StepPart part, int stage) const;
-  // Of the pipeline rank that needs most. All parts must have been read.
+  // Of the pipeline rank that needs most. All parts must have been added.
   Memory memory() const;
 
  private:
-  // What is alive at one moment of a plan. Of the loss `logits` is all but activations.
-  struct Moment {
-    std::int64_t activations = 0, unsharded = 0, working = 0, attention = 0, logits = 0;
-    std::int64_t sum() const { return activations + unsharded + working + attention + logits; }
-  };
-  struct Declared {
-    std::string name;
-    std::int64_t bytes = 0;
-  };
-  struct Part {
-    bool is_read = false;
-    std::vector<Declared> callers;  // on the GPU
-    Moment layers, loss;
-  };
-  using Stage = std::vector<Part>;  // by StepPart
+  using Stage = std::vector<std::optional<PlanMemory>>;  // by StepPart
   // What a rank has of one of its stages.
   struct OfStage {
     // For as long as the step lasts. `working` are ids, labels and losses, and `activations` the positions,
@@ -54,9 +57,9 @@ class MemoryReading {
     std::int64_t kept = 0, made = 0;
   };
 
-  static std::int64_t bytes_of(const Part& part, std::string_view term);  // of the caller's buffers
   std::int64_t loss_copies() const;
-  std::int64_t counted(const Declared& buffer) const;  // in the formats of whoever serves
+  std::int64_t counted(const PlanMemory::Callers& buffer) const;  // in the formats of whoever serves
+  PlanMemory::Moment loss_of(const PlanMemory& part) const;       // with what its implementation adds
   OfStage of_stage(const Stage& stage) const;
   Memory of_rank(int rank, const std::vector<OfStage>& stages) const;
 
@@ -64,7 +67,7 @@ class MemoryReading {
   const MemoryRules& rules_;
   const bool training_;
   const std::vector<int> alike_;  // of each stage the first that is like it
-  std::vector<Stage> stages_;     // those first ones have been read
+  std::vector<Stage> stages_;     // those first ones have been added
 };
 
 // Of a layout, whose plans are made for it. Of each stage those of the busiest rank are read; and where other

@@ -110,7 +110,7 @@ void memory(const StepRequest& request, const Trial& trial) {
   std::vector<Plan> parts;
   for (const StepPart part : parts_of(request)) {
     parts.push_back(step_plan(request, part, 0, busiest_rank(request, 0)));
-    reading.add(part, 0, parts.back());
+    reading.add(part, 0, memory_of_plan(parts.back()));
   }
   check_declared(reading.memory(), parts, trial);
   if (is_even(request)) closed_terms(request, least, trial);

@@ -157,7 +157,7 @@ TEST(StepLaws, MemoryIsWhatPlansDeclare) {
   std::vector<Plan> parts;
   for (const StepPart part : parts_of(request)) {
     parts.push_back(step_plan(request, part, 0, 0));
-    reading.add(part, 0, parts.back());
+    reading.add(part, 0, memory_of_plan(parts.back()));
   }
   const auto law = [&](const Trial& trial) { check_declared(reading.memory(), parts, trial); };
   EXPECT_EQ(finding(law), "");

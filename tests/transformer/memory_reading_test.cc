@@ -116,7 +116,7 @@ TEST(MemoryReading, KnowsWhichPartsWereRead) {
   const StepRequest request = llama("pp=2");
   const MemoryRules rules;
   MemoryReading reading(request, rules);
-  reading.add(StepPart::forward, 0, step_plan(request, StepPart::forward, 0, 0));
+  reading.add(StepPart::forward, 0, memory_of_plan(step_plan(request, StepPart::forward, 0, 0)));
   EXPECT_TRUE(reading.has(StepPart::forward, 0));
   EXPECT_FALSE(reading.has(StepPart::backward, 0));
 }
@@ -129,8 +129,8 @@ TEST(MemoryReading, IsOfTheRankWithMostRows) {
   EXPECT_EQ(busiest, 3);
   MemoryReading of_busiest(request, rules), of_first(request, rules);
   for (const StepPart part : parts_of(request)) {
-    of_busiest.add(part, 0, step_plan(request, part, 0, busiest));
-    of_first.add(part, 0, step_plan(request, part, 0, 0));
+    of_busiest.add(part, 0, memory_of_plan(step_plan(request, part, 0, busiest)));
+    of_first.add(part, 0, memory_of_plan(step_plan(request, part, 0, 0)));
   }
   EXPECT_GT(of_first.memory().used(), of_busiest.memory().used());
   EXPECT_EQ(memory_of(request, rules).used(), of_first.memory().used());
@@ -148,7 +148,7 @@ RC_GTEST_PROP(MemoryReading, IsWhatPlansDeclare, ()) {
   std::int64_t arena = 0;
   for (const StepPart part : parts_of(request)) {
     const Plan plan = step_plan(request, part, 0, busiest_rank(request, 0));
-    reading.add(part, 0, plan);
+    reading.add(part, 0, memory_of_plan(plan));
     arena = std::max(arena, plan.arena_bytes + plan.symmetric_bytes);
     for (const Buffer& buffer : plan.buffers) {
       if (buffer.kind == BufferKind::temporary || buffer.name.starts_with("host/")) continue;

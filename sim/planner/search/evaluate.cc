@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -13,8 +14,17 @@
 #include "shared/transformer/flops.h"
 #include "shared/transformer/group_axis.h"
 #include "sim/cost/serving/steady_state.h"
+#include "sim/planner/search/part_key.h"
 
 namespace cp::sim {
+namespace {
+
+// Chosen: a clock and the names and sizes of a part's buffers take some KiB, so that those of a thread stay
+// below 16 MiB. Too few only means that parts are replayed again.
+constexpr std::size_t kMostShared = 2048;
+
+}  // namespace
+
 // In the order of their first appearance.
 struct Evaluator::Parts {
   std::vector<std::pair<TimePart, double>> ns;
@@ -51,10 +61,23 @@ struct Evaluator::Parts {
 Evaluator::Evaluator(const PlanQuestion& question, const RateFactors& factors)
     : question_(question), factors_(factors), rules_(memory_rules(question)) {}
 
+Evaluator::Replayed Evaluator::replay(const StepRequest& request, StepPart part, int stage, Rank self) {
+  const Plan plan = step_plan(request, part, stage, self, &mixer_plans_);
+  return {replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_}),
+          memory_of_plan(plan)};
+}
+
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading) {
-  const Plan plan = step_plan(request, part, stage, busiest_rank(request, stage), &mixer_plans_);
-  if (reading != nullptr) reading->add(part, stage, plan);
-  return replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_});
+  const Rank self = busiest_rank(request, stage);
+  const auto read = [&](const Replayed& replayed) {
+    if (reading != nullptr) reading->add(part, stage, replayed.memory);
+    return replayed.clock;
+  };
+  if (!may_be_shared(part)) return read(replay(request, part, stage, self));
+  const Digest key = part_key(request, part, stage, self);
+  if (const auto known = shared_.find(key); known != shared_.end()) return read(known->second);
+  if (shared_.size() == kMostShared) shared_.clear();
+  return read(shared_.emplace(key, replay(request, part, stage, self)).first->second);
 }
 
 Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) {
@@ -136,11 +159,10 @@ class Evaluator::Stages {
   StepClock update(int stage) const {
     return evaluator_.clock_of(request_, StepPart::update, alike_[idx(stage)], reading_);
   }
-  // Of updates that are not timed the memory alone.
+  // Of updates that are not timed the memory counts, too.
   void read_updates() const {
     for (int stage = 0; stage < size(); ++stage) {
-      if (alike_[idx(stage)] == stage && !reading_->has(StepPart::update, stage))
-        reading_->add(StepPart::update, stage, evaluator_.plan_of(request_.layout, StepPart::update, stage));
+      if (alike_[idx(stage)] == stage && !reading_->has(StepPart::update, stage)) update(stage);
     }
   }
 

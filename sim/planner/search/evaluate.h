@@ -2,9 +2,11 @@
 // and adds them up.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <vector>
 
+#include "shared/base/digest.h"
 #include "shared/transformer/memory_reading.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/schedule/pipeline.h"
@@ -15,7 +17,7 @@
 
 namespace cp::sim {
 
-// For one thread. It keeps what several layouts share, such as the plans of attention.
+// For one thread. It keeps what several layouts share: the plans of attention, and the clocks of parts.
 class Evaluator {
  public:
   // The question must outlive this. The time of each rate is multiplied by `factors` (1.1: a tenth slower
@@ -38,8 +40,14 @@ class Evaluator {
   struct Parts;  // the sums of the clocks of a step's parts
   class Stages;  // the stages of a pipeline
 
-  // Of the busiest rank of the stage. Its plan is read, too, where there is a reading.
+  // A part of one layout on its busiest rank.
+  struct Replayed {
+    StepClock clock;
+    PlanMemory memory;
+  };
+  // Where there is a reading, the part's memory is added to it.
   StepClock clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading = nullptr);
+  Replayed replay(const StepRequest& request, StepPart part, int stage, Rank self);
   Parts whole_step(const StepRequest& request, MemoryReading& reading);
   std::optional<Parts> pipelined(const StepRequest& request, double limit_ns, const PipelineBound& least,
                                  MemoryReading* reading, PipelineTimes* times = nullptr);
@@ -52,6 +60,7 @@ class Evaluator {
   const RateFactors factors_;
   const MemoryRules rules_;
   MixerPlanCache mixer_plans_;
+  std::map<Digest, Replayed> shared_;  // parts that layouts share, by part_key()
 };
 
 // What a step reads or writes: all tokens of the batch in training and prefill, one of each request in

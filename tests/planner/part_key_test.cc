@@ -1,0 +1,100 @@
+#include "sim/planner/search/part_key.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "sim/planner/search/evaluate.h"
+#include "sim/planner/search/layout_space.h"
+#include "tests/planner/questions.h"
+#include "tests/support/any_case.h"
+
+namespace cp::sim {
+namespace {
+
+// The layout, and those that place and split data parallelism in another way.
+std::vector<ParallelLayout> with_other_data_parallelism(const PlanQuestion& question,
+                                                        const ParallelLayout& layout) {
+  std::vector<ParallelLayout> all{layout};
+  for (int shard = 1; shard <= layout.dp(); shard *= 2) {
+    for (const ShardingGroup group : {ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp}) {
+      for (const AxisOrder order : axis_orders()) {
+        ParallelLayout other = layout;
+        other.dp_shard = shard, other.dp_replicate = layout.dp() / shard;
+        other.sharding = group, other.order = order;
+        if (layout.dp() % shard == 0 && !refuse(question.model, question.workload, other))
+          all.push_back(other);
+      }
+    }
+  }
+  return all;
+}
+
+// An evaluator that has seen other layouts, and so replays less, says what one says that has seen none.
+RC_GTEST_PROP(PartKey, EqualKeysMeanEqualClocks, ()) {
+  PlanQuestion question = testing::small_question(16);
+  question.model.layers = pick("layers", rc::gen::element<std::int64_t>(4, 6));
+  set_layers(question.model, std::vector<LayerKind>(static_cast<std::size_t>(question.model.layers)));
+  if (pick("experts", rc::gen::arbitrary<bool>())) question.model.experts = Experts{4, 2, 512, 0};
+  question.model.tied_embeddings = pick("tied", rc::gen::arbitrary<bool>());
+  question.workload.optimizer.offload = pick("offload", rc::gen::element(false, false, true));
+  const LayoutSpace space(question);
+  std::vector<ParallelLayout> families = space.families();
+  std::erase_if(families, [&](const ParallelLayout& family) {
+    return (family.pp == 1) == (family.dp() > 1) || refuse(question.model, question.workload, family);
+  });
+  const ParallelLayout family = pick("family", rc::gen::elementOf(families));
+  const std::vector<ParallelLayout> members = space.members(family);
+  Evaluator shared(question);
+  for (const char* which : {"layout", "and another"}) {
+    const ParallelLayout member = pick(which, rc::gen::elementOf(members));
+    RC_PRE(!refuse(question.model, question.workload, member));
+    for (const ParallelLayout& layout : with_other_data_parallelism(question, member)) {
+      RC_LOG() << to_string(layout) << "\n";
+      const Candidate known = shared.evaluate(layout), own = Evaluator(question).evaluate(layout);
+      RC_ASSERT(known.step_us == own.step_us);
+      RC_ASSERT(known.exposed_us == own.exposed_us);
+      RC_ASSERT(known.nic_utilisation == own.nic_utilisation);
+    }
+  }
+}
+
+class PartKeyOf : public ::testing::Test {
+ protected:
+  PartKeyOf() { question_.model.layers = 8, set_layers(question_.model, std::vector<LayerKind>(8)); }
+  Digest key(const char* layout, StepPart part, int stage) const {
+    const StepRequest request{question_.model, question_.workload, parse_parallel_layout(layout)};
+    return part_key(request, part, stage, busiest_rank(request, stage));
+  }
+  bool same(const char* a, const char* b, StepPart part, int stage) const {
+    return key(a, part, stage) == key(b, part, stage);
+  }
+
+  PlanQuestion question_ = testing::small_question(16);
+};
+
+TEST_F(PartKeyOf, StagesShareWhatDataParallelismDoesNotTouch) {
+  for (const StepPart part : {StepPart::forward, StepPart::backward}) {
+    EXPECT_TRUE(same("pp=4,dp_shard=4", "pp=4,dp_shard=2,dp_replicate=2", part, 1));
+    EXPECT_TRUE(same("pp=4,dp_shard=4,loss_chunks=4", "pp=4,dp_replicate=4", part, 1));
+    // More stages, each with as many layers, are other ranks.
+    EXPECT_FALSE(same("pp=4,dp_shard=4", "pp=2,virtual_stages=2,dp_shard=8", part, 1));
+    EXPECT_FALSE(same("pp=4,dp_shard=4", "pp=4,dp_shard=4,recompute=full", part, 1));
+    EXPECT_FALSE(same("pp=4,dp_shard=4", "pp=4,dp_shard=4,micro_batch=2", part, 1));
+    EXPECT_FALSE(same("pp=4,tp=2,dp_shard=2", "pp=4,cp=2,dp_shard=2", part, 1));
+  }
+  EXPECT_NE(key("pp=4,dp_shard=4", StepPart::forward, 0), key("pp=4,dp_shard=4", StepPart::forward, 1));
+  EXPECT_NE(key("pp=4,dp_shard=4", StepPart::forward, 1), key("pp=4,dp_shard=4", StepPart::backward, 1));
+  EXPECT_FALSE(same("pp=4,dp_shard=4,loss_chunks=4", "pp=4,dp_shard=4", StepPart::forward, 3));
+}
+
+TEST_F(PartKeyOf, UpdatesShareAllButWhereParametersAre) {
+  EXPECT_TRUE(same("tp=2,dp_shard=8", "tp=2,dp_shard=8,micro_batch=4,recompute=full,loss_chunks=4",
+                   StepPart::update, 0));
+  EXPECT_FALSE(same("tp=2,dp_shard=8", "tp=2,dp_shard=4,dp_replicate=2", StepPart::update, 0));
+  EXPECT_FALSE(same("tp=2,dp_shard=8", "tp=2,dp_shard=8,zero=1", StepPart::update, 0));
+}
+
+}  // namespace
+}  // namespace cp::sim
