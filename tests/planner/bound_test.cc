@@ -203,14 +203,17 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
 }
 
 // Backward, regions wait for gradients of their rows (both Llamas), and with norms behind (Gemma) layers for
-// casts of gradients. The rest is what these shares of the step leave: chosen, just below what was measured.
-TEST(StepBound, CountsWhatTheBackwardPassWaitsFor) {
+// casts of gradients. In Mamba-2 (Nemotron) values skip the recurrence, and what is normed is made again. The
+// shares are chosen, just below what was measured; without the terms they are 0.01 to 0.05 less.
+TEST(StepBound, CountsWhatLayersWaitForAndSkip) {
   const struct {
     const char *model, *layout;
     double least;
   } rows[] = {{"llama-3.1-8b", "tp=4,dp_shard=4", 0.955},
               {"llama-3.1-8b", "tp=4,dp_shard=4,recompute=selective", 0.945},
-              {"gemma-3-12b", "dp_shard=16,recompute=selective", 0.965}};
+              {"gemma-3-12b", "dp_shard=16,recompute=selective", 0.965},
+              {"nemotron-h-8b", "dp_shard=16", 0.99},
+              {"nemotron-h-8b", "dp_shard=16,recompute=selective", 0.99}};
   for (const auto& row : rows) {
     const PlanQuestion question = testing::training_question(row.model, 2, 8192, 64);
     const ParallelLayout layout = parse_parallel_layout(row.layout);

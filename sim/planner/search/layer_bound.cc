@@ -185,8 +185,15 @@ void StepBound::add_recurrence(LayerWork& work, const LocalSizes& sizes) const {
   const double width = real(size_bytes(question_.workload.dtype)),
                convolved = width * real(tokens * r.convolved()),
                values = width * real(tokens * r.value_width());
-  work.forward_rows_ns += kernels_.memory_ns(2 * convolved) + kernels_.memory_ns(3 * values);
-  work.backward_rows_ns += kernels_.memory_ns(3 * convolved) + kernels_.memory_ns(5 * values);
+  // With Mamba-2 both also read v, which skips the recurrence, and its gradient is written and then added.
+  const bool skips = r.rule == RecurrenceRule::decay;
+  const double norm_ns = kernels_.memory_ns((skips ? 4 : 3) * values);
+  work.forward_rows_ns += kernels_.memory_ns(2 * convolved) + norm_ns;
+  work.backward_rows_ns += kernels_.memory_ns(3 * convolved) + kernels_.memory_ns((skips ? 7 : 5) * values);
+  if (skips)
+    work.backward_rows_ns +=
+        question_.software.fused_rows ? kernels_.riding_ns(3 * values) : kernels_.memory_ns(3 * values);
+  work.cheap_again_ns += norm_ns + launch_ns_;
 }
 
 void StepBound::add_mlp(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes,
