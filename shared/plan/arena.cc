@@ -11,29 +11,45 @@
 namespace cp {
 namespace {
 
-// Finds the added lives that meet a span of positions. It is a segment tree: a node stands for a range of
-// positions, and each life hangs at the O(log n) nodes whose ranges make it up. A look costs little more than
-// what it finds, so that plans of tens of thousands of temporaries are packed without comparing all pairs.
+// Finds the added lives that meet a span of positions. Where there may be many, it is a segment tree: a node
+// stands for a range of positions, and each life hangs at the O(log n) nodes whose ranges make it up. A look
+// costs little more than what it finds, so that plans of tens of thousands of temporaries are packed without
+// comparing all pairs. Few lives, as a step of a model has them, are a list: to walk through it takes less
+// time than to look at the nodes below a long span.
 class LivingBlocks {
  public:
-  explicit LivingBlocks(Position num_positions) {
+  LivingBlocks(Position num_positions, std::size_t num_lives) : is_list_(num_lives <= kMostListed) {
+    if (is_list_) return;
     while (leaves_ < static_cast<std::size_t>(num_positions)) leaves_ *= 2;
     heads_.assign(2 * leaves_, kNone);
     added_below_.assign(2 * leaves_, false);
   }
 
   void add(std::size_t life, Position first, Position last) {
-    add(1, 0, leaves_, life, size(first), size(last) + 1);
+    if (is_list_) {
+      list_.push_back({life, first, last});
+    } else {
+      add(1, 0, leaves_, life, size(first), size(last) + 1);
+    }
   }
 
-  // A life that hangs at several nodes may be reported several times.
+  // In a tree, a life that hangs at several nodes may be reported several times.
   template <class F>
   void for_each(Position first, Position last, const F& f) const {
-    visit(1, 0, leaves_, size(first), size(last) + 1, f);
+    for (const Listed& listed : list_) {
+      if (listed.first <= last && first <= listed.last) f(listed.life);
+    }
+    if (!is_list_) visit(1, 0, leaves_, size(first), size(last) + 1, f);
   }
 
  private:
+  // Chosen: all pairs of as many are compared in a tenth of a millisecond.
+  static constexpr std::size_t kMostListed = 512;
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  struct Listed {
+    std::size_t life;
+    Position first, last;
+  };
   struct Entry {
     std::size_t life, next;
   };
@@ -66,6 +82,8 @@ class LivingBlocks {
     visit(2 * node + 1, middle, end, from, until, f);
   }
 
+  bool is_list_;
+  std::vector<Listed> list_;
   std::size_t leaves_ = 1;
   std::vector<std::size_t> heads_;  // by node, of its list of entries
   std::vector<bool> added_below_;   // by node
@@ -160,7 +178,7 @@ class Packer {
   void start() {
     packing_.offsets.assign(blocks_.size(), 0);
     packing_.size_bytes = 0;
-    living_ = LivingBlocks(num_positions_);
+    living_ = LivingBlocks(num_positions_, lives_.size());
     for (Life& life : lives_) life.placed.clear(), life.runs.clear(), life.look = 0;
     looks_ = 0;
   }
@@ -322,7 +340,7 @@ class Packer {
   Packing packing_;
   std::vector<Life> lives_;
   std::vector<std::size_t> life_of_;  // by block
-  LivingBlocks living_{0};
+  LivingBlocks living_{0, 0};
   std::size_t looks_ = 0;
 };
 

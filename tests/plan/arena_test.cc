@@ -167,6 +167,17 @@ RC_GTEST_PROP(Arena, AnchorsNeverCost, ()) {
   RC_ASSERT(anchored <= pack(blocks).size_bytes);
 }
 
+// Beside many lives, blocks are found in another way than beside few. Empty ones take no place.
+RC_GTEST_PROP(Arena, EmptyBlocksInAnyNumberMoveNoOther, ()) {
+  std::vector<Block> blocks = random_blocks(true);
+  const Packing few = pack(blocks);
+  for (Position i = 0; i < 600; ++i) blocks.push_back(block(0, i, i));
+  Packing many = pack(blocks);
+  many.offsets.resize(few.offsets.size());
+  RC_ASSERT(many.offsets == few.offsets);
+  RC_ASSERT(many.size_bytes == few.size_bytes);
+}
+
 // The promise that the redistribution planner's memory bound rests on.
 RC_GTEST_PROP(Arena, AChainThatAlternatesFillsTheGreatestLiveSumExactly, ()) {
   const auto draw = [](int begin, int end) {
