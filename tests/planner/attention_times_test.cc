@@ -73,6 +73,24 @@ TEST(AttentionKey, BeyondANodeAllDistancesAreEqual) {
 }
 
 // In one family, where all else is equal.
+// Gradients of keys and values go home behind the last kernel of attention. What comes before it is no part
+// of that, nor anything where one rank has all rows.
+TEST(AttentionTimes, WhatComesHomeBehindTheKernelsIsAPartOfWhatIsExposed) {
+  const PlanQuestion question = testing::small_question(8);
+  AttentionTimer timer(question);
+  const auto backward = [&](const char* layout) {
+    return timer.of(parse_parallel_layout(layout)).of_kinds[0].backward;
+  };
+  const AttentionTimes::Pass gathered = backward("cp=4,dp_shard=2,strategy=all_gather,balance=head_tail");
+  EXPECT_GT(gathered.behind_ns, 0);
+  EXPECT_LT(gathered.behind_ns, gathered.exposed_ns);
+  EXPECT_EQ(backward("dp_shard=8").behind_ns, 0);
+  EXPECT_EQ(timer.of(parse_parallel_layout("cp=4,dp_shard=2,strategy=all_gather,balance=head_tail"))
+                .of_kinds[0]
+                .forward.behind_ns,
+            0);
+}
+
 TEST(AttentionKey, DiffersWithTheStrategy) {
   PlanQuestion question = testing::small_question(16, 2048, 16);
   question.fixed.recompute = Recompute{}, question.fixed.loss_chunks = 1;

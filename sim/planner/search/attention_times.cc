@@ -1,6 +1,8 @@
 #include "sim/planner/search/attention_times.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <set>
 #include <utility>
@@ -70,11 +72,64 @@ int busiest_index(const StepRequest& request, int stage) {
 
 AttentionTimes::Pass AttentionTimer::replayed(const Plan& plan) const {
   const StepClock clock = replay_rank(plan, question_.cluster, software_);
-  AttentionTimes::Pass times{clock.time_ns - clock.exposed_ns(), clock.exposed_ns(), 0, only_receives(plan)};
+  AttentionTimes::Pass times{clock.time_ns - clock.exposed_ns(), clock.exposed_ns(), 0, behind_ns(plan),
+                             only_receives(plan)};
   for (const StepClock::Exposed& exposed : clock.exposed) {
     if (exposed.group == "ring") times.ring_ns += exposed.ns;
   }
   return times;
+}
+
+// Whatever a step does meanwhile, its next kernel waits for the last one of this plan, and that for what the
+// last kernel of attention gave. So the steps between, alone, take no less within a step, and nothing hides
+// their transfers: kernels run in order. Where some run on another stream, nothing is claimed.
+double AttentionTimer::behind_ns(const Plan& plan) const {
+  const std::vector<StepRef> steps = steps_of(plan);
+  std::size_t first = steps.size(), last = 0;  // that kernel, and the last one of all
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto* kernel = std::get_if<Kernel>(&steps[i].step->work);
+    if (kernel == nullptr) continue;
+    last = i;
+    if (std::holds_alternative<AttentionBackward>(*kernel)) first = i;
+  }
+  if (first >= last) return 0;
+  const StreamId compute = steps[first].step->stream;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const bool of_kernel = !is_collective(*steps[i].step);
+    const bool repeats = std::holds_alternative<Repeat>(plan.segments[idx(steps[i].segment)]);
+    if ((of_kernel && steps[i].step->stream != compute) || (i >= first && repeats)) return 0;
+  }
+  // Which steps wait for the first, and for which the last one waits; also by the order of their streams.
+  std::vector<std::uint8_t> waits(steps.size(), 0), needed(steps.size(), 0);
+  std::vector<std::uint8_t> stream_waits(plan.streams.size(), 0), stream_needed(plan.streams.size(), 0);
+  stream_waits[idx(compute)] = stream_needed[idx(compute)] = 1;
+  waits[first] = 1;
+  for (std::size_t i = first + 1; i <= last; ++i) {
+    const Step& step = *steps[i].step;
+    std::uint8_t& of_stream = stream_waits[idx(step.stream)];
+    for (const Edge& edge : step.after) of_stream |= waits[idx(edge.step)];
+    waits[i] = of_stream;
+  }
+  for (std::size_t i = last; i > first; --i) {
+    const Step& step = *steps[i].step;
+    needed[i] = needed[i] | stream_needed[idx(step.stream)];
+    if (needed[i] == 0) continue;
+    stream_needed[idx(step.stream)] = 1;
+    for (const Edge& edge : step.after) needed[idx(edge.step)] = 1;
+  }
+  Plan between;
+  between.self = plan.self, between.target = plan.target, between.streams = plan.streams;
+  between.groups = plan.groups, between.buffers = plan.buffers;
+  std::vector<StepId> numbers(steps.size(), -1);
+  for (std::size_t i = first + 1; i <= last; ++i) {
+    if (waits[i] == 0 || needed[i] == 0) continue;
+    numbers[i] = static_cast<StepId>(between.segments.size());
+    Step step = *steps[i].step;
+    std::erase_if(step.after, [&](const Edge& edge) { return numbers[idx(edge.step)] < 0; });
+    for (Edge& edge : step.after) edge.step = numbers[idx(edge.step)];
+    between.segments.emplace_back(std::move(step));
+  }
+  return replay_rank(between, question_.cluster, software_).exposed_ns();
 }
 
 AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, Rank self,
@@ -204,6 +259,7 @@ AttentionTimes AttentionTimer::least(const ParallelLayout& layout) {
       pass.kernels_ns = std::min(pass.kernels_ns, more.kernels_ns);
       pass.exposed_ns = more.may_come_early ? 0 : std::min(pass.exposed_ns, more.exposed_ns);
       pass.ring_ns = std::min({pass.ring_ns, more.ring_ns, pass.exposed_ns});
+      pass.behind_ns = std::min(pass.behind_ns, more.behind_ns);
     };
     const auto lessen_both = [&](AttentionTimes::Passes& passes, const AttentionTimes::Passes& more) {
       lessen(passes.forward, more.forward), lessen(passes.backward, more.backward);

@@ -25,6 +25,7 @@ struct AttentionTimes {
     double kernels_ns = 0;  // while some kernel runs
     double exposed_ns = 0;  // while no kernel runs
     double ring_ns = 0;     // of that, waiting for what moves along the ring axis
+    double behind_ns = 0;   // backward, of that: until what the last kernel of attention gave is home
     // Some blocks come to this rank while it sends none (the last rank of a contiguous causal ring). Nothing
     // of its own has to be ready for that, so within a step they may come long before.
     bool may_come_early = false;
@@ -92,6 +93,7 @@ class AttentionTimer {
   // Of the layout's scan; computed once for each.
   AttentionTimes::Passes recurrence(const ParallelLayout& layout, Rank self);
   AttentionTimes::Pass replayed(const Plan& plan) const;
+  double behind_ns(const Plan& plan) const;
 
   const PlanQuestion& question_;
   // The question's software without the host's times: replayed alone, attention would wait for the host,

@@ -8,7 +8,8 @@
 //     kernels.
 //   - Backward, the chain of the gradients of inputs is a bound, with its transfers. (Gradients of weights
 //     can run beside transfers.) So are the kernels with what each region waits for before its first product:
-//     the rows of its output's gradient, which come from the kernel before.
+//     the rows of its output's gradient, which come from the kernel before; and with what goes home behind
+//     the last kernel of attention.
 //   - All weights must be gathered, and all gradients scattered and added up over replicas; the optimizer
 //     begins behind the sums, since it needs the norm of all gradients. Nothing hides what the first layer
 //     waits for, nor what is scattered behind the last gradients.
@@ -71,7 +72,8 @@ class StepBound {
   struct Attention {
     // The kernels of the rank that has most pairs or, if that takes longer, what it receives meanwhile.
     Pass kernels;
-    Pass moved;  // the transfers before and behind them
+    Pass moved;              // the transfers before and behind them
+    double backward_ns = 0;  // the kernels backward with the transfers behind them that nothing hides, or 0
   };
   // A group of `size` ranks, of which neighbours are `stride` ranks apart in the cluster.
   struct Ranks {

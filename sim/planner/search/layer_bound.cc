@@ -272,9 +272,12 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
           std::max(kernels.forward_ns, kSlack * software.forward_progress * forward.kernels_ns);
       kernels.backward_ns =
           std::max(kernels.backward_ns, kSlack * software.backward_progress * backward.kernels_ns);
+      of_attention.backward_ns =
+          kSlack * (software.backward_progress * backward.kernels_ns + backward.behind_ns);
     } else if (replayed != nullptr && mixer != Mixer::none) {
       const auto& [forward, backward] = replayed->of_kinds[kind];
       of_attention.kernels = {kSlack * forward.kernels_ns, kSlack * backward.kernels_ns};
+      of_attention.backward_ns = kSlack * (backward.kernels_ns + backward.behind_ns);
       // Its first transfers may begin beside the positions of the queries; backward, keys and values may come
       // long before.
       if (mixer == Mixer::attention)
@@ -301,7 +304,8 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   pass.forward_ns = of_layer.forward_ns + beside.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
                     beside.regions_ns + beside.forward_moved_ns +
                     (launches.forward + beside.sorts) * launch_ns_;
-  const double work = of_layer.input_ns + of_layer.weight_ns + kernels.backward_ns + beside.backward_rows_ns +
+  const double work = of_layer.input_ns + of_layer.weight_ns +
+                      std::max(kernels.backward_ns, of_attention.backward_ns) + beside.backward_rows_ns +
                       beside.backward_moved_ns + (launches.backward + beside.sorts) * launch_ns_;
   const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + beside.regions_ns +
                        beside.backward_moved_ns;

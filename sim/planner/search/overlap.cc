@@ -60,8 +60,10 @@ AttentionTimes OverlapChoice::least_times(const ParallelLayout& layout, const At
   const bool more_slots = choice.strategy.slots > layout.strategy.slots;
   const auto lessen = [&](AttentionTimes::Passes& passes) {
     for (AttentionTimes::Pass* pass : {&passes.forward, &passes.backward}) {
-      const double in_turn_ns = more_slots || arrives_in_turn(layout.strategy, layout.cp) ? pass->ring_ns : 0;
+      const bool in_turn = more_slots || arrives_in_turn(layout.strategy, layout.cp);
+      const double in_turn_ns = in_turn ? pass->ring_ns : 0;
       pass->exposed_ns = (pass->exposed_ns - in_turn_ns) * layout.strategy.pieces / choice.strategy.pieces;
+      pass->behind_ns = in_turn ? 0 : pass->behind_ns * layout.strategy.pieces / choice.strategy.pieces;
     }
   };
   lessen(least.mean);
