@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 
 namespace cp {
 namespace {
@@ -129,8 +130,13 @@ StackIndex Activations::index(Activation what, const LayerPlace& place) const {
   return place.kept_with(facts_of(what).owner);
 }
 
-std::int64_t Activations::pieces(Activation what) const {
-  return count_of(writer_.context().layers_that_keep, facts_of(what).owner);
+std::int64_t Activations::pieces(Activation what, const LayerPlace& place) const {
+  return count_of(writer_.context().layers_that_keep[idx(place.home)], facts_of(what).owner);
+}
+
+std::string Activations::stack_name(std::string_view name, int home) const {
+  if (home == 0) return std::string(name);
+  return str(name, ", ", to_string(strategy_at_home(writer_.context().layout, home).balance));
 }
 
 Window Activations::at(Activation what, const LayerPlace& place, std::int64_t numel) {
@@ -138,15 +144,18 @@ Window Activations::at(Activation what, const LayerPlace& place, std::int64_t nu
                       : facts_of(what).f32      ? DType::f32
                                                 : writer_.dtype();
   if (!keeps(what, place)) return writer_.working(facts_of(what).name, dtype, numel);
-  Stack& stack = stacks_[index_of(what)];
+  Stack& stack = stacks_[idx(place.home)][index_of(what)];
   const StackIndex index = this->index(what, place);
   if (on_host()) {
-    const Window window = slot(stack, facts_of(what).name, dtype, numel, pieces(what), index);
+    const Window window =
+        slot(stack, stack_name(facts_of(what).name, place.home), dtype, numel, pieces(what, place), index);
     if (fetches_) fetch(stack, index);
     stack.made = true;
     return window;
   }
-  if (stack.buffer < 0) stack.buffer = this->stack(facts_of(what).name, dtype, pieces(what) * numel);
+  if (stack.buffer < 0)
+    stack.buffer =
+        this->stack(stack_name(facts_of(what).name, place.home), dtype, pieces(what, place) * numel);
   return in_stack(stack.buffer, numel, index);
 }
 
@@ -196,9 +205,9 @@ void Activations::fetch(Stack& stack, StackIndex index) {
 
 void Activations::send(const LayerPlace& place) {
   if (!on_host()) return;
-  send_slot(x_, place.layer);
+  send_slot(x_[idx(place.home)], place.input);
   for (std::size_t i = 0; i < kActivations; ++i) {
-    Stack& stack = stacks_[i];
+    Stack& stack = stacks_[idx(place.home)][i];
     if (stack.made) send_slot(stack, index(static_cast<Activation>(i), place));
     stack.made = false;
   }
@@ -207,10 +216,10 @@ void Activations::send(const LayerPlace& place) {
 void Activations::begin_fetching(const LayerPlace& place) {
   if (!on_host()) return;
   fetches_ = true;
-  for (Stack& stack : stacks_) stack.fetched = false;
-  x(place.layer);  // the slots
-  x_.fetched = false;
-  fetch(x_, place.layer);
+  for (Stack& stack : stacks_[idx(place.home)]) stack.fetched = false;
+  x(place.input);  // the slots
+  x_[idx(place.home)].fetched = false;
+  fetch(x_[idx(place.home)], place.input);
 }
 
 namespace {
@@ -262,21 +271,25 @@ View Activations::positions() {
   return dense_view(positions_, 0, {std::min(rows, context.tokens), width});
 }
 
-View Activations::x(StackIndex layer) {
+View Activations::x(StackIndex input) {
   const StepContext& context = writer_.context();
   const std::int64_t piece = context.tokens_tp * context.hidden;
   const Shape shape{context.tokens_tp, context.hidden};
-  BufferId& buffer = x_.buffer;
+  const int home = context.home();
+  Stack& stack = x_[idx(home)];
+  BufferId& buffer = stack.buffer;
   if (!context.training) {
     if (buffer < 0) buffer = writer_.builder().temporary("working/x", writer_.dtype(), kSlots * piece);
-    return in_slot(buffer, piece, layer, kSlots).dense(0, shape);
+    return in_slot(buffer, piece, input, kSlots).dense(0, shape);
   }
+  const std::string name = stack_name("x", home);
   // What the last layer makes is the loss's, and is not sent.
-  if (on_host()) return slot(x_, "x", writer_.dtype(), piece, context.layers, layer).dense(0, shape);
   // No backward pass reads what the last layer made.
-  const std::int64_t pieces = context.layers + (kind_ == BufferKind::input ? 0 : 1);
-  if (buffer < 0) buffer = stack("x", writer_.dtype(), pieces * piece);
-  return in_stack(buffer, piece, layer).dense(0, shape);
+  const bool hands_on = kind_ != BufferKind::input && context.homes.back() == home;
+  const std::int64_t layers = context.layers_at(home), pieces = layers + (hands_on ? 1 : 0);
+  if (on_host()) return slot(stack, name, writer_.dtype(), piece, layers, input).dense(0, shape);
+  if (buffer < 0) buffer = this->stack(name, writer_.dtype(), pieces * piece);
+  return in_stack(buffer, piece, input).dense(0, shape);
 }
 
 }  // namespace cp

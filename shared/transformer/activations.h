@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "shared/transformer/layer_loops.h"
@@ -96,9 +97,9 @@ class Activations {
   // many ranks share the sequence.
   View positions();
 
-  // The input of a layer (or, behind the last layer, of the head): [tokens_tp, hidden]. If there is no
-  // backward pass, two slots take turns.
-  View x(StackIndex layer);
+  // The input of a layer (or, behind the last layer, of the head), [tokens_tp, hidden], of the layers at the
+  // home that the context has entered. If there is no backward pass, two slots take turns.
+  View x(StackIndex input);
 
   // For stacks in host memory: called behind a layer's forward pass, sends what the layer keeps.
   void send(const LayerPlace& place);
@@ -114,9 +115,12 @@ class Activations {
     bool made = false, fetched = false;  // by the layer at work
   };
 
-  // Which of the layers that keep `what` this one is, and how many there are on the stage.
+  // Which of the layers at its home that keep `what` this one is, and how many there are on the stage.
   StackIndex index(Activation what, const LayerPlace& place) const;
-  std::int64_t pieces(Activation what) const;
+  std::int64_t pieces(Activation what, const LayerPlace& place) const;
+  // The name of its stack: layers at either home have a stack of their own, since their pieces differ in size
+  // where ranks have more rows at one home than at the other.
+  std::string stack_name(std::string_view name, int home) const;
 
   bool on_host() const { return writer_.context().layout.host_activations && writer_.context().training; }
   BufferId stack(std::string_view name, DType dtype, std::int64_t numel);
@@ -128,8 +132,8 @@ class Activations {
 
   StepWriter& writer_;
   BufferKind kind_;
-  std::array<Stack, kActivations> stacks_{};
-  Stack x_;
+  std::array<std::array<Stack, kActivations>, kMostHomes> stacks_{};  // of the layers at each home
+  std::array<Stack, kMostHomes> x_;
   BufferId positions_ = -1;
   bool fetches_ = false;
 };

@@ -31,6 +31,7 @@ constexpr NamedGroup kGroups[] = {
     {"cp", GroupAxis::cp},
     {"ring_ulysses", GroupAxis::cp},
     {"ulysses_ring", GroupAxis::cp},
+    {"homes", GroupAxis::cp},  // of rows that go from home to home, with their tp ranks (row_moves.h)
     {"ep", GroupAxis::ep},
     {"fsdp", GroupAxis::fsdp},
     {"fsdp_reduce", GroupAxis::fsdp},

@@ -9,7 +9,7 @@ namespace {
 
 // What makes the steps of two layers differ.
 struct Traits {
-  int kind = 0;
+  int kind = 0, home = 0, next_home = 0;
   bool recomputed = false;
   bool operator==(const Traits&) const = default;
 };
@@ -27,14 +27,19 @@ std::int64_t least_period(std::span<const T> all) {
   return period;
 }
 
-// How many of the first layers are a whole number of repetitions of their kinds, of at least two where there
-// are any: as many as can be.
-std::int64_t repeating_layers(std::span<const int> kinds) {
-  const auto size = static_cast<std::int64_t>(kinds.size());
+// Whether two layers differ in nothing, or in what is recomputed alone.
+bool are_alike(const Traits& a, const Traits& b) {
+  return a.kind == b.kind && a.home == b.home && a.next_home == b.next_home;
+}
+
+// How many of the first layers are a whole number of repetitions of layers that are alike, of at least two
+// where there are any: as many as can be.
+std::int64_t repeating_layers(std::span<const Traits> layers) {
+  const auto size = static_cast<std::int64_t>(layers.size());
   std::int64_t most = 1;
   for (std::int64_t period = 1; most < size && 2 * period <= size; ++period) {
     std::int64_t end = period;
-    while (end < size && kinds[idx(end)] == kinds[idx(end - period)]) ++end;
+    while (end < size && are_alike(layers[idx(end)], layers[idx(end - period)])) ++end;
     if (end >= 2 * period) most = std::max(most, end / period * period);
   }
   return most;
@@ -46,15 +51,17 @@ bool is_recomputed(std::int64_t layer, const Recompute& recompute) {
   return recompute.kind == Recompute::Kind::full;
 }
 
-std::vector<Pattern> patterns(std::span<const int> kinds, const Recompute& recompute) {
+std::vector<Pattern> patterns(const StageLayers& stage, const Recompute& recompute) {
   std::vector<Traits> layers;
-  for (const int kind : kinds)
-    layers.push_back({kind, is_recomputed(static_cast<std::int64_t>(layers.size()), recompute)});
+  for (const int kind : stage.kinds) {
+    const auto layer = static_cast<std::int64_t>(layers.size());
+    layers.push_back({kind, stage.home(layer), stage.home(layer + 1), is_recomputed(layer, recompute)});
+  }
   std::vector<Pattern> all;
   std::span<const Traits> rest = layers;
   while (!rest.empty()) {
     // Of those whose kinds repeat, what repeats as a whole; then what remains of them, and so on.
-    const std::int64_t alike = repeating_layers(kinds.subspan(layers.size() - rest.size()));
+    const std::int64_t alike = repeating_layers(rest);
     std::span<const Traits> segment = rest.first(idx(alike));
     while (!segment.empty()) {
       const std::int64_t period = least_period(segment),
@@ -95,8 +102,13 @@ class Numbers {
       place.layer = index(kAll), place.of_kind = index(kOfKinds + idx(traits.kind));
       place.of_parts = place.turn = index(of_parts(parts));
       place.of_mlp = place.mlp_turn = index(of_mlp(parts.mlp));
-      for (const Having what : kHaving) place.kept[static_cast<std::size_t>(what)] = index(kept_with(what));
+      place.input = index(kInputs + idx(traits.home));
+      place.output = index(kInputs + idx(traits.next_home));
+      if (traits.home == traits.next_home) ++place.output.first;
+      for (const Having what : kHaving)
+        place.kept[static_cast<std::size_t>(what)] = index(kept_with(what, traits.home));
       place.kind = traits.kind, place.parts = parts, place.recomputed = traits.recomputed;
+      place.home = traits.home, place.next_home = traits.next_home;
       for_each_label(traits, [&](std::size_t label) { ++next[label]; });
     }
     for (std::size_t label = 0; label < before_.size(); ++label)
@@ -109,24 +121,28 @@ class Numbers {
   std::int64_t layers(Mlp mlp) const { return before_[of_mlp(mlp)]; }
 
  private:
-  // Labels: all layers; those with the same parts; with the same MLP; that keep and have something; of a
-  // kind.
+  // Labels: all layers; those with the same parts; with the same MLP; at a home; that keep and have
+  // something, at each home; of a kind.
   static constexpr std::size_t kAll = 0, kOfParts = 1, kOfMlps = kOfParts + kLayerParts.size(),
-                               kKept = kOfMlps + 3, kOfKinds = kKept + kHaving.size();
+                               kInputs = kOfMlps + 3, kKept = kInputs + kMostHomes,
+                               kOfKinds = kKept + kMostHomes * kHaving.size();
   static std::size_t of_parts(LayerParts parts) {
     return kOfParts + static_cast<std::size_t>(std::find(kLayerParts.begin(), kLayerParts.end(), parts) -
                                                kLayerParts.begin());
   }
   static std::size_t of_mlp(Mlp mlp) { return kOfMlps + static_cast<std::size_t>(mlp); }
-  static std::size_t kept_with(Having what) { return kKept + static_cast<std::size_t>(what); }
+  static std::size_t kept_with(Having what, int home) {
+    return kKept + idx(home) * kHaving.size() + static_cast<std::size_t>(what);
+  }
 
   template <class F>
   void for_each_label(const Traits& traits, const F& f) const {
     const LayerParts parts = parts_of_kinds_[idx(traits.kind)];
-    f(kAll), f(of_parts(parts)), f(of_mlp(parts.mlp)), f(kOfKinds + idx(traits.kind));
+    f(kAll), f(of_parts(parts)), f(of_mlp(parts.mlp)), f(kInputs + idx(traits.home));
+    f(kOfKinds + idx(traits.kind));
     if (traits.recomputed) return;
     for (const Having what : kHaving) {
-      if (have(parts, what)) f(kept_with(what));
+      if (have(parts, what)) f(kept_with(what, traits.home));
     }
   }
 
@@ -136,7 +152,7 @@ class Numbers {
 
 std::vector<LayerLoop> loops_of(const StageLayers& layers, const Recompute& recompute, Numbers& numbers) {
   std::vector<LayerLoop> loops;
-  for (const Pattern& pattern : patterns(layers.kinds, recompute)) loops.push_back(numbers.number(pattern));
+  for (const Pattern& pattern : patterns(layers, recompute)) loops.push_back(numbers.number(pattern));
   return loops;
 }
 
@@ -182,7 +198,8 @@ std::vector<LayerLoop> backward_loops(const StageLayers& layers, const Recompute
   for (LayerLoop& loop : loops) {
     std::reverse(loop.body.begin(), loop.body.end());
     for (LayerPlace& place : loop.body) {
-      for (StackIndex* index : {&place.layer, &place.of_kind, &place.of_parts, &place.of_mlp})
+      for (StackIndex* index :
+           {&place.layer, &place.input, &place.output, &place.of_kind, &place.of_parts, &place.of_mlp})
         *index = reversed(*index, loop.count);
       for (StackIndex& index : place.kept) index = reversed(index, loop.count);
       place.turn = {numbers.layers(place.parts) - 1 - place.of_parts.first, -place.of_parts.step};
@@ -192,10 +209,11 @@ std::vector<LayerLoop> backward_loops(const StageLayers& layers, const Recompute
   return loops;
 }
 
-ByParts<std::int64_t> layers_that_keep(const StageLayers& layers, const Recompute& recompute) {
-  ByParts<std::int64_t> kept;
+std::array<ByParts<std::int64_t>, kMostHomes> layers_that_keep(const StageLayers& layers,
+                                                               const Recompute& recompute) {
+  std::array<ByParts<std::int64_t>, kMostHomes> kept;
   for (std::int64_t layer = 0; layer < static_cast<std::int64_t>(layers.kinds.size()); ++layer) {
-    if (!is_recomputed(layer, recompute)) ++kept[layers.parts(layer)];
+    if (!is_recomputed(layer, recompute)) ++kept[idx(layers.home(layer))][layers.parts(layer)];
   }
   return kept;
 }

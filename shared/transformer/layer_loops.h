@@ -4,7 +4,8 @@
 // A plan does not list every layer: equal layers are the iterations of a Repeat. For example, 8 layers with
 // recompute=every:4 are a Repeat of 2 iterations with a body of 4 layers, of which one is recomputed. Layers
 // of several kinds are a body as long as their pattern: 26 layers, of which every sixth has another kind, are
-// a Repeat of 4 iterations with a body of 6, and one of 2 with a body of 1.
+// a Repeat of 4 iterations with a body of 6, and one of 2 with a body of 1. What makes layers differ is also
+// where their rows are at home, and where these go behind them.
 #pragma once
 
 #include <array>
@@ -28,18 +29,21 @@ std::int64_t count_of(const ByParts<std::int64_t>& layers, Having what);
 // One layer of a body. Each index advances with the iterations of the Repeat (see StackIndex).
 struct LayerPlace {
   StackIndex layer;     // which layer of the stage
+  StackIndex input;     // which among the layers at its home
+  StackIndex output;    // which among those at next_home the layer is that is handed its rows
   StackIndex of_kind;   // which among the layers of its kind
   StackIndex of_parts;  // which among the layers with its parts
   StackIndex of_mlp;    // which among the layers with its MLP
   StackIndex turn;      // how many layers with its parts this pass has visited before
   StackIndex mlp_turn;  // how many layers with its MLP
-  // Which among the layers that have something, and keep more than their input.
+  // Which among the layers at its home that have something, and keep more than their input.
   std::array<StackIndex, kHaving.size()> kept;
-  int kind = 0;  // of the model's kinds
+  int kind = 0;       // of the model's kinds
+  int home = 0;       // where its rows are (homes_of_layers())
+  int next_home = 0;  // where those of the layer behind it are; of the last layer, where it hands them on
   LayerParts parts;
   bool recomputed = false;  // keeps only its input
 
-  StackIndex next_layer() const { return {layer.first + 1, layer.step}; }
   StackIndex kept_with(Having what) const { return kept[static_cast<std::size_t>(what)]; }
 };
 
@@ -48,19 +52,24 @@ struct LayerLoop {
   std::vector<LayerPlace> body;
 };
 
-// The layers of a stage: the kind of each, and the parts of each of the model's kinds.
+// The layers of a stage: the kind of each, the parts of each of the model's kinds, and where the layers, and
+// what is behind them, have their rows (homes_of_stage()); no homes: all at one.
 struct StageLayers {
   std::span<const int> kinds;
   std::span<const LayerParts> parts_of_kinds;
+  std::span<const int> homes = {};
 
   LayerParts parts(std::int64_t layer) const { return parts_of_kinds[idx(kinds[idx(layer)])]; }
+  // Of a layer, or behind the last one.
+  int home(std::int64_t layer) const { return homes.empty() ? 0 : homes[idx(layer)]; }
 };
 std::vector<LayerLoop> forward_loops(const StageLayers& layers, const Recompute& recompute);
 // From the last layer to the first.
 std::vector<LayerLoop> backward_loops(const StageLayers& layers, const Recompute& recompute);
 // The number of layers that keep more than their input.
 std::int64_t layers_that_keep(std::int64_t layers, const Recompute& recompute);
-// The same of the layers with the same parts.
-ByParts<std::int64_t> layers_that_keep(const StageLayers& layers, const Recompute& recompute);
+// The same of the layers with the same parts, at each home.
+std::array<ByParts<std::int64_t>, kMostHomes> layers_that_keep(const StageLayers& layers,
+                                                               const Recompute& recompute);
 
 }  // namespace cp

@@ -149,10 +149,67 @@ std::optional<LayoutRefusal> refuse_window_core(const Transformer& model, const 
     if (kind.mixer != Mixer::attention) continue;
     const AttentionProblem problem = attention_problem(model, workload, layout, kind);
     if (!problem.window && !problem.chunk) continue;
-    if (strategy_of(layout, problem) == layout.strategy) return same("is the strategy of all layers");
+    ParallelLayout without = layout;
+    without.window_core.reset();
+    if (strategy_of(layout, problem) == strategy_of(without, problem))
+      return same("is the strategy of all layers");
     return std::nullopt;
   }
   return same(str("is of layers with a window or a chunk, and none cuts ", workload.seq_len, " tokens"));
+}
+
+// Of the key window_balance or scan_balance. `lacks` says whose balance it is and that no layer is one of
+// these, or is empty.
+std::optional<LayoutRefusal> refuse_own_balance(const std::string& key, const Balance& own,
+                                                const std::string& lacks, const Workload& workload,
+                                                const ParallelLayout& layout) {
+  const std::string asked = str(key, "=", to_string(own));
+  const auto same = [&](const std::string& why) {
+    return LayoutRefusal{"the same layout twice", str(asked, " ", why), str("use ", key, "=same")};
+  };
+  if (workload.phase != Phase::training) {
+    return LayoutRefusal{"one home for all layers",
+                         str(asked, " moves rows between layers of a training step, and ",
+                             name(workload.phase), " has the cached rows of all layers at one home"),
+                         str("use ", key, "=same")};
+  }
+  if (layout.strategy.ulysses_degree == layout.cp)
+    return same("is of a ring, and with ulysses over all ranks there is none");
+  if (!lacks.empty()) return same(lacks);
+  const Balance &of_all = layout.strategy.balance, head_tail{Balance::Kind::head_tail};
+  if (own == of_all) return same("is the balance of all layers");
+  for (const Balance& balance : {own, of_all}) {
+    if (balance == Balance{} || balance == head_tail) continue;
+    const Balance& other = balance == own ? of_all : own;
+    const std::string works = to_string(other == Balance{} ? head_tail : Balance{});
+    return LayoutRefusal{
+        "homes of different sizes",
+        str(asked, " beside balance=", to_string(of_all), ": rows go from home to home where ",
+            "both give each rank as many of them, up to one, and ", to_string(balance),
+            " does not, or deals them by a mask"),
+        balance == own ? str("use ", key, "=", works) : str("use balance=", works, ", or ", key, "=same")};
+  }
+  return std::nullopt;
+}
+
+// Balances of layers with a window or a recurrence, where they are not those of all layers.
+std::optional<LayoutRefusal> refuse_own_balances(const Transformer& model, const Workload& workload,
+                                                 const ParallelLayout& layout) {
+  if (layout.window_balance) {
+    const bool any = std::any_of(model.kinds.begin(), model.kinds.end(), [&](const LayerKind& kind) {
+      if (kind.mixer != Mixer::attention) return false;
+      const AttentionProblem problem = attention_problem(model, workload, layout, kind);
+      return problem.window || problem.chunk;
+    });
+    const std::string lacks =
+        any ? "" : str("is of layers with a window or a chunk, and none cuts ", workload.seq_len, " tokens");
+    if (auto refusal = refuse_own_balance("window_balance", *layout.window_balance, lacks, workload, layout))
+      return refusal;
+  }
+  if (!layout.scan_balance) return std::nullopt;
+  return refuse_own_balance("scan_balance", *layout.scan_balance,
+                            model.recurrence ? "" : "is of layers with a recurrence, and no layer has one",
+                            workload, layout);
 }
 
 // What travels in place of keys, and rows that attention plans are to expand.
@@ -200,6 +257,7 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
   }
   if (auto refusal = refuse_keys(model, workload, layout)) return refusal;
   if (layout.cp == 1) return std::nullopt;
+  if (auto refusal = refuse_own_balances(model, workload, layout)) return refusal;
   if (auto refusal = refuse_window_core(model, workload, layout)) return refusal;
   for (const LayerKind& kind : model.kinds) {
     if (kind.mixer != Mixer::attention) continue;

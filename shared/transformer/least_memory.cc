@@ -1,6 +1,7 @@
 #include "shared/transformer/least_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <numeric>
@@ -21,30 +22,38 @@ constexpr std::int64_t kF32 = 4;
 // Slots for activations that wait in host memory; activations.h says why two are enough.
 constexpr std::int64_t kHeld = 2;
 
-// How many layers there are with which parts, and how many of these keep more than their input.
+// How many layers there are with which parts, and how many of these keep more than their input, at each home.
 struct Layers {
-  ByParts<std::int64_t> with, keeping;
+  ByParts<std::int64_t> with;
+  std::array<ByParts<std::int64_t>, kMostHomes> keeping;
+  std::array<bool, kMostHomes> inputs_at{};  // whether there are inputs of layers, or of what is behind them
 
   std::int64_t count() const { return count_of(with); }
   bool operator==(const Layers&) const = default;
   void add(const Layers& more) {
-    for (const LayerParts parts : kLayerParts)
-      with[parts] += more.with[parts], keeping[parts] += more.keeping[parts];
+    for (const LayerParts parts : kLayerParts) {
+      with[parts] += more.with[parts];
+      for (std::size_t home = 0; home < keeping.size(); ++home)
+        keeping[home][parts] += more.keeping[home][parts];
+    }
+    for (std::size_t home = 0; home < inputs_at.size(); ++home) inputs_at[home] |= more.inputs_at[home];
   }
 };
 
 // Counts layers of a model. A search asks for millions of these.
 class LayersOf {
  public:
-  LayersOf(const Transformer& model, const ParallelLayout& layout)
+  LayersOf(const Transformer& model, const Workload& workload, const ParallelLayout& layout)
       : model_(model), recompute_(layout.recompute) {
     if (alike_) return;
     const LayerParts first = model.parts_of(model.kinds.front());
     parts_ = parts_of_kinds(model);
-    alike_ = std::all_of(parts_.begin(), parts_.end(), [&](LayerParts parts) { return parts == first; });
+    if (layout.window_balance || layout.scan_balance) homes_ = homes_of_layers(model, workload, layout);
+    alike_ = homes_.empty() &&
+             std::all_of(parts_.begin(), parts_.end(), [&](LayerParts parts) { return parts == first; });
   }
 
-  // Whether all layers have the same parts.
+  // Whether all layers have the same parts, and one home.
   bool alike() const { return alike_; }
 
   // Layers first .. first + count - 1, which are a stage of their own.
@@ -52,12 +61,16 @@ class LayersOf {
     Layers layers;
     if (alike_) {
       const LayerParts parts = model_.parts_of(model_.kinds.front());
-      layers.with[parts] = count, layers.keeping[parts] = layers_that_keep(count, recompute_);
+      layers.with[parts] = count, layers.keeping.front()[parts] = layers_that_keep(count, recompute_);
+      layers.inputs_at.front() = true;
       return layers;
     }
-    const StageLayers stage{std::span(model_.order).subspan(idx(first), idx(count)), parts_};
+    std::span<const int> homes = homes_;
+    if (!homes.empty()) homes = homes.subspan(idx(first), idx(count + 1));
+    const StageLayers stage{std::span(model_.order).subspan(idx(first), idx(count)), parts_, homes};
     for (const int kind : stage.kinds) ++layers.with[parts_[idx(kind)]];
     layers.keeping = layers_that_keep(stage, recompute_);
+    for (std::int64_t layer = 0; layer <= count; ++layer) layers.inputs_at[idx(stage.home(layer))] = true;
     return layers;
   }
 
@@ -66,6 +79,7 @@ class LayersOf {
   const Recompute& recompute_;
   bool alike_ = model_.order.empty();
   std::vector<LayerParts> parts_;  // of the kinds
+  std::vector<int> homes_;         // of the layers; none: all have one
 };
 
 class MemoryModel {
@@ -336,20 +350,30 @@ class MemoryModel {
     std::int64_t bytes = 0;
     for (const LayerParts parts : kLayerParts) {
       if (layers.with[parts] == 0) continue;
-      bytes += layers.with[parts] * kept[parts].input + layers.keeping[parts] * beside_input(kept[parts]);
+      bytes += layers.with[parts] * kept[parts].input;
+      for (const ByParts<std::int64_t>& at_home : layers.keeping)
+        bytes += at_home[parts] * beside_input(kept[parts]);
     }
     return bytes;
   }
 
-  // In host memory: of two layers, which take turns. Of what some layers alone have, there are two as well.
-  // In the passes of a stage these come and go, but for the layers' rows.
+  // In host memory: of two layers, which take turns. Of what some layers alone have, and at either home,
+  // there are two as well. In the passes of a stage these come and go, but for the layers' rows.
   std::int64_t slots_of_activations(const Layers& layers) const {
-    std::int64_t bytes = kept_with(Having::anything).input;
-    if (layout_.pp > 1) return kHeld * bytes;
-    for (const Having what : kHaving) {
-      if (count_of(layers.keeping, what) > 0) bytes += beside_input(kept_with(what));
+    std::int64_t bytes = slots_of_inputs(layers);
+    if (layout_.pp > 1) return bytes;
+    for (const ByParts<std::int64_t>& at_home : layers.keeping) {
+      for (const Having what : kHaving) {
+        if (count_of(at_home, what) > 0) bytes += kHeld * beside_input(kept_with(what));
+      }
     }
-    return kHeld * bytes;
+    return bytes;
+  }
+  std::int64_t slots_of_inputs(const Layers& layers) const {
+    std::int64_t bytes = 0;
+    for (const bool inputs : layers.inputs_at)
+      bytes += inputs ? kHeld * kept_with(Having::anything).input : 0;
+    return bytes;
   }
 
   // What lives while a layer is at work, at the fullest of some moments. Rows between layers, or backward
@@ -398,11 +422,12 @@ class MemoryModel {
   // What is kept for one layer alone is gone, piece by piece, while that layer is at work. Stacks of several
   // layers live until the first of these has used its piece; slots for what waits in host memory need not.
   std::int64_t gone_of(LayerParts of, const Layers& layers) const {
-    if (layout_.host_activations)
-      return slots_of_activations(layers) - kHeld * kept_with(Having::anything).input;
+    if (layout_.host_activations) return slots_of_activations(layers) - slots_of_inputs(layers);
     std::int64_t bytes = 0;
-    for (const Having what : kHaving) {
-      if (have(of, what) && count_of(layers.keeping, what) == 1) bytes += beside_input(kept_with(what));
+    for (const ByParts<std::int64_t>& at_home : layers.keeping) {
+      for (const Having what : kHaving) {
+        if (have(of, what) && count_of(at_home, what) == 1) bytes += beside_input(kept_with(what));
+      }
     }
     return bytes;
   }
@@ -478,7 +503,7 @@ class MemoryModel {
 Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
                        const MemoryRules& rules) {
   const MemoryModel of(model, workload, layout, rules);
-  const LayersOf layers_of(model, layout);
+  const LayersOf layers_of(model, workload, layout);
   if (layout.pp == 1) {
     const Layers all = layers_of(0, model.layers);
     return of.of(0, all, all);

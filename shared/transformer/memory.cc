@@ -23,7 +23,8 @@ std::int64_t communicator_bytes(const Workload& workload, const ParallelLayout& 
                                 const MemoryRules& rules) {
   const bool training = workload.phase == Phase::training;
   const int groups = (layout.tp > 1) + (layout.cp > 1) + (training && layout.sharding_size() > 1) +
-                     (layout.dp_replicate > 1 && training) + (layout.ep > 1) + (layout.pp > 1 ? 2 : 0);
+                     (layout.dp_replicate > 1 && training) + (layout.ep > 1) + (layout.pp > 1 ? 2 : 0) +
+                     (layout.window_balance || layout.scan_balance ? 1 : 0);
   return rules.communicator_bytes * groups;
 }
 

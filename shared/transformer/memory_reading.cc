@@ -91,7 +91,7 @@ MemoryReading::MemoryReading(const StepRequest& request, const MemoryRules& rule
     : request_(request),
       rules_(rules),
       training_(request.workload.phase == Phase::training),
-      alike_(first_alike(request.model, request.layout)),
+      alike_(first_alike(request.model, request.workload, request.layout)),
       stages_(alike_.size(), Stage(kParts)) {}
 
 void MemoryReading::add(StepPart part, int stage, PlanMemory declared) {
@@ -227,7 +227,7 @@ template <class RankOfStage>
 Memory read_plans(const StepRequest& request, const MemoryRules& rules, MixerPlanCache* cache,
                   const RankOfStage& rank_of) {
   MemoryReading reading(request, rules);
-  const std::vector<int> alike = first_alike(request.model, request.layout);
+  const std::vector<int> alike = first_alike(request.model, request.workload, request.layout);
   for (int stage = 0; stage < static_cast<int>(alike.size()); ++stage) {
     if (alike[idx(stage)] != stage) continue;
     for (const StepPart part : parts_of(request))

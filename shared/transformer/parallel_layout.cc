@@ -72,12 +72,13 @@ std::vector<int> kinds_of_stage(const Transformer& model, const ParallelLayout& 
   return kinds;
 }
 
-std::vector<int> first_alike(const Transformer& model, const ParallelLayout& layout) {
+std::vector<int> first_alike(const Transformer& model, const Workload& workload,
+                             const ParallelLayout& layout) {
   const int stages = layout.pp * layout.virtual_stages;
-  std::vector<std::vector<int>> kinds;
+  std::vector<std::pair<std::vector<int>, std::vector<int>>> kinds;  // with their homes
   std::vector<int> alike;
   for (int stage = 0; stage < stages; ++stage) {
-    kinds.push_back(kinds_of_stage(model, layout, stage));
+    kinds.emplace_back(kinds_of_stage(model, layout, stage), homes_of_stage(model, workload, layout, stage));
     alike.push_back(stage);
     for (int before = 1; before < stage && stage < stages - 1; ++before) {
       if (kinds[idx(before)] != kinds.back()) continue;
@@ -144,6 +145,8 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
 
 Strategy window_strategy(const ParallelLayout& layout) {
   Strategy strategy = layout.strategy;
+  strategy.balance = layout.window_balance.value_or(strategy.balance);
+  if (!layout.window_core) return strategy;
   strategy.core = *layout.window_core;
   strategy.inner_ring = 1, strategy.rotation = Strategy::Rotation::exchange;
   strategy.slots = kLeastSlots, strategy.pieces = 1;
@@ -151,8 +154,7 @@ Strategy window_strategy(const ParallelLayout& layout) {
 }
 
 Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem) {
-  const bool is_cut = problem.window || problem.chunk;
-  Strategy strategy = layout.window_core && is_cut ? window_strategy(layout) : layout.strategy;
+  Strategy strategy = problem.window || problem.chunk ? window_strategy(layout) : layout.strategy;
   if (problem.has_latent() && !problem.latent.absorbed) strategy.keys = layout.keys;
   return strategy;
 }
@@ -176,8 +178,62 @@ RecurrenceStrategy recurrence_strategy(const ParallelLayout& layout) {
   strategy.ulysses_inner = layout.strategy.ulysses_inner;
   // head_tail_exchange moves queries for attention alone; at home its rows are contiguous.
   if (layout.strategy.balance.kind != Balance::Kind::head_tail_exchange)
-    strategy.balance = layout.strategy.balance;
+    strategy.balance = layout.scan_balance.value_or(layout.strategy.balance);
   return strategy;
+}
+
+namespace {
+
+// The balance of home 1: whichever is not that of all other layers.
+Balance other_balance(const ParallelLayout& layout) {
+  for (const std::optional<Balance>& own : {layout.window_balance, layout.scan_balance}) {
+    if (own && *own != layout.strategy.balance) return *own;
+  }
+  return layout.strategy.balance;
+}
+
+}  // namespace
+
+Strategy strategy_at_home(const ParallelLayout& layout, int home) {
+  if (layout.cp == 1) return {};
+  Strategy strategy = layout.strategy;
+  if (home > 0) strategy.balance = other_balance(layout);
+  return strategy;
+}
+
+std::vector<int> homes_of_layers(const Transformer& model, const Workload& workload,
+                                 const ParallelLayout& layout) {
+  std::vector<int> homes(static_cast<std::size_t>(model.layers) + 1);
+  const Balance other = other_balance(layout);
+  if (layout.cp == 1 || other == layout.strategy.balance) return homes;
+  // Of each kind; none: where the layer before has its rows.
+  std::vector<std::optional<int>> of_kinds;
+  for (const LayerKind& kind : model.kinds) {
+    std::optional<int>& home = of_kinds.emplace_back();
+    if (kind.mixer == Mixer::recurrence) home = recurrence_strategy(layout).balance == other ? 1 : 0;
+    if (kind.mixer != Mixer::attention) continue;
+    const AttentionProblem problem = attention_problem(model, workload, layout, kind);
+    home = strategy_of(layout, problem).balance == other ? 1 : 0;
+  }
+  const auto of_layer = [&](std::int64_t layer) {
+    return of_kinds[static_cast<std::size_t>(model.kind_of(layer))];
+  };
+  std::int64_t first = 0;
+  while (first < model.layers && !of_layer(first)) ++first;
+  int home = first < model.layers ? *of_layer(first) : 0;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    home = of_layer(layer).value_or(home);
+    homes[static_cast<std::size_t>(layer)] = home;
+  }
+  homes.back() = home;
+  return homes;
+}
+
+std::vector<int> homes_of_stage(const Transformer& model, const Workload& workload,
+                                const ParallelLayout& layout, int stage) {
+  const std::vector<int> all = homes_of_layers(model, workload, layout);
+  const auto [first, count] = layers_of_stage(model, layout, stage);
+  return {all.begin() + first, all.begin() + first + count + 1};
 }
 
 Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
@@ -196,6 +252,10 @@ Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
   if (layout.scan != StateScan::all_gather) hasher.add(name(layout.scan));
   if (layout.keys != Strategy::Keys::heads) hasher.add(std::string_view("keys")).add(name(layout.keys));
   if (layout.window_core) hasher.add(std::string_view("windows")).add(name(*layout.window_core));
+  if (layout.window_balance)
+    hasher.add(std::string_view("window_balance")).add(std::string_view(to_string(*layout.window_balance)));
+  if (layout.scan_balance)
+    hasher.add(std::string_view("scan_balance")).add(std::string_view(to_string(*layout.scan_balance)));
   return hash(hasher, layout.strategy);
 }
 

@@ -51,6 +51,9 @@ Recompute parse_recompute(std::string_view text);   // throws InvalidInput that 
 // names the nearest.
 inline constexpr std::string_view kSameCore = "same";
 std::optional<Core> parse_window_core(std::string_view text);
+// Reads a value of ParallelLayout::window_balance or scan_balance, whichever `key` is: "same" (unset), or a
+// balance. Throws InvalidInput that lists them.
+std::optional<Balance> parse_own_balance(std::string_view key, std::string_view text);
 // Reads a value of ParallelLayout::zero: 1, 2 or 3. Throws InvalidInput that lists them.
 int parse_zero(std::string_view text);
 
@@ -66,8 +69,13 @@ struct ParallelLayout : ParallelDegrees {
   int virtual_stages = 1;
   Strategy strategy;  // has no meaning if cp is 1
   // The core of layers whose window or chunk cuts the sequence, in place of the strategy's; unset: the same.
-  // Rows stay at the same home. need_only brings such a layer what its queries see, and no more.
+  // need_only brings such a layer what its queries see, and no more.
   std::optional<Core> window_core = {};
+  // How the ring axis splits the rows of these layers, and those of layers with a recurrence; unset: as
+  // Strategy::balance says. Rows of the residual stream go from home to home between layers that differ in it
+  // (row_moves.h). Legal are contiguous and head_tail, which give every rank as many rows up to one. Of
+  // contiguous rows a rank has one chunk: a window reaches one neighbour, and a scan has half the chunks.
+  std::optional<Balance> window_balance = {}, scan_balance = {};
   // How layers with a recurrence pass their states on; has no meaning if cp is 1 or no layer has one.
   StateScan scan = StateScan::all_gather;
   // What travels between cp ranks in place of keys and values of latent attention: heads, expanded where
@@ -154,9 +162,9 @@ LayerRange layers_of_stage(const Transformer& model, const ParallelLayout& layou
 // The kinds of these layers, in their order.
 std::vector<int> kinds_of_stage(const Transformer& model, const ParallelLayout& layout, int stage);
 
-// Of each stage the first one that has the same layers and ends: the plans of both are alike but for their
-// ranks. The first and the last stage are like no other.
-std::vector<int> first_alike(const Transformer& model, const ParallelLayout& layout);
+// Of each stage the first one that has the same layers, with their rows at the same homes, and the same ends:
+// the plans of both are alike but for their ranks. The first and the last stage are like no other.
+std::vector<int> first_alike(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
 
 // The number of forward passes, over all its stages, that pipeline rank `rank` of `ranks` makes before the
 // first backward pass follows one. The schedules are 1F1B (Narayanan et al. 2019) if virtual_stages is 1, and
@@ -183,16 +191,31 @@ LatentUse latent_use(const Transformer& model, const Workload& workload, const P
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout, const LayerKind& kind);
 
-// The strategy of layers with window_core, which must be set; and of layers with that attention, with what
-// travels in place of keys.
+// The strategy of layers whose window or chunk cuts the sequence; and of layers with that attention, with
+// what travels in place of keys.
 Strategy window_strategy(const ParallelLayout& layout);
 Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem);
 
 // The recurrence of one micro-batch on one tp rank: its share of the heads. The model must have one.
 RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& workload,
                                      const ParallelLayout& layout);
-// How it is computed: rows are where attention has them at home.
+// How it is computed: rows are where attention has them at home, unless scan_balance says otherwise.
 RecurrenceStrategy recurrence_strategy(const ParallelLayout& layout);
+
+// A layout's layers have their rows at one home or at two, since legal balances are two where layers differ:
+// home 0 is that of Strategy::balance, home 1 the other one.
+inline constexpr int kMostHomes = 2;
+// The strategy that says where rows are at a home (AttentionSharding::home_q); that of one rank if cp is 1.
+Strategy strategy_at_home(const ParallelLayout& layout, int home);
+// The home of each layer of the model, and behind them that of the head. Layers without a mixer have their
+// rows where the layer before them has, or the first layer with a mixer where there is none before; the
+// embedding is at home with the first layer, and the head and the loss with the last one.
+std::vector<int> homes_of_layers(const Transformer& model, const Workload& workload,
+                                 const ParallelLayout& layout);
+// The homes of the layers of a stage, and behind them that of the rows that it hands on: rows cross the
+// border of two stages, and gradients back, at the home of the layer behind the border.
+std::vector<int> homes_of_stage(const Transformer& model, const Workload& workload,
+                                const ParallelLayout& layout, int stage);
 
 Hasher& hash(Hasher& hasher, const ParallelLayout& layout);
 

@@ -20,7 +20,8 @@ constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", 
 // Beside those of degree_keys().
 constexpr std::string_view kKeys =
     "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, slots, pieces, "
-    "merges, window_strategy, scan, keys, sharding, zero, order, sequence_parallel, micro_batch, recompute, "
+    "merges, window_strategy, window_balance, scan, scan_balance, keys, sharding, zero, order, "
+    "sequence_parallel, micro_batch, recompute, "
     "loss_chunks, "
     "mlp_chunks, "
     "activations";
@@ -106,7 +107,11 @@ void read_strategy(const LayoutText& text, ParallelLayout& layout) {
   text.word("merges", name(Merges::in_turn), Merges::in_turn, name(Merges::beside), Merges::beside,
             layout.strategy.merges);
   if (const auto value = text.find("window_strategy")) layout.window_core = parse_window_core(*value);
+  if (const auto value = text.find("window_balance"))
+    layout.window_balance = parse_own_balance("window_balance", *value);
   if (const auto value = text.find("scan")) layout.scan = parse_state_scan(*value);
+  if (const auto value = text.find("scan_balance"))
+    layout.scan_balance = parse_own_balance("scan_balance", *value);
   using Keys = Strategy::Keys;
   text.word("keys", name(Keys::heads), Keys::heads, name(Keys::latent), Keys::latent, layout.keys);
 }
@@ -120,6 +125,15 @@ std::optional<Core> parse_window_core(std::string_view text) {
   } catch (const InvalidInput& error) {
     throw InvalidInput(
         str("window_strategy=", text, ": ", error.what(), "; ", kSameCore, " is the strategy of all layers"));
+  }
+}
+
+std::optional<Balance> parse_own_balance(std::string_view key, std::string_view text) {
+  if (text == kSameCore) return std::nullopt;
+  try {
+    return parse_balance(text);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(str(key, "=", text, ": ", error.what(), "; ", kSameCore, " is that of all layers"));
   }
 }
 
@@ -140,7 +154,9 @@ void add_strategy(const ParallelLayout& layout, std::vector<LayoutItem>& items) 
   if (strategy.merges != Strategy::Merges::in_turn)
     items.push_back({"merges", std::string(name(strategy.merges))});
   if (layout.window_core) items.push_back({"window_strategy", std::string(name(*layout.window_core))});
+  if (layout.window_balance) items.push_back({"window_balance", to_string(*layout.window_balance)});
   if (layout.scan != StateScan::all_gather) items.push_back({"scan", std::string(name(layout.scan))});
+  if (layout.scan_balance) items.push_back({"scan_balance", to_string(*layout.scan_balance)});
   if (layout.keys != Strategy::Keys::heads) items.push_back({"keys", std::string(name(layout.keys))});
 }
 

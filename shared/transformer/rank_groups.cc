@@ -50,6 +50,16 @@ std::vector<Rank> RankGroups::along(Axis axis) const {
   return ranks;
 }
 
+std::vector<Rank> RankGroups::row_group() const {
+  if (layout_.row_ranks() == 1) return cp_group();
+  std::vector<Rank> ranks;
+  Coordinates at = at_;
+  for (at[kCp] = 0; at[kCp] < layout_.cp; ++at[kCp]) {
+    for (at[kTp] = 0; at[kTp] < layout_.tp; ++at[kTp]) ranks.push_back(rank_at(at));
+  }
+  return ranks;
+}
+
 Rank RankGroups::on_pipeline_rank(int pp) const {
   Coordinates at = at_;
   at[kPp] = pp;

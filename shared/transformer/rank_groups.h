@@ -27,6 +27,10 @@ class RankGroups {
   std::vector<Rank> tp_group() const { return along(kTp); }
   std::vector<Rank> cp_group() const { return along(kCp); }
   std::vector<Rank> pp_group() const { return along(kPp); }
+  // The ranks among which the rows between tensor-parallel regions lie: the cp ranks, and of each of them its
+  // tp ranks one behind the other where these split rows. row_index() is this rank's place.
+  std::vector<Rank> row_group() const;
+  int row_index() const { return layout_.row_ranks() > 1 ? cp() * layout_.tp + tp() : cp(); }
   // The rank that has this rank's coordinates on all other axes, on pipeline rank `pp`.
   Rank on_pipeline_rank(int pp) const;
   // The tp ranks that hold the same kv head as this one; more than one if kv_heads < tp.

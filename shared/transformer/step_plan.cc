@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/transformer/layer_backward.h"
 #include "shared/transformer/loss_writer.h"
@@ -14,10 +15,10 @@
 namespace cp {
 namespace {
 
-// One part of a step, on one rank.
+// One part of a step, on one rank. It says where rows are while the writers write.
 class PartWriter {
  public:
-  explicit PartWriter(const StepContext& context) : context_(context), writer_(context), units_(context) {
+  explicit PartWriter(StepContext& context) : context_(context), writer_(context), units_(context) {
     const auto open = [&](const StepUnit& unit) -> std::unique_ptr<UnshardWriter> {
       if (unit.sharded.numel == 0) return nullptr;
       return std::make_unique<UnshardWriter>(writer_.builder(), context.self, unit.sharded);
@@ -53,10 +54,12 @@ class PartWriter {
   static constexpr StackIndex kOnly{};
 
   bool tied() const { return context_.model.tied_embeddings && context_.layout.pp == 1; }
-  StackIndex last() const { return {context_.layers, 0}; }
-  // The gradient that goes from layer to layer, in place.
-  View dx() { return writer_.working_rows("dx", context_.tokens_tp, context_.hidden); }
+  // What the last layer hands on: behind the inputs of the stage's layers that are at the same home.
+  StackIndex last() const { return {context_.layers_at(context_.homes.back()), 0}; }
+  // The gradient that goes from layer to layer, in place, while it stays at the home that the context is at.
+  View dx(const char* name = "dx") { return writer_.working_rows(name, context_.tokens_tp, context_.hidden); }
 
+  // Rows are at the home of the first layer before it, and where the last one hands them on to behind it.
   void write_micro_batch() {
     Activations activations(writer_, BufferKind::temporary);
     EmbeddingWriter embedding(writer_);
@@ -64,8 +67,8 @@ class PartWriter {
     layers_forward(activations, nullptr);
     const View dx = this->dx();
     loss(activations.x(last()), dx);
-    layers_backward(activations, dx);
-    embedding_backward(embedding, dx);
+    const View of_input = layers_backward(activations, dx);
+    embedding_backward(embedding, of_input);
   }
 
   // ---- of one stage ----
@@ -86,6 +89,7 @@ class PartWriter {
 
   void write_backward() {
     Activations activations(writer_, BufferKind::input);
+    context_.enter(context_.homes.back());
     View dx;
     if (context_.last_stage) {
       const std::int64_t numel = context_.tokens_tp * context_.hidden;
@@ -95,10 +99,10 @@ class PartWriter {
       dx = this->dx();
       writer_.receive(+1, dx);
     }
-    layers_backward(activations, dx);
-    if (!context_.first_stage) return writer_.send(-1, dx);
+    const View of_input = layers_backward(activations, dx);
+    if (!context_.first_stage) return writer_.send(-1, of_input);
     EmbeddingWriter embedding(writer_);
-    embedding_backward(embedding, dx);
+    embedding_backward(embedding, of_input);
   }
 
   void write_serving() {
@@ -123,6 +127,7 @@ class PartWriter {
       if (loop.count > 1) writer_.builder().begin_repeat(loop.count);
       for (const LayerPlace& place : loop.body) {
         writer_.begin_region();
+        context_.enter(place.home);
         body(place);
       }
       if (loop.count > 1) writer_.builder().end_repeat();
@@ -141,13 +146,32 @@ class PartWriter {
     for_each_layer(
         forward_loops(context_.stage_layers(), context_.layout.recompute), [&](const LayerPlace& place) {
           const LayerPieces weights = unshard(place);
-          forward.write(place, weights, activations.x(place.layer), activations.x(place.next_layer()));
+          const View x = activations.x(place.input);
+          if (place.next_home == place.home) {
+            forward.write(place, weights, x, activations.x(place.output));
+          } else {
+            const View leaving = writer_.working_rows("x leaving", context_.tokens_tp, context_.hidden);
+            forward.write(place, weights, x, leaving);
+            context_.enter(place.next_home);
+            writer_.move_rows(place.home, leaving, activations.x(place.output), "rows to the next home");
+          }
           activations.send(place);
         });
+    context_.enter(context_.homes.back());
   }
 
-  void layers_backward(Activations& activations, const View& dx) {
+  // From the gradient of what the stage hands on to that of its input, which is returned.
+  View layers_backward(Activations& activations, const View& dx) {
     LayerBackward backward(writer_, activations);
+    // At each home.
+    std::array<View, kMostHomes> gradients_at;
+    gradients_at[idx(context_.homes.back())] = dx;
+    for (const int home : context_.homes) {
+      View& of_home = gradients_at[idx(home)];
+      if (of_home.buffer >= 0) continue;
+      context_.enter(home);
+      of_home = this->dx("dx, elsewhere");
+    }
     for_each_layer(backward_loops(context_.stage_layers(), context_.layout.recompute),
                    [&](const LayerPlace& place) {
                      const LayerPieces weights = unshard(place);
@@ -156,10 +180,16 @@ class PartWriter {
                      if (has_experts(place))
                        gradients.experts = experts_->gradient(place.of_mlp, place.mlp_turn);
                      activations.begin_fetching(place);
-                     backward.write(place, weights, gradients, activations.x(place.layer), dx);
+                     const View& own = gradients_at[idx(place.home)];
+                     if (place.next_home != place.home)
+                       writer_.move_rows(place.next_home, gradients_at[idx(place.next_home)], own,
+                                         "gradients of rows to the home before");
+                     backward.write(place, weights, gradients, activations.x(place.input), own);
                      layers.reduce(place.of_parts, place.turn);
                      if (has_experts(place)) experts_->reduce(place.of_mlp, place.mlp_turn);
                    });
+    context_.enter(context_.homes.front());
+    return gradients_at[idx(context_.homes.front())];
   }
 
   // ---- the ends ----
@@ -202,7 +232,7 @@ class PartWriter {
     return window;
   }
 
-  const StepContext& context_;
+  StepContext& context_;
   StepWriter writer_;
   StepUnits units_;
   ByParts<std::unique_ptr<UnshardWriter>> layers_;
@@ -239,7 +269,7 @@ void validate(const StepRequest& request, StepPart part, int stage) {
 }
 
 Plan write(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache) {
-  const StepContext context(request, part, stage, self, cache);
+  StepContext context(request, part, stage, self, cache);
   if (context.groups.pp() != stage % request.layout.pp) {
     throw InvalidInput(str("rank ", self, " does not hold stage ", stage, "; it holds stages ",
                            context.groups.pp(), " + i * ", request.layout.pp));
@@ -270,6 +300,21 @@ std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stag
     plans.push_back(write(request, part, stage, rank, cache == nullptr ? own : *cache));
   }
   return plans;
+}
+
+Plan row_move_plan(const StepRequest& request, int home, Rank self) {
+  MixerPlanCache cache;
+  const StepPart part = parts_of(request).front();
+  StepContext context(request, part, RankGroups(request.layout, self).pp(), self, cache);
+  StepWriter writer(context);
+  context.enter(home);
+  const Shape own{context.tokens_tp, context.hidden};
+  const View from = dense_view(writer.builder().input("rows", writer.dtype(), numel(own)), 0, own);
+  context.enter(1 - home);
+  const Shape moved{context.tokens_tp, context.hidden};
+  const View to = dense_view(writer.builder().output("moved", writer.dtype(), numel(moved)), 0, moved);
+  writer.move_rows(home, from, to, "rows to the next home");
+  return std::move(writer).build();
 }
 
 std::vector<StepPart> parts_of(const StepRequest& request) {

@@ -3,7 +3,9 @@
 // Layers are the iterations of a Repeat; the weights of layer i+1 are gathered while layer i computes (two
 // slots). Rows of activations are [batch x rows] x hidden. A rank's rows of the sequence are those that its
 // attention strategy gives it at home. Between the tensor-parallel regions a rank has its tp-th part of them,
-// padded to the same number on all tp ranks.
+// padded to the same number on all tp ranks. Where layers have their rows at two homes (window_balance,
+// scan_balance), the rows go to the next layer's home behind a layer, and their gradients back before its
+// backward pass: one Exchange each, of the rows that change their rank (row_moves.h).
 //
 // Streams:
 //   compute                 products, kernels, attention
@@ -13,9 +15,12 @@
 //   replicas, norm          in the update: sums over replicas, and the norm of the gradients
 //   to_host, from_host      copies between the GPU's memory and the host's
 //   host                    what the host itself computes
+//   comm                    rows of halos, and rows that go from home to home
 // Attention has streams of its own, which attention_plan() names.
 //
 // Groups have the names of their streams, or longer ones:
+//   homes                                                 the cp ranks, with the tp ranks that split their
+//     rows
 //   fsdp_experts, fsdp_experts_reduce, replicas_experts   experts, which are sharded over other ranks
 //   tp_kv                                                 tp ranks that hold one kv head
 //   tied                                                  stages that share the embedding's table
@@ -93,6 +98,10 @@ Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self,
 // The plans of all ranks that hold the stage, by ascending rank.
 std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage,
                              MixerPlanCache* cache = nullptr);
+
+// What a rank does to bring the rows of a micro-batch from `home` to the other one, alone
+// (homes_of_layers()); the layers of the request's model must have both.
+Plan row_move_plan(const StepRequest& request, int home, Rank self);
 
 // The parts that a step of the request has; each is listed once.
 std::vector<StepPart> parts_of(const StepRequest& request);

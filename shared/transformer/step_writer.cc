@@ -64,17 +64,37 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       embedding{0, sizes.vocab, model.hidden} {
   latent = latent_use(model, workload, layout);
   for (const int kind : kinds) ++layers_with[parts[idx(kind)]];
-  layers_that_keep = cp::layers_that_keep(stage_layers(), layout.recompute);
   for (const LayerParts of : kLayerParts) {
     if (model.has(of)) layer[of] = LayerWeights(model, sizes, of);
   }
-  // Layers of all kinds have their rows at one home: refuse() sees to that.
-  const AttentionSharding sharding(attention.front().problem, layout.cp, strategy());
-  new_rows = sharding.home_q(groups.cp()).num_rows();
+  const std::vector<int> of_model = homes_of_layers(model, workload, layout);
+  const auto [first, count] = layers_of_stage(model, layout, stage);
+  homes.assign(of_model.begin() + first, of_model.begin() + first + count + 1);
+  const int homes_of_model = *std::max_element(of_model.begin(), of_model.end()) > 0 ? kMostHomes : 1;
+  std::vector<std::vector<IndexSet>> rows_of_ranks;  // at each home
+  for (int home = 0; home < homes_of_model; ++home) {
+    // Which of the kinds' masks it is does not matter: refuse() sees to that.
+    const AttentionSharding sharding(attention.front().problem, layout.cp, strategy_at_home(layout, home));
+    std::vector<IndexSet>& rows = rows_of_ranks.emplace_back();
+    for (int index = 0; index < layout.cp; ++index) rows.push_back(sharding.home_q(index).rows);
+    rows_at_[idx(home)] = size(rows[idx(groups.cp())]);
+  }
+  if (homes_of_model > 1) {
+    const RowSplit split{layout.micro_batch, layout.row_ranks()};
+    moves_from_ = {row_moves(rows_of_ranks[0], rows_of_ranks[1], split),
+                   row_moves(rows_of_ranks[1], rows_of_ranks[0], split)};
+  }
+  layers_that_keep = cp::layers_that_keep(stage_layers(), layout.recompute);
+  enter(homes.front());
   for (const AttentionRequest& of_kind : attention) {
     cache_rows.push_back(
         AttentionSharding(of_kind.problem, layout.cp, of_kind.strategy).home_kv(groups.cp()).num_rows());
   }
+}
+
+void StepContext::enter(int home) {
+  home_ = home;
+  new_rows = rows_at_[idx(home)];
   tokens = layout.micro_batch * new_rows;
   tokens_tp = ceil_div(tokens, layout.row_ranks());
   padded_tokens = tokens_tp * layout.row_ranks();
@@ -244,6 +264,32 @@ void StepWriter::exchange(int direction, const View& rows, bool sends) {
 
 void StepWriter::receive(int direction, const View& rows) { exchange(direction, rows, false); }
 void StepWriter::send(int direction, const View& rows) { exchange(direction, rows, true); }
+
+// ---- between homes ----
+
+void StepWriter::move_rows(int from_home, const View& from, const View& to, const std::string& label) {
+  const std::int64_t width = context_.hidden;
+  const int self = context_.groups.row_index();
+  std::vector<Count> counts;
+  Exchange exchange;
+  std::int64_t filled = 0;
+  for (const RowMove& move : context_.moves_from(from_home)) {
+    if (move.from != move.to) counts.push_back({move.from, move.to, move.rows * width});
+    if (move.from == self && move.to == self)
+      copy(rows_of(from, move.from_row, move.rows), rows_of(to, move.to_row, move.rows), "rows that stay");
+    else if (move.from == self)
+      exchange.sends.push_back({move.to, rows_of(from, move.from_row, move.rows)});
+    else if (move.to == self)
+      exchange.recvs.push_back({move.from, rows_of(to, move.to_row, move.rows)});
+    if (move.to == self) filled = std::max(filled, move.to_row + move.rows);
+  }
+  // Behind the rows that the rank has, those that make all tp ranks' as many are zero.
+  fill(rows_of(to, filled, to.shape[0] - filled), 0, "pad rows of a home");
+  if (counts.empty()) return;
+  exchange.group = builder_.group("homes", context_.groups.row_group());
+  exchange.counts = counts_digest(std::move(counts));
+  builder_.add(builder_.stream("comm"), std::move(exchange), label);
+}
 
 // ---- mixers ----
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -15,11 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/fully_shard/stack.h"
 #include "shared/fully_shard/unshard_writer.h"
 #include "shared/plan/builder.h"
 #include "shared/transformer/layer_loops.h"
 #include "shared/transformer/rank_groups.h"
+#include "shared/transformer/row_moves.h"
 #include "shared/transformer/step_plan.h"
 #include "shared/transformer/weights.h"
 
@@ -39,17 +42,21 @@ struct StepContext {
   MixerPlanCache& mixer_plans;
   RankGroups groups;
   LocalSizes sizes;
-  std::vector<AttentionRequest> attention;              // of each of the model's kinds of layers
-  std::optional<RecurrenceRequest> recurrence;          // of all layers that have one
-  std::vector<int> kinds;                               // of the layers of the stage
-  std::vector<LayerParts> parts;                        // of the model's kinds of layers
-  std::int64_t layers = 0;                              // of the stage
-  ByParts<std::int64_t> layers_with, layers_that_keep;  // of the stage; the latter keep more than their input
+  std::vector<AttentionRequest> attention;      // of each of the model's kinds of layers
+  std::optional<RecurrenceRequest> recurrence;  // of all layers that have one
+  std::vector<int> kinds;                       // of the layers of the stage
+  std::vector<int> homes;             // of these, and of the rows that they hand on (homes_of_stage())
+  std::vector<LayerParts> parts;      // of the model's kinds of layers
+  std::int64_t layers = 0;            // of the stage
+  ByParts<std::int64_t> layers_with;  // of the stage
+  std::array<ByParts<std::int64_t>, kMostHomes> layers_that_keep;  // at each home; more than their input
   bool first_stage, last_stage, training;
 
   std::int64_t hidden = 0;
-  std::int64_t tokens = 0, tokens_tp = 0, padded_tokens = 0;  // of this rank
-  std::int64_t new_rows = 0;                                  // serving: rows of a sequence's queries
+  // Of this rank, at the home of what is written: where layers have their rows at two homes, a rank may have
+  // one more at either. enter() changes the home.
+  std::int64_t tokens = 0, tokens_tp = 0, padded_tokens = 0;
+  std::int64_t new_rows = 0;             // of a sequence; in serving those of its queries
   std::vector<std::int64_t> cache_rows;  // serving: rows of its keys, in layers of each kind
 
   // The rows of this rank that a dense MLP computes at once: all of them if there are no chunks.
@@ -73,12 +80,26 @@ struct StepContext {
   }
   // Whether the norms of q and k are over heads of several tp ranks, which add up sums of each row.
   bool norms_cross_ranks() const { return model.qk_norm_of_all_heads && layout.tp > 1; }
-  StageLayers stage_layers() const { return {kinds, parts}; }
+  StageLayers stage_layers() const { return {kinds, parts, homes}; }
+
+  // From here on, rows are at this home.
+  void enter(int home);
+  int home() const { return home_; }
+  std::int64_t layers_at(int home) const {  // of the stage
+    return std::count(homes.begin(), homes.end() - 1, home);
+  }
+  // What goes where if the rows of the whole group leave `home` for the other one. The model must have both.
+  const std::vector<RowMove>& moves_from(int home) const { return moves_from_[idx(home)]; }
 
   ByParts<LayerWeights> layer;
   ExpertWeights experts;
   HeadWeights head;
   Weight embedding;
+
+ private:
+  int home_ = 0;
+  std::array<std::int64_t, kMostHomes> rows_at_{};  // of a sequence on this rank
+  std::array<std::vector<RowMove>, kMostHomes> moves_from_;
 };
 
 class StepWriter {
@@ -137,6 +158,10 @@ class StepWriter {
   // Exchanges rows, [tokens_tp, hidden], with the stage before (direction -1) or behind (+1).
   void receive(int direction, const View& rows);
   void send(int direction, const View& rows);
+
+  // Brings rows, [tokens_tp, hidden], from a home to the other one; each view has the rows of its home. Rows
+  // that stay on the rank are copied.
+  void move_rows(int from_home, const View& from, const View& to, const std::string& label);
 
   // Appends the steps of the attention plan of a kind of layers. place(name, numel) must return the view for
   // each of its buffers.

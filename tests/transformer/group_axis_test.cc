@@ -70,13 +70,24 @@ std::vector<Rank> over(const RankGroups& groups, const RankGroups::DataMesh& dat
   return groups.at_data_indices(data.mesh.group_of(groups.data_index(), axes));
 }
 
+// The cp groups of all tp ranks, among which rows go from home to home.
+std::vector<Rank> with_tp_ranks(const RankGroups& groups, const ParallelLayout& layout) {
+  std::vector<Rank> all;
+  for (const Rank rank : groups.tp_group()) {
+    const std::vector<Rank> more = RankGroups(layout, rank).cp_group();
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
 // The ranks that may be in a group of the axis.
-std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, GroupAxis axis) {
+std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, const ParallelLayout& layout,
+                                            GroupAxis axis) {
   switch (axis) {
     case GroupAxis::tp:
       return {groups.tp_group()};
     case GroupAxis::cp:
-      return {groups.cp_group()};
+      return {groups.cp_group(), with_tp_ranks(groups, layout)};
     case GroupAxis::ep:
       return {groups.ep_group()};
     case GroupAxis::fsdp:
@@ -102,7 +113,7 @@ RC_GTEST_PROP(GroupAxis, IsOfAllGroupsOfAStep, ()) {
       const RankGroups groups(request.layout, plan.self);
       for (const Group& group : plan.groups) {
         const GroupAxis axis = axis_of_group(group.name);
-        const auto along = groups_along(groups, axis);
+        const auto along = groups_along(groups, request.layout, axis);
         RC_LOG() << group.name << " of rank " << plan.self << " counts as " << name(axis) << "\n";
         RC_ASSERT(std::any_of(along.begin(), along.end(), [&](const std::vector<Rank>& ranks) {
           return std::all_of(group.ranks.begin(), group.ranks.end(), [&](Rank rank) {

@@ -68,6 +68,19 @@ TEST(LayerLoops, OfAPatternRepeatIt) {
   EXPECT_THAT(forward("ababababab", every(3)), ElementsAre("1 x abAbaB", "1 x abAb"));
 }
 
+// Where rows go from home to home, and back behind the last layer of a body, the pattern repeats all the
+// same; only the last layers of all, which hand rows on elsewhere, stand apart.
+TEST(LayerLoops, OfHomesThatAlternateRepeat) {
+  const auto loops = [](const std::string& letters, const std::vector<int>& homes) {
+    const std::vector<int> kinds = kinds_of(letters);
+    return text_of(forward_loops({kinds, kOfKinds, homes}, {}));
+  };
+  EXPECT_THAT(loops("abababab", {0, 1, 0, 1, 0, 1, 0, 1, 0}), ElementsAre("4 x ab"));
+  EXPECT_THAT(loops("abababab", {0, 1, 0, 1, 0, 1, 0, 1, 1}), ElementsAre("3 x ab", "1 x a", "1 x b"));
+  EXPECT_THAT(loops("abbbabbbabbb", {0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 1}),
+              ElementsAre("2 x abbb", "1 x a", "3 x b"));
+}
+
 // Each layer comes once, in its turn, with its kind; those that keep something are numbered among themselves.
 RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
   const auto layers = pick("layers", rc::gen::inRange(1, 40));
@@ -76,6 +89,11 @@ RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
       rc::gen::resize(6, rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 3)))));
   std::vector<int> kinds(static_cast<std::size_t>(layers));
   for (std::size_t layer = 0; layer < kinds.size(); ++layer) kinds[layer] = in_turn[layer % in_turn.size()];
+  // Layers of one kind have their rows where the others have not, and what is behind them has them anywhere.
+  const int elsewhere = pick("kind elsewhere", rc::gen::inRange(0, 4));
+  std::vector<int> homes;
+  for (const int kind : kinds) homes.push_back(kind == elsewhere ? 1 : 0);
+  homes.push_back(pick("home behind", rc::gen::inRange(0, 2)));
   const Recompute recompute =
       pick("recompute", rc::gen::element(Recompute{}, kFull, every(2), every(3), every(5)));
   const auto visit = [](const std::vector<LayerLoop>& loops, const auto& body) {
@@ -90,13 +108,20 @@ RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
   std::vector<std::int64_t> of_kind(3);
   ByParts<std::int64_t> of_parts, kept_of_parts;
   std::array<std::int64_t, 3> of_mlp{};
-  std::array<std::int64_t, kHaving.size()> kept_with{};
+  std::array<std::int64_t, kMostHomes> inputs{};
+  std::array<std::array<std::int64_t, kHaving.size()>, kMostHomes> kept_with{};
   const auto mlp = [](const LayerPlace& place) { return static_cast<std::size_t>(place.parts.mlp); };
-  const StageLayers stage{kinds, kOfKinds};
+  const StageLayers stage{kinds, kOfKinds, homes};
   visit(forward_loops(stage, recompute), [&](const LayerPlace& place, std::int64_t i) {
     const bool again = recompute.kind == Recompute::Kind::full ||
                        (recompute.kind == Recompute::Kind::every && (layer + 1) % recompute.every == 0);
     RC_ASSERT(at(place.layer, i) == layer);
+    const int home = homes[static_cast<std::size_t>(layer)],
+              next = homes[static_cast<std::size_t>(layer) + 1];
+    RC_ASSERT(place.home == home);
+    RC_ASSERT(place.next_home == next);
+    RC_ASSERT(at(place.input, i) == inputs[static_cast<std::size_t>(home)]++);
+    RC_ASSERT(at(place.output, i) == inputs[static_cast<std::size_t>(next)]);
     RC_ASSERT(place.kind == kinds[static_cast<std::size_t>(layer)]);
     RC_ASSERT(place.parts == kOfKinds[static_cast<std::size_t>(place.kind)]);
     RC_ASSERT(place.recomputed == again);
@@ -109,21 +134,28 @@ RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
       ++kept, ++kept_of_parts[place.parts];
       for (const Having what : kHaving) {
         if (have(place.parts, what))
-          RC_ASSERT(at(place.kept_with(what), i) == kept_with[static_cast<std::size_t>(what)]++);
+          RC_ASSERT(at(place.kept_with(what), i) ==
+                    kept_with[static_cast<std::size_t>(home)][static_cast<std::size_t>(what)]++);
       }
     }
     ++layer;
   });
   RC_ASSERT(layer == layers);
   RC_ASSERT(kept == layers_that_keep(layers, recompute));
-  RC_ASSERT(kept_of_parts == layers_that_keep(stage, recompute));
-  for (const Having what : kHaving)
-    RC_ASSERT(count_of(kept_of_parts, what) == kept_with[static_cast<std::size_t>(what)]);
+  const auto keep = layers_that_keep(stage, recompute);
+  for (const LayerParts parts : kLayerParts)
+    RC_ASSERT(kept_of_parts[parts] == keep[0][parts] + keep[1][parts]);
+  for (std::size_t home = 0; home < keep.size(); ++home) {
+    for (const Having what : kHaving)
+      RC_ASSERT(count_of(keep[home], what) == kept_with[home][static_cast<std::size_t>(what)]);
+  }
   ByParts<std::int64_t> turn;
   std::array<std::int64_t, 3> mlp_turn{};
   visit(backward_loops(stage, recompute), [&](const LayerPlace& place, std::int64_t i) {
     --layer;
     RC_ASSERT(at(place.layer, i) == layer);
+    const auto home = static_cast<std::size_t>(homes[static_cast<std::size_t>(layer)]);
+    RC_ASSERT(at(place.input, i) == --inputs[home]);
     RC_ASSERT(place.kind == kinds[static_cast<std::size_t>(layer)]);
     RC_ASSERT(at(place.of_kind, i) == --of_kind[static_cast<std::size_t>(place.kind)]);
     RC_ASSERT(at(place.of_parts, i) == --of_parts[place.parts]);
@@ -133,7 +165,7 @@ RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
     if (place.recomputed) return;
     for (const Having what : kHaving) {
       if (have(place.parts, what))
-        RC_ASSERT(at(place.kept_with(what), i) == --kept_with[static_cast<std::size_t>(what)]);
+        RC_ASSERT(at(place.kept_with(what), i) == --kept_with[home][static_cast<std::size_t>(what)]);
     }
   });
   RC_ASSERT(layer == 0);

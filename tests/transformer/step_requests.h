@@ -166,6 +166,14 @@ inline ParallelLayout any_layout(const Transformer& model) {
     layout.window_core = any_of(Core::need_only, Core::need_only, Core::all_gather);
   if (layout.cp > 1 && model.latent) layout.keys = any_of(Strategy::Keys::heads, Strategy::Keys::latent);
   if (layout.cp > 1 && model.recurrence) layout.scan = *rc::gen::elementOf(state_scans());
+  const Balance head_tail{Balance::Kind::head_tail}, contiguous{};
+  const Balance& balance = layout.strategy.balance;
+  if (layout.cp > layout.strategy.ulysses_degree && (balance == head_tail || balance == contiguous)) {
+    const Balance other = balance == head_tail ? contiguous : head_tail;
+    if (std::any_of(model.kinds.begin(), model.kinds.end(), has_window) && any_of(true, false))
+      layout.window_balance = other;
+    if (model.recurrence && any_of(true, false)) layout.scan_balance = other;
+  }
   return layout;
 }
 
@@ -182,6 +190,7 @@ inline StepRequest any_request() {
     if (workload.phase != Phase::training) {
       request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
       request.layout.zero = 0, request.layout.mlp_chunks = 1, request.layout.host_activations = false;
+      request.layout.window_balance.reset(), request.layout.scan_balance.reset();
       workload.kv_dtype = any_of(DType::bf16, DType::bf16, DType::f16);
     }
     workload.global_batch = request.layout.dp() * request.layout.micro_batch;

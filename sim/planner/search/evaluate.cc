@@ -150,7 +150,7 @@ class Evaluator::Stages {
       : evaluator_(evaluator),
         request_(request),
         reading_(reading),
-        alike_(first_alike(request.model, request.layout)),
+        alike_(first_alike(request.model, request.workload, request.layout)),
         clocks_(alike_.size()) {}
 
   int size() const { return static_cast<int>(alike_.size()); }
