@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "shared/base/error.h"
 
@@ -75,10 +76,12 @@ std::vector<int> kinds_of_stage(const Transformer& model, const ParallelLayout& 
 std::vector<int> first_alike(const Transformer& model, const Workload& workload,
                              const ParallelLayout& layout) {
   const int stages = layout.pp * layout.virtual_stages;
+  const bool has_homes = layout.window_balance || layout.scan_balance;
   std::vector<std::pair<std::vector<int>, std::vector<int>>> kinds;  // with their homes
   std::vector<int> alike;
   for (int stage = 0; stage < stages; ++stage) {
-    kinds.emplace_back(kinds_of_stage(model, layout, stage), homes_of_stage(model, workload, layout, stage));
+    kinds.emplace_back(kinds_of_stage(model, layout, stage),
+                       has_homes ? homes_of_stage(model, workload, layout, stage) : std::vector<int>{});
     alike.push_back(stage);
     for (int before = 1; before < stage && stage < stages - 1; ++before) {
       if (kinds[idx(before)] != kinds.back()) continue;

@@ -164,7 +164,8 @@ std::vector<int> kinds_of_stage(const Transformer& model, const ParallelLayout& 
 
 // Of each stage the first one that has the same layers, with their rows at the same homes, and the same ends:
 // the plans of both are alike but for their ranks. The first and the last stage are like no other.
-std::vector<int> first_alike(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
+std::vector<int> first_alike(const Transformer& model, const Workload& workload,
+                             const ParallelLayout& layout);
 
 // The number of forward passes, over all its stages, that pipeline rank `rank` of `ranks` makes before the
 // first backward pass follows one. The schedules are 1F1B (Narayanan et al. 2019) if virtual_stages is 1, and

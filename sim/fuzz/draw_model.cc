@@ -82,6 +82,26 @@ class ModelDraw {
       step_.set_qk_norm_of_all_heads(true);
     if (swarm_.take(numbers_, "sinks")) step_.set_sinks(true);
     if (swarm_.take(numbers_, "softcap")) step_.set_softcap(numbers_.of({0.5, 50.0}));
+    if (training) choose_own_balances();
+  }
+
+  // Where a window or a chunk cuts.
+  bool has_cut_layers() const {
+    const auto cuts = [&](std::int64_t length) { return length > 0 && length < step_.seq_len(); };
+    bool any = step_.kinds_size() == 0 && cuts(step_.window());
+    for (const auto& kind : step_.kinds()) any = any || cuts(kind.window()) || cuts(kind.chunk());
+    return any;
+  }
+
+  // Of the two balances between whose homes rows go.
+  void choose_own_balances() {
+    const Balance head_tail{Balance::Kind::head_tail}, contiguous{}, &of_all = layout_.strategy.balance;
+    if (layout_.cp == layout_.strategy.ulysses_degree || (of_all != head_tail && of_all != contiguous))
+      return;
+    const Balance other = of_all == head_tail ? contiguous : head_tail;
+    if (has_cut_layers() && swarm_.take(numbers_, "window_balance")) layout_.window_balance = other;
+    if (step_.recurrence_value_heads() > 0 && swarm_.take(numbers_, "scan_balance"))
+      layout_.scan_balance = other;
   }
 
   void choose_one_part() {
@@ -100,14 +120,11 @@ class ModelDraw {
 
   // Where a window or a chunk cuts, and it is no strategy that all layers have.
   void choose_window_core() {
-    const auto cuts = [&](std::int64_t length) { return length > 0 && length < step_.seq_len(); };
-    bool any = step_.kinds_size() == 0 && cuts(step_.window());
-    for (const auto& kind : step_.kinds()) any = any || cuts(kind.window()) || cuts(kind.chunk());
     const bool takes_cores = layout_.cp > layout_.strategy.ulysses_degree &&
                              layout_.strategy.core != Core::need_only &&
                              layout_.strategy.balance.kind != Balance::Kind::striped &&
                              layout_.strategy.balance.kind != Balance::Kind::cost;
-    if (layout_.cp > 1 && any && takes_cores && swarm_.take(numbers_, "window_core"))
+    if (layout_.cp > 1 && has_cut_layers() && takes_cores && swarm_.take(numbers_, "window_core"))
       layout_.window_core = Core::need_only;
   }
 

@@ -66,6 +66,10 @@ std::vector<ParallelLayout> neighbours(const ParallelLayout& layout) {
     with([&](ParallelLayout& next) { next.strategy = strategy; });
   }
   with([&](ParallelLayout& next) { next.keys = Strategy::Keys::latent; });
+  for (const char* balance : {"contiguous", "head_tail"}) {
+    with([&](ParallelLayout& next) { next.window_balance = parse_balance(balance); });
+    with([&](ParallelLayout& next) { next.scan_balance = parse_balance(balance); });
+  }
   for (const char* balance : {"contiguous", "head_tail", "striped:1", "striped:4", "cost:2"})
     with([&](ParallelLayout& next) { next.strategy.balance = parse_balance(balance); });
   return list;

@@ -89,7 +89,11 @@ FixedKeys keys_of_choices() {
          fixed.merges = one_of(text, name(in_turn), in_turn, name(beside), beside);
        }},
       {"window_strategy", [](Fixed& fixed, Text text) { fixed.window_core = parse_window_core(text); }},
+      {"window_balance",
+       [](Fixed& fixed, Text text) { fixed.window_balance = parse_own_balance("window_balance", text); }},
       {"scan", [](Fixed& fixed, Text text) { fixed.scan = parse_state_scan(text); }},
+      {"scan_balance",
+       [](Fixed& fixed, Text text) { fixed.scan_balance = parse_own_balance("scan_balance", text); }},
       {"keys",
        [](Fixed& fixed, Text text) {
          using enum Strategy::Keys;
@@ -198,6 +202,15 @@ std::string fixed_text(const sim::Fixed& fixed) {
   add_text("balance", fixed.balance);
   add("slots", fixed.slots), add("pieces", fixed.pieces);
   if (fixed.merges) words.push_back(str("merges=", name(*fixed.merges)));
+  if (fixed.window_core)
+    words.push_back(str("window_strategy=", *fixed.window_core ? name(**fixed.window_core) : kSameCore));
+  const auto add_own = [&](std::string_view key, const std::optional<std::optional<Balance>>& own) {
+    if (own) words.push_back(str(key, "=", *own ? to_string(**own) : std::string(kSameCore)));
+  };
+  add_own("window_balance", fixed.window_balance);
+  if (fixed.scan) words.push_back(str("scan=", name(*fixed.scan)));
+  add_own("scan_balance", fixed.scan_balance);
+  if (fixed.keys) words.push_back(str("keys=", name(*fixed.keys)));
   if (fixed.sharding) words.push_back(str("sharding=", sim::to_string(*fixed.sharding)));
   add_text("order", fixed.order);
   add("micro_batch", fixed.micro_batch);

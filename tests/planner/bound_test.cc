@@ -54,11 +54,27 @@ void pick_and_check(const PlanQuestion& question) {
     rows.keys = Strategy::Keys::latent;
     expect_bounded(question, family, rows);
   }
-  // The search prunes by the bound of the layout alone, and may yet choose these two.
+  // The search prunes by the bound of the layout alone, and may yet choose these.
   const double bound_ns = StepBound(question).ns(layout);
+  const auto expect_no_less = [&] {
+    if (refuse(question.model, question.workload, layout)) return;
+    RC_ASSERT(bound_ns <= Evaluator(question).evaluate(layout).step_us * 1e3 * (1 + 1e-9));
+  };
   layout.window_core = Core::need_only, layout.scan = StateScan::sequential;
-  if (refuse(question.model, question.workload, layout)) return;
-  RC_ASSERT(bound_ns <= Evaluator(question).evaluate(layout).step_us * 1e3 * (1 + 1e-9));
+  expect_no_less();
+  // Nor do layers with a home of their own take less than a bound, that of their own layout or that of the
+  // one that has none.
+  const bool halves = layout.strategy.balance.kind == Balance::Kind::head_tail;
+  const Balance other{halves ? Balance::Kind::contiguous : Balance::Kind::head_tail};
+  const auto& kinds = question.model.kinds;
+  const bool has_windows = std::any_of(kinds.begin(), kinds.end(),
+                                       [](const LayerKind& kind) { return kind.window || kind.chunk; });
+  if (!has_windows) layout.window_core.reset();
+  if (has_windows) layout.window_balance = other;
+  if (question.model.recurrence) layout.scan_balance = other;
+  if (!layout.window_balance && !layout.scan_balance) return;
+  expect_no_less();
+  if (!refuse(question.model, question.workload, layout)) expect_bounded(question, family, layout);
 }
 
 // In every second layer; some have it, or an MLP, alone.

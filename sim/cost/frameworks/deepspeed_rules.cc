@@ -50,6 +50,8 @@ constexpr FrameworkRule kDeepspeedRules[] = {
      }},
     {RulePart::strategy, "pieces", "1", "deepspeed/sequence/layer.py: DistributedAttention", lost_pieces},
     {RulePart::strategy, "keys", "heads", "deepspeed/sequence/layer.py: DistributedAttention", lost_keys},
+    {RulePart::strategy, "window_balance, scan_balance", "same",
+     "deepspeed/sequence/layer.py: DistributedAttention", lost_own_balances},
     {RulePart::strategy, "merges", "in_turn", "deepspeed/sequence/layer.py: DistributedAttention",
      lost_merges},
     {RulePart::recompute, "recompute", "none, full", "gradient_checkpointing_enable() of transformers",

@@ -134,6 +134,18 @@ std::string lost_keys(FrameworkCase& said) {
   return asked ? str("keys=", cp::name(latent), ": it moves the keys and values of all heads") : "";
 }
 
+std::string lost_own_balances(FrameworkCase& said) {
+  ParallelLayout& layout = said.layout;
+  std::vector<std::string> lost;
+  const auto take = [&](const char* key, std::optional<Balance>& own) {
+    const std::optional<Balance> asked = std::exchange(own, std::nullopt);
+    if (asked && layout.cp > 1)
+      lost.push_back(str(key, "=", to_string(*asked), ": all layers have their rows at one home"));
+  };
+  take("window_balance", layout.window_balance), take("scan_balance", layout.scan_balance);
+  return join(lost, "; ");
+}
+
 std::string lost_slots(FrameworkCase& said) {
   const int slots =
       said.layout.cp == 1 ? kLeastSlots : std::exchange(said.layout.strategy.slots, kLeastSlots);

@@ -106,6 +106,7 @@ constexpr FrameworkRule kMegatronRules[] = {
      }},
     {RulePart::strategy, "pieces", "1", kContextParallel, lost_pieces},
     {RulePart::strategy, "keys", "heads", kContextParallel, lost_keys},
+    {RulePart::strategy, "window_balance, scan_balance", "same", kContextParallel, lost_own_balances},
     {RulePart::strategy, "slots", "2", kContextParallel, lost_slots},
     {RulePart::strategy, "merges", "in_turn", kContextParallel, lost_merges},
     {RulePart::recompute, "recompute",

@@ -23,6 +23,8 @@ std::string lost_core(FrameworkCase& said, Framework framework);
 std::string lost_pieces(FrameworkCase& said);
 // Latent rows in place of the heads that they expand to.
 std::string lost_keys(FrameworkCase& said);
+// Balances of layers with a window or a recurrence that are not those of all layers.
+std::string lost_own_balances(FrameworkCase& said);
 std::string lost_slots(FrameworkCase& said);
 std::string lost_merges(FrameworkCase& said);
 // The loss in chunks, for which there is no word.

@@ -91,6 +91,7 @@ constexpr FrameworkRule kTorchtitanRules[] = {
      }},
     {RulePart::strategy, "pieces", "1", kRotate, lost_pieces},
     {RulePart::strategy, "keys", "heads", kRotate, lost_keys},
+    {RulePart::strategy, "window_balance, scan_balance", "same", kRotate, lost_own_balances},
     {RulePart::strategy, "slots", "2", kRotate, lost_slots},
     {RulePart::strategy, "merges", "in_turn", kRotate, lost_merges},
     {RulePart::recompute, "recompute", "none, full, every:K",

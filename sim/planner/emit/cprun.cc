@@ -93,7 +93,9 @@ EmittedBody emit_cprun(const EmitRequest& request) {
     problem.latent = {};
   }
   set_problem(problem, run);
-  if (layout.cp > 1) set_strategy(layout.strategy, layout.cp, run);
+  if (layout.cp > 1 && (layout.window_balance || layout.scan_balance))
+    note("rows that go between layers of two balances: they are planned, not run");
+  if (layout.cp > 1) set_strategy(strategy_of(layout, problem), layout.cp, run);
   if (problem.has_latent() && layout.cp > 1) run.set_keys(std::string(name(layout.keys)));
   run.set_backward(request.workload.phase == Phase::training);
   if (request.context.max_ctas > 0) scenario.mutable_nccl()->set_max_ctas(request.context.max_ctas);

@@ -25,6 +25,9 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
                input_dtype_merge, send_empty, slots, pieces, transfers, merges, keys_of_attention] =
       layout.strategy;
   const auto& [kind, block, per_document] = balance;
+  const auto kind_of = [](const std::optional<Balance>& own) {
+    return own ? std::optional(own->kind) : std::nullopt;
+  };
   return {.micro_batch = layout.micro_batch,
           .tp = layout.tp,
           .cp = layout.cp,
@@ -46,7 +49,9 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
           .merges = merges,
           .keys = layout.keys == Strategy::Keys::heads ? keys_of_attention : layout.keys,
           .scan = layout.scan,
-          .window_core = layout.window_core};
+          .window_core = layout.window_core,
+          .window_balance = kind_of(layout.window_balance),
+          .scan_balance = kind_of(layout.scan_balance)};
 }
 
 namespace {
@@ -152,7 +157,7 @@ AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, 
   // All that the rows' places do not depend on is left out.
   AttentionKey key = attention_key(layout, question_.cluster);
   key.core = {}, key.rotation = {}, key.merges = {}, key.transfers = {}, key.window_core = {}, key.keys = {};
-  key.inner_ring = key.slots = key.pieces = 1;
+  key.window_balance = {}, key.inner_ring = key.slots = key.pieces = 1;
   {
     const std::scoped_lock lock(mutex_);
     if (const auto found = recurrences_.find(key); found != recurrences_.end()) return found->second;
@@ -197,6 +202,59 @@ std::optional<Core> AttentionTimer::best_window_core(const ParallelLayout& layou
     return forward.kernels_ns + forward.exposed_ns + backward.kernels_ns + backward.exposed_ns;
   };
   return ns(tried) < ns(layout) ? tried.window_core : std::nullopt;
+}
+
+// Layers differ in their homes, and what they take is the sum of what each kind takes and of what goes
+// between neighbours: of two balances for each of two kinds of layers there are four layouts.
+std::vector<ParallelLayout> AttentionTimer::best_mixers(const ParallelLayout& layout, const Fits& fits,
+                                                        bool plans_run) {
+  const auto completed = [&](ParallelLayout of) {
+    of.scan = best_scan(of, fits);
+    if (plans_run) of.window_core = best_window_core(of, fits);
+    return of;
+  };
+  std::vector<ParallelLayout> best{completed(layout)};
+  const Balance head_tail{Balance::Kind::head_tail}, contiguous{}, &of_all = layout.strategy.balance;
+  const bool has_other = of_all == head_tail || of_all == contiguous;
+  if (!plans_run || layout.cp == 1 || !has_other || question_.workload.phase != Phase::training) return best;
+  const auto choices = [&](bool is_fixed, const std::optional<Balance>& given) {
+    std::vector<std::optional<Balance>> all{given};
+    if (!is_fixed) all.emplace_back(of_all == head_tail ? contiguous : head_tail);
+    return all;
+  };
+  const Fixed& fixed = question_.fixed;
+  std::optional<double> least_ns;
+  for (const auto& of_windows : choices(fixed.window_balance.has_value(), layout.window_balance)) {
+    for (const auto& of_scans : choices(fixed.scan_balance.has_value(), layout.scan_balance)) {
+      ParallelLayout tried = layout;
+      tried.window_balance = of_windows, tried.scan_balance = of_scans;
+      if (tried == layout || refuse(question_.model, question_.workload, tried)) continue;
+      tried = completed(tried);
+      if (!fits(tried)) continue;
+      if (!least_ns) least_ns = mixers_ns(best.front());
+      const double ns = mixers_ns(tried);
+      if (ns >= *least_ns) continue;
+      least_ns = ns;
+      best.resize(1);
+      best.push_back(tried);
+    }
+  }
+  return best;
+}
+
+double AttentionTimer::mixers_ns(const ParallelLayout& layout) {
+  const auto& [forward, backward] = of(layout).mean;
+  double ns = static_cast<double>(question_.model.layers) *
+              (forward.kernels_ns + forward.exposed_ns + backward.kernels_ns + backward.exposed_ns);
+  const std::array<double, kMostHomes> move_ns = moves(layout, first_busiest(layout));
+  const std::vector<int> homes = homes_of_layers(question_.model, question_.workload, layout);
+  // Gradients go back beside what is computed again, if anything is.
+  const bool hides = layout.recompute.kind != Recompute::Kind::none;
+  for (std::size_t layer = 0; layer + 1 < homes.size(); ++layer) {
+    const auto from = idx(homes[layer]), to = idx(homes[layer + 1]);
+    if (from != to) ns += move_ns[from] + (hides ? 0 : move_ns[to]);
+  }
+  return ns;
 }
 
 bool AttentionTimer::rows_are_fewer(const ParallelLayout& layout) {
@@ -252,6 +310,7 @@ const AttentionTimes& AttentionTimer::of(const ParallelLayout& layout) {
 
 AttentionTimes AttentionTimer::least(const ParallelLayout& layout) {
   AttentionTimes least;
+  bool is_first = true;
   for (const int index : all_busiest(layout)) {
     const AttentionTimes& times = of_rank(layout, index);
     if (least.of_kinds.empty()) least = times;
@@ -267,8 +326,29 @@ AttentionTimes AttentionTimer::least(const ParallelLayout& layout) {
     lessen_both(least.mean, times.mean);
     for (std::size_t kind = 0; kind < least.of_kinds.size(); ++kind)
       lessen_both(least.of_kinds[kind], times.of_kinds[kind]);
+    const auto move_ns = moves(layout, index);
+    for (std::size_t home = 0; home < move_ns.size(); ++home)
+      least.move_ns[home] = is_first ? move_ns[home] : std::min(least.move_ns[home], move_ns[home]);
+    is_first = false;
   }
   return least;
+}
+
+std::array<double, kMostHomes> AttentionTimer::moves(const ParallelLayout& layout, int cp_index) {
+  if (layout.cp == 1 || (!layout.window_balance && !layout.scan_balance)) return {};
+  const std::tuple key{attention_key(layout, question_.cluster), cp_index, layout.row_ranks() > 1,
+                       layout.order};
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = moves_.find(key); found != moves_.end()) return found->second;
+  }
+  const StepRequest request{question_.model, question_.workload, layout};
+  const Rank self = RankGroups(layout, 0).cp_group()[idx(cp_index)];
+  std::array<double, kMostHomes> times{};
+  for (const int home : {0, 1})
+    times[idx(home)] = replay_rank(row_move_plan(request, home, self), question_.cluster, software_).time_ns;
+  const std::scoped_lock lock(mutex_);
+  return moves_.try_emplace(key, times).first->second;
 }
 
 const AttentionTimes& AttentionTimer::of_rank(const ParallelLayout& layout, int cp_index) {

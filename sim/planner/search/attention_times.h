@@ -3,6 +3,7 @@
 // attention, so each time is computed once and kept; StepBound uses it to sharpen their bounds.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,8 @@ struct AttentionTimes {
   };
   Passes mean;                   // over the layers of the model
   std::vector<Passes> of_kinds;  // of a layer of each kind
+  // Of rows that leave each home for the other one, where layers have them at two (homes_of_layers()).
+  std::array<double, kMostHomes> move_ns{};
 };
 
 // What attention depends on: sizes, the strategy with all its fields, and how far apart neighbouring cp ranks
@@ -55,6 +58,7 @@ struct AttentionKey {
   Strategy::Keys keys;
   StateScan scan;
   std::optional<Core> window_core;
+  std::optional<Balance::Kind> window_balance, scan_balance;  // a layout's have no blocks
   auto operator<=>(const AttentionKey&) const = default;
 };
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);
@@ -66,7 +70,7 @@ class AttentionTimer {
       : question_(question), software_(without_host(question.software)) {}
 
   // Returns the times of the rank that has most pairs, in training or in a prefill, which has no backward
-  // pass. The reference stays valid.
+  // pass, without those of moves. The reference stays valid.
   const AttentionTimes& of(const ParallelLayout& layout);
   // What attention takes at least within a step, on the rank that stands for whichever stage: with layers of
   // several kinds another rank may have most pairs there.
@@ -77,6 +81,13 @@ class AttentionTimer {
   StateScan best_scan(const ParallelLayout& layout, const Fits& fits);
   // The same of ParallelLayout::window_core: need_only, or the strategy of all layers.
   std::optional<Core> best_window_core(const ParallelLayout& layout, const Fits& fits);
+  // The layout with the scan and the core that best_scan() and best_window_core() say. Behind it, the same
+  // with balances of layers with a window or with a recurrence of their own, where attention, recurrences and
+  // the moves between homes, replayed alone, take less than without: of those that `fits` takes, the ones
+  // with which they take least. A step tells which of both is faster: transfers of attention may be hidden
+  // there that are not alone, and moves put off other transfers. Where `plans_run` is false, nothing but the
+  // scan is chosen: other software has no such choices.
+  std::vector<ParallelLayout> best_mixers(const ParallelLayout& layout, const Fits& fits, bool plans_run);
   // Whether latent rows that travel are fewer bytes than the heads that they expand to, by the rule of
   // Strategy::Keys::fewer_bytes, in the first kind of layers that have attention. The layout must be one that
   // may send them (layout_space.h), whatever its keys are now.
@@ -94,6 +105,10 @@ class AttentionTimer {
   AttentionTimes::Passes recurrence(const ParallelLayout& layout, Rank self);
   AttentionTimes::Pass replayed(const Plan& plan) const;
   double behind_ns(const Plan& plan) const;
+  // What attention, recurrences and moves of all layers of a micro-batch take alone.
+  double mixers_ns(const ParallelLayout& layout);
+  // Of the rank with that index in its cp group: AttentionTimes::move_ns.
+  std::array<double, kMostHomes> moves(const ParallelLayout& layout, int cp_index);
 
   const PlanQuestion& question_;
   // The question's software without the host's times: replayed alone, attention would wait for the host,
@@ -103,6 +118,8 @@ class AttentionTimer {
   std::map<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
   std::map<AttentionKey, AttentionTimes::Passes> recurrences_;
   std::map<AttentionKey, bool> rows_fewer_;
+  // With the rank's index, whether tp ranks split rows, and where these are.
+  std::map<std::tuple<AttentionKey, int, bool, AxisOrder>, std::array<double, kMostHomes>> moves_;
   std::map<std::tuple<AttentionKey, int, int>, std::set<int>> busiest_;  // with pp and virtual_stages
 };
 

@@ -138,8 +138,9 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
   if (question_.workload.phase != Phase::training) return of_layers.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
   if (layout.pp == 1)
-    return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head, whole_family) + shared.update_ns;
-  const PipelineBound pipeline = this->pipeline(shared, of_kinds, of_head);
+    return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head, whole_family, replayed) +
+           shared.update_ns;
+  const PipelineBound pipeline = this->pipeline(layout, shared, of_kinds, of_head, replayed);
   const double ns = pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
   if (replayed == nullptr || ns > most_ns || !is_quick(pipeline.stages.size(), times)) return ns;
   // Passes have a fixed order on each rank, so the schedule of passes that take less ends no later.
@@ -147,10 +148,12 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
 }
 
 double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& shared,
-                                 const std::vector<Pass>& of_kinds, const Pass& of_head,
-                                 bool whole_family) const {
+                                 const std::vector<Pass>& of_kinds, const Pass& of_head, bool whole_family,
+                                 const AttentionTimes* replayed) const {
   const Transformer& model = question_.model;
-  const Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
+  Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
+  const Pass moved = moves(layout, 0, replayed);
+  of_layers.forward_ns += moved.forward_ns, of_layers.backward_ns += moved.backward_ns;
   const auto [before_ns, experts_ns, behind_ns] = shared.ends;
   const auto kind_of = [&](std::int64_t layer) { return idx(model.kind_of(layer)); };
   double forward = of_layers.forward_ns + std::max(before_ns, experts_ns - of_kinds[kind_of(0)].forward_ns),
@@ -189,11 +192,13 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
 
 PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const {
   const Shared shared = this->shared(layout);
-  return pipeline(shared, layers(layout, shared, false, &attention), head(layout, shared.sizes, false));
+  return pipeline(layout, shared, layers(layout, shared, false, &attention),
+                  head(layout, shared.sizes, false), &attention);
 }
 
-PipelineBound StepBound::pipeline(const Shared& shared, const std::vector<Pass>& of_kinds,
-                                  const Pass& of_head) {
+PipelineBound StepBound::pipeline(const ParallelLayout& layout, const Shared& shared,
+                                  const std::vector<Pass>& of_kinds, const Pass& of_head,
+                                  const AttentionTimes* replayed) const {
   PipelineBound pipeline;
   pipeline.stages.reserve(shared.stages.size());
   for (const std::vector<std::int64_t>& of_stage : shared.stages) {
@@ -204,6 +209,8 @@ PipelineBound StepBound::pipeline(const Shared& shared, const std::vector<Pass>&
       if (of_stage[kind] > 0) meanwhile_ns = std::max(meanwhile_ns, of_kinds[kind].again_moved_ns);
     }
     sum.backward_ns -= meanwhile_ns;
+    const Pass moved = moves(layout, static_cast<int>(pipeline.stages.size()), replayed);
+    sum.forward_ns += moved.forward_ns, sum.backward_ns += moved.backward_ns;
     pipeline.stages.push_back({sum.forward_ns, sum.backward_ns, shared.send_ns, shared.send_ns});
   }
   pipeline.stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
@@ -219,6 +226,24 @@ StepBound::Pass StepBound::sum_of(const std::vector<Pass>& of_kinds,
     sum.backward_ns += real(layers_of_kind[kind]) * of_kinds[kind].backward_ns;
   }
   return sum;
+}
+
+// Between the layers of a stage nothing hides them: the next kernel needs the rows. Backward that is so where
+// the layer begins with a gradient, and computes nothing again meanwhile. What goes from stage to stage may
+// be on its way beside the work of another micro-batch, and of layouts without replayed times nothing is
+// claimed.
+StepBound::Pass StepBound::moves(const ParallelLayout& layout, int stage,
+                                 const AttentionTimes* replayed) const {
+  Pass moved;
+  if (replayed == nullptr || (!layout.window_balance && !layout.scan_balance)) return moved;
+  const std::vector<int> homes = homes_of_stage(question_.model, question_.workload, layout, stage);
+  const bool hides = layout.recompute.kind != Recompute::Kind::none || layout.mlp_chunks > 1;
+  for (std::size_t layer = 0; layer + 2 < homes.size(); ++layer) {
+    if (homes[layer] == homes[layer + 1]) continue;
+    moved.forward_ns += kSlack * replayed->move_ns[idx(homes[layer])];
+    if (!hides) moved.backward_ns += kSlack * replayed->move_ns[idx(homes[layer + 1])];
+  }
+  return moved;
 }
 
 double FamilyBound::ns(const ParallelLayout& member) {

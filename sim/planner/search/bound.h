@@ -143,9 +143,13 @@ class StepBound {
                  const AttentionTimes* replayed, double most_ns = kNever) const;
   // Without stages.
   double micro_batch_ns(const ParallelLayout& layout, const Shared& shared, const std::vector<Pass>& of_kinds,
-                        const Pass& of_head, bool whole_family) const;
-  static PipelineBound pipeline(const Shared& shared, const std::vector<Pass>& of_kinds, const Pass& of_head);
+                        const Pass& of_head, bool whole_family, const AttentionTimes* replayed) const;
+  PipelineBound pipeline(const ParallelLayout& layout, const Shared& shared,
+                         const std::vector<Pass>& of_kinds, const Pass& of_head,
+                         const AttentionTimes* replayed) const;
   static Pass sum_of(const std::vector<Pass>& of_kinds, const std::vector<std::int64_t>& layers_of_kind);
+  // Of the rows that go from home to home between the layers of a stage.
+  Pass moves(const ParallelLayout& layout, int stage, const AttentionTimes* replayed) const;
   // Of a layer of each kind.
   std::vector<Pass> layers(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                            const AttentionTimes* replayed) const;

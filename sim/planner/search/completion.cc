@@ -22,7 +22,8 @@ bool gives_degrees(const Fixed& f) {
 }
 bool gives_strategy(const Fixed& f) {
   return f.strategy || f.ulysses_degree || f.inner_ring || f.ulysses_inner || f.rotation || f.balance ||
-         f.slots || f.pieces || f.merges || f.scan || f.window_core || f.keys;
+         f.slots || f.pieces || f.merges || f.scan || f.window_core || f.window_balance || f.scan_balance ||
+         f.keys;
 }
 
 // Of degrees: dp is another name of dp_shard.
@@ -126,6 +127,7 @@ Fixed merged(const Fixed& question, const Fixed& given) {
     all.rotation = given.rotation, all.balance = given.balance;
     all.slots = given.slots, all.pieces = given.pieces, all.merges = given.merges;
     all.scan = given.scan, all.window_core = given.window_core, all.keys = given.keys;
+    all.window_balance = given.window_balance, all.scan_balance = given.scan_balance;
   }
   const auto take = [](auto& into, const auto& from) {
     if (from) into = from;

@@ -60,6 +60,7 @@ void LayoutSpace::throw_cannot_be_said(const ParallelLayout& family) const {
   };
   layout.strategy = first_of(strategies(family), all_strategies(family));
   layout.keys = fixed_keys(family);
+  set_fixed(layout);
   layout.recompute = first_of(recomputes(family), all_recomputes(family));
   layout.loss_chunks = first_of(loss_chunks(family), all_loss_chunks(family));
   const Savings saved = first_of(savings(family, layout.recompute), all_savings(family));
@@ -183,6 +184,7 @@ std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) cons
   std::erase_if(all, [&](const Strategy& strategy) {
     ParallelLayout layout = family;
     layout.strategy = strategy, layout.keys = fixed_keys(family);
+    set_fixed(layout);
     return !can_be_said(layout, RulePart::strategy);
   });
   return all;
@@ -308,6 +310,14 @@ std::vector<Strategy> LayoutSpace::make_strategies(const ParallelLayout& family)
     std::erase_if(all,
                   [](const Strategy& strategy) { return strategy.balance.kind == Balance::Kind::striped; });
   }
+  // Rows go between homes of these two balances alone (refuse()); what is fixed for some layers leaves those
+  // of all layers that it can stand beside.
+  const auto asks = [](const std::optional<std::optional<Balance>>& own) { return own && *own; };
+  if (asks(fixed.window_balance) || asks(fixed.scan_balance)) {
+    std::erase_if(all, [&](const Strategy& strategy) {
+      return strategy.balance != Balance{} && strategy.balance != Balance{Balance::Kind::head_tail};
+    });
+  }
   // What cannot send latent rows does not, whatever is fixed: pass_q, and pieces.
   if (fixed_keys(family) == Strategy::Keys::latent) {
     ParallelLayout sends = family;
@@ -330,6 +340,21 @@ Strategy::Keys LayoutSpace::fixed_keys(const ParallelLayout& family) const {
   const bool means_something =
       family.cp > 1 && question_.model.latent && question_.workload.phase != Phase::decode;
   return means_something ? question_.fixed.keys.value_or(Strategy::Keys::heads) : Strategy::Keys::heads;
+}
+
+// A balance that all layers of the member have anyway, or that is of a ring where it has none, is not said
+// again; that of a home that rows cannot go to is, and refused.
+void LayoutSpace::set_fixed(ParallelLayout& member) const {
+  if (member.cp == 1) return;
+  const Fixed& fixed = question_.fixed;
+  if (fixed.scan) member.scan = *fixed.scan;
+  member.window_core = fixed.window_core.value_or(std::nullopt);
+  const auto own = [&](const std::optional<std::optional<Balance>>& asked) {
+    const std::optional<Balance> balance = asked.value_or(std::nullopt);
+    const bool says_more = member.strategy.ulysses_degree < member.cp && balance != member.strategy.balance;
+    return says_more ? balance : std::nullopt;
+  };
+  member.window_balance = own(fixed.window_balance), member.scan_balance = own(fixed.scan_balance);
 }
 
 bool may_send_rows(const PlanQuestion& question, const ParallelLayout& layout) {
@@ -448,9 +473,8 @@ std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
 
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
   family.strategy = strategies(family).front();
-  if (question_.fixed.scan && family.cp > 1) family.scan = *question_.fixed.scan;
   family.keys = fixed_keys(family);
-  if (family.cp > 1) family.window_core = question_.fixed.window_core.value_or(std::nullopt);
+  set_fixed(family);
   const std::vector<Recompute> all = recomputes(family);
   const auto full = std::find(all.begin(), all.end(), Recompute{Recompute::Kind::full, 1});
   family.recompute = full == all.end() ? all.front() : *full;
@@ -468,11 +492,10 @@ std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) c
   std::vector<std::vector<Savings>> saved;
   for (const Recompute& recompute : recomputed) saved.push_back(savings(family, recompute));
   ParallelLayout member = family;
-  if (question_.fixed.scan && family.cp > 1) member.scan = *question_.fixed.scan;
   member.keys = fixed_keys(family);
-  if (family.cp > 1) member.window_core = question_.fixed.window_core.value_or(std::nullopt);
   for (const Strategy& strategy : strategies(family)) {
     member.strategy = strategy;
+    set_fixed(member);
     for (std::size_t i = 0; i < recomputed.size(); ++i) {
       member.recompute = recomputed[i];
       for (const Savings& of : saved[i]) {

@@ -81,6 +81,8 @@ class LayoutSpace {
   // The all_* functions return every choice; those below leave out what the frameworks cannot express.
   AttentionProblem any_attention(const ParallelLayout& layout) const;
   Strategy::Keys fixed_keys(const ParallelLayout& family) const;
+  // Gives a member what is fixed of layers with a window or a recurrence, as far as its strategy has it.
+  void set_fixed(ParallelLayout& member) const;
   // Kept, since many families have the same; the reference stays valid.
   const std::vector<Strategy>& all_strategies(const ParallelLayout& family) const;
   std::vector<Strategy> make_strategies(const ParallelLayout& family) const;

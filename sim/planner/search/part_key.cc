@@ -48,6 +48,7 @@ Digest part_key(const StepRequest& request, StepPart part, int stage, Rank self)
   }
   hash(key, seen_by_stage(request, part, stage));
   key.add(stage == 0).add(stage == stages - 1).add_all(kinds_of_stage(request.model, layout, stage));
+  key.add_all(homes_of_stage(request.model, request.workload, layout, stage));
   const RankGroups groups(layout, self);
   key.add_all(groups.tp_group()).add_all(groups.cp_group()).add_all(groups.ep_group());
   for (const int neighbour : {stage - 1, stage + 1}) {

@@ -35,6 +35,8 @@ struct Fixed : ParallelConfig {
   std::optional<Strategy::Merges> merges;
   // Of layers with a window or a chunk. A value that is nothing: that of all layers.
   std::optional<std::optional<Core>> window_core;
+  // Of layers with a window or a chunk, and of those with a recurrence. A value that is nothing: that of all.
+  std::optional<std::optional<Balance>> window_balance, scan_balance;
   std::optional<StateScan> scan;       // of layers with a recurrence
   std::optional<Strategy::Keys> keys;  // of latent attention: heads or latent
   std::optional<Recompute> recompute;

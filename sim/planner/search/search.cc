@@ -473,7 +473,9 @@ class Search {
     std::size_t known = 0;
     do {
       known = found.too_large.size();
-      look_at_choices(way, found, thread);
+      const auto fitting = [&](const ParallelLayout& choice) { return may_fit(choice, found); };
+      for (const ParallelLayout& mixers : attention_.best_mixers(way, fitting, space_.runs_plans()))
+        look_at_choices(mixers, found, thread);
     } while (found.too_large.size() > known && another_attention_may_fit(found.least));
   }
   bool another_attention_may_fit(Memory memory) const {
@@ -482,13 +484,13 @@ class Search {
     return fits(memory);
   }
 
-  void look_at_choices(ParallelLayout asked, Found& found, std::size_t thread) {
-    const auto fitting = [&](const ParallelLayout& choice) {
-      return std::find(found.too_large.begin(), found.too_large.end(), choice) == found.too_large.end() &&
-             fits(memory(choice));
-    };
-    asked.scan = attention_.best_scan(asked, fitting);
-    if (space_.runs_plans()) asked.window_core = attention_.best_window_core(asked, fitting);
+  bool may_fit(const ParallelLayout& choice, const Found& found) const {
+    return std::find(found.too_large.begin(), found.too_large.end(), choice) == found.too_large.end() &&
+           fits(memory(choice));
+  }
+
+  void look_at_choices(const ParallelLayout& asked, Found& found, std::size_t thread) {
+    const auto fitting = [&](const ParallelLayout& choice) { return may_fit(choice, found); };
     const bool sharper = question_.workload.phase == Phase::training && !options_.exhaustive;
     if (sharper && !needed(least_ns(asked), asked)) return;
     const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {

@@ -183,7 +183,12 @@ ordered_json fixed_json(const Fixed& fixed) {
   if (fixed.merges) out["merges"] = cp::name(*fixed.merges);
   if (fixed.window_core)
     out["window_strategy"] = *fixed.window_core ? cp::name(**fixed.window_core) : kSameCore;
+  const auto add_own = [&](const char* key, const std::optional<std::optional<Balance>>& own) {
+    if (own) out[key] = *own ? to_string(**own) : std::string(kSameCore);
+  };
+  add_own("window_balance", fixed.window_balance);
   if (fixed.scan) out["scan"] = cp::name(*fixed.scan);
+  add_own("scan_balance", fixed.scan_balance);
   if (fixed.keys) out["keys"] = cp::name(*fixed.keys);
   add_text("sharding", fixed.sharding);
   add_text("order", fixed.order);
@@ -240,7 +245,9 @@ ordered_json layout_json(const ParallelLayout& l) {
           {"pieces", l.strategy.pieces},
           {"merges", cp::name(l.strategy.merges)},
           {"window_strategy", l.window_core ? ordered_json(cp::name(*l.window_core)) : ordered_json()},
+          {"window_balance", l.window_balance ? ordered_json(to_string(*l.window_balance)) : ordered_json()},
           {"scan", cp::name(l.scan)},
+          {"scan_balance", l.scan_balance ? ordered_json(to_string(*l.scan_balance)) : ordered_json()},
           {"keys", cp::name(l.keys)},
           {"sharding", to_string(l.sharding)},
           {"order", to_string(l.order)},

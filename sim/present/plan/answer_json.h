@@ -41,8 +41,9 @@
 //                  runs took more; "no"), nvlink_utilisation, nic_utilisation
 //     layout_fields: gpus, dp_replicate, dp_shard, cp, tp, pp, ep, virtual_stages, strategy ("ring
 //                  head_tail"; null without cp), core, balance, ulysses_degree, inner_ring, slots, pieces,
-//                  merges, window_strategy (null: that of all layers), scan, keys, sharding, order,
-//                  micro_batch, recompute, loss_chunks, mlp_chunks, zero, sequence_parallel, activations
+//                  merges, window_strategy, window_balance (null: that of all layers), scan, scan_balance
+//                  (the same), keys, sharding, order, micro_batch, recompute, loss_chunks, mlp_chunks,
+//                  zero, sequence_parallel, activations
 //   worth_trying   [layout (text)]
 //   worths         [{rate, us}]: by how much a step is expected to become shorter if this rate is known; the
 //                  largest first
