@@ -195,6 +195,7 @@ std::optional<LayoutRefusal> refuse_own_balance(const std::string& key, const Ba
 // Balances of layers with a window or a recurrence, where they are not those of all layers.
 std::optional<LayoutRefusal> refuse_own_balances(const Transformer& model, const Workload& workload,
                                                  const ParallelLayout& layout) {
+  if (!layout.window_balance && !layout.scan_balance) return std::nullopt;
   if (layout.window_balance) {
     const bool any = std::any_of(model.kinds.begin(), model.kinds.end(), [&](const LayerKind& kind) {
       if (kind.mixer != Mixer::attention) return false;
@@ -206,10 +207,18 @@ std::optional<LayoutRefusal> refuse_own_balances(const Transformer& model, const
     if (auto refusal = refuse_own_balance("window_balance", *layout.window_balance, lacks, workload, layout))
       return refusal;
   }
-  if (!layout.scan_balance) return std::nullopt;
-  return refuse_own_balance("scan_balance", *layout.scan_balance,
-                            model.recurrence ? "" : "is of layers with a recurrence, and no layer has one",
-                            workload, layout);
+  if (layout.scan_balance) {
+    const char* lacks = model.recurrence ? "" : "is of layers with a recurrence, and no layer has one";
+    if (auto refusal = refuse_own_balance("scan_balance", *layout.scan_balance, lacks, workload, layout))
+      return refusal;
+  }
+  const std::vector<int> homes = homes_of_layers(model, workload, layout);
+  if (std::count(homes.begin(), homes.end(), homes.front()) != std::ssize(homes)) return std::nullopt;
+  const std::string balance = to_string(strategy_at_home(layout, homes.front()).balance);
+  return LayoutRefusal{"the same layout twice",
+                       str("balance=", to_string(layout.strategy.balance),
+                           " is that of no layer: all have their rows where ", balance, " puts them"),
+                       str("use balance=", balance, ", and no other")};
 }
 
 // What travels in place of keys, and rows that attention plans are to expand.

@@ -75,9 +75,10 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
   for (int home = 0; home < homes_of_model; ++home) {
     // Which of the kinds' masks it is does not matter: refuse() sees to that.
     const AttentionSharding sharding(attention.front().problem, layout.cp, strategy_at_home(layout, home));
+    rows_at_[idx(home)] = sharding.home_q(groups.cp()).num_rows();
+    if (homes_of_model == 1) continue;
     std::vector<IndexSet>& rows = rows_of_ranks.emplace_back();
     for (int index = 0; index < layout.cp; ++index) rows.push_back(sharding.home_q(index).rows);
-    rows_at_[idx(home)] = size(rows[idx(groups.cp())]);
   }
   if (homes_of_model > 1) {
     const RowSplit split{layout.micro_batch, layout.row_ranks()};

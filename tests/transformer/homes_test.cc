@@ -114,6 +114,10 @@ TEST(Homes, HaveTextsAndRefusals) {
   serving.workload.phase = Phase::prefill;
   EXPECT_THAT(refuse(serving.model, serving.workload, serving.layout)->text(),
               HasSubstr("has the cached rows of all layers at one home; use window_balance=same"));
+  EXPECT_THAT(
+      refusal("WW", "cp=2,balance=head_tail,window_balance=contiguous"),
+      HasSubstr("balance=head_tail is that of no layer: all have their rows where contiguous puts them; "
+                "use balance=contiguous"));
   // A core of their own is no other one only because they have a balance of their own.
   EXPECT_THAT(refusal("FW",
                       "cp=2,strategy=need_only,window_strategy=need_only,balance=head_tail,"
