@@ -12,6 +12,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "sim/cost/frameworks/framework.h"
+#include "sim/cost/schedule/pipeline.h"
 #include "sim/planner/search/attention_times.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/layout_space.h"
@@ -127,6 +128,23 @@ TEST(OwnBalances, MovesTakeAsLongAsTheirBytes) {
   const std::int64_t length = std::int64_t{1} << 24;  // beyond what latencies matter for
   EXPECT_NEAR(moved_ns(2 * length) / moved_ns(length), 2, 0.1);
   EXPECT_EQ(AttentionTimer(with_windows(64)).least(parse_parallel_layout("cp=2,dp_shard=4")).move_ns[0], 0);
+}
+
+// The second and third of four stages have the same layers, but behind the third one rows go to another home.
+TEST(OwnBalances, OfStagesAreLikeOthersWithTheSameHomes) {
+  PlanQuestion question = with_windows(64);
+  const LayerKind full, cut{64, {}, false, Mixer::attention, true};
+  set_layers(question.model, {full, cut, cut, cut, cut, cut, full, cut});
+  const PipelineTimes times = Evaluator(question).schedule(
+      parse_parallel_layout("pp=4,cp=2,strategy=ring,balance=head_tail,window_balance=contiguous"));
+  std::vector<double> forward_ns(4);
+  for (const std::vector<PipelineChunk>& of_rank : times.chunks) {
+    for (const PipelineChunk& chunk : of_rank) {
+      if (!chunk.backward) forward_ns[idx(chunk.stage)] = chunk.end_ns - chunk.begin_ns;
+    }
+  }
+  EXPECT_GT(forward_ns[1], 0);
+  EXPECT_GT(forward_ns[2], forward_ns[1]);
 }
 
 // What is fixed stands where the strategy has it and all layers have not; strategies whose rows cannot go to
