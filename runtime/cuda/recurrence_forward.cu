@@ -165,6 +165,7 @@ PreparedKernel prepare_forward(const RecurrenceForward& kernel, const CudaMemory
     body.rows.v = vectors<const T>(kernel.v, memory, iteration);
     body.rows.starts = starts->starts();
     body.from = state_view(kernel.state, memory, iteration);
+    body.to = state_view(kernel.final_state, memory, iteration);
     body.out = vectors<T>(kernel.out, memory, iteration);
     body.scale = static_cast<float>(kernel.scale);
     body.end = kernel.k.shape[1];

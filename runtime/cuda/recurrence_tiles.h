@@ -290,7 +290,7 @@ struct StateRows {
     });
   }
   CP_DEVICE void store(int thread, const StatePlace& place, const StateView& to, Share& share) const {
-    if (to.data == nullptr) return;  // of no elements
+    if (to.data == nullptr) return;  // of no elements, or nobody wants it
     float* const first = to.at(place);
     for_each_element(thread, place, share, [&](float& element, int key, int column) {
       first[key * to.key_step + column * to.column_step] = element;
@@ -330,7 +330,8 @@ struct StatePass {
   using Share = typename Rows::Share;
 
   Rows rows;
-  // Before the first row; and behind the last, or, if states are kept, before the first.
+  // Before the first row; and behind the last, or, if states are kept, before the first. A block reads its
+  // tile of the former before it writes that of the latter: both may be one view.
   StateView from, to;
   bool begins_with_ones = false;  // on the diagonal, instead of `from`
   Vectors<T> out;
@@ -374,7 +375,7 @@ struct StatePass {
       if constexpr (kOf == PassOf::outputs)
         block.for_each_thread([&](int thread) { store_outputs(thread, shared, place, first, count); });
     }
-    if constexpr (kOf == PassOf::summary)
+    if constexpr (kOf != PassOf::kept)
       block.last([&](int thread) { rows.store(thread, place, to, state[thread]); });
   }
 

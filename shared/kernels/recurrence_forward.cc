@@ -82,6 +82,8 @@ void run(const RecurrenceForward& kernel, const HostMemory& memory, std::int64_t
       }
       out.store(begin, count);
     });
+    if (!is_absent(kernel.final_state))
+      states.store(kernel.final_state, memory, iteration, batch, head * each);
   });
 }
 

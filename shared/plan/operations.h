@@ -101,6 +101,8 @@ constexpr bool may_be_left_out(std::string_view field) {
            field == "seed" || (std::is_same_v<Op, AttentionBackward> && field == "out");
   } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
     return field == "more" || field == "more_lse";
+  } else if constexpr (std::is_same_v<Op, RecurrenceForward>) {
+    return field == "final_state";
   } else {
     return false;
   }
@@ -167,7 +169,7 @@ void visit_fields(Op& op, Visit&& visit) {
   } else if constexpr (std::is_same_v<T, RecurrenceForward>) {
     visit("q", op.q), visit("k", op.k), visit("v", op.v), visit("log_decay", op.log_decay);
     visit("beta", op.beta), visit("state", op.state), visit("out", op.out), visit("starts", op.starts);
-    visit("scale", op.scale), visit("rule", op.rule);
+    visit("scale", op.scale), visit("rule", op.rule), visit("final_state", op.final_state);
   } else if constexpr (std::is_same_v<T, RecurrenceSummary>) {
     visit("k", op.k), visit("v", op.v), visit("log_decay", op.log_decay), visit("beta", op.beta);
     visit("state", op.state), visit("transition", op.transition), visit("rule", op.rule);
@@ -251,8 +253,10 @@ void for_each_access_of(const Op& op, std::int32_t index_in_group, F&& f) {
     if (has_lse) updates(op.lse);
   } else if constexpr (std::is_same_v<T, RecurrenceForward>) {
     reads(op.q, op.k, op.v, op.log_decay, op.beta);
-    if (!is_absent(op.state)) reads(op.state);
+    const bool in_place = !is_absent(op.state) && op.state == op.final_state;
+    if (!is_absent(op.state) && !in_place) reads(op.state);
     writes(op.out);
+    if (!is_absent(op.final_state)) in_place ? updates(op.final_state) : writes(op.final_state);
   } else if constexpr (std::is_same_v<T, RecurrenceSummary>) {
     reads(op.k, op.v, op.log_decay, op.beta), writes(op.state);
     if (!is_absent(op.transition)) writes(op.transition);

@@ -313,12 +313,14 @@ inline constexpr std::size_t kMostMerged = 3;
 enum class RecurrenceRule : std::uint8_t { decay, delta };
 
 // `state` is S before the first row; absent: zeros. `starts` are the rows, ascending and not 0, before which
-// S becomes zeros, since a document begins there.
+// S becomes zeros, since a document begins there. `final_state` is S behind the last row; absent: nobody
+// wants it. It may be the same view as `state`, which is then updated in place.
 struct RecurrenceForward {
   View q, k, v, log_decay, beta, state, out;
   std::vector<std::int64_t> starts;
   double scale = 1;
   RecurrenceRule rule = RecurrenceRule::decay;
+  View final_state = {};
   bool operator==(const RecurrenceForward&) const = default;
 };
 // What some rows make of a state: `state` is S behind the last one if it was zeros before the first, and

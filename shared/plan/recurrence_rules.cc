@@ -70,6 +70,7 @@ void RecurrenceRules::check(const RecurrenceForward& op) const {
   check_values(op.k, op.v, op.log_decay, "v");
   same_dtype(op.v, op.out), shaped(op.out, op.v.shape, "out");
   if (!is_absent(op.state)) check_state(op.state, op.k, op.v, "state");
+  if (!is_absent(op.final_state)) check_state(op.final_state, op.k, op.v, "final_state");
   check_starts(op.starts, op.k.shape[1]), check_scale(op.scale);
 }
 

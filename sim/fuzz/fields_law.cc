@@ -242,7 +242,7 @@ Plan draw_steps(std::uint64_t seed) {
   switch (numbers.below(10)) {
     case 5:
       step(RecurrenceForward{view(), view(), view(), view(), view(), maybe(), view(), starts(), scale(),
-                             rule()});
+                             rule(), maybe()});
       break;
     case 6:
       step(RecurrenceSummary{view(), view(), view(), view(), view(), maybe(), rule()});

@@ -88,7 +88,7 @@ RecurrenceSizes any_recurrence_sizes() {
 
 struct RecurrenceOptions {
   RecurrenceRule rule = RecurrenceRule::delta;
-  bool has_state = true, has_dstate = true, has_transition = true;
+  bool has_state = true, has_dstate = true, has_transition = true, has_final_state = true;
   std::vector<std::int64_t> starts = {};
   std::int64_t workspace_lanes = 1, workspace_rest = 0;
 };
@@ -97,6 +97,7 @@ RecurrenceOptions any_options(const RecurrenceSizes& sizes) {
   RecurrenceOptions options;
   options.rule = coin() ? RecurrenceRule::delta : RecurrenceRule::decay;
   options.has_state = coin(), options.has_dstate = coin(), options.has_transition = pick(0, 3) > 0;
+  options.has_final_state = coin();
   if (coin()) {
     for (std::int64_t row = 1; row < sizes.rows; ++row) {
       if (pick(0, 5) == 0) options.starts.push_back(row);
@@ -136,7 +137,8 @@ class RecurrenceCase {
             output(dtype_, sizes_.values()),
             options.starts,
             kScaleOfOutput,
-            options.rule};
+            options.rule,
+            options.has_final_state ? output(DType::f32, sizes_.states()) : View{}};
   }
   RecurrenceSummary summary(const RecurrenceOptions& options) {
     return {keys(),
@@ -193,7 +195,9 @@ class RecurrenceCase {
     return "";
   }
   std::string disagreement(const RecurrenceForward& kernel, std::int64_t iteration = 0) {
-    return disagreement(kernel, {kernel.out}, sizes_.state_error(), iteration);
+    std::vector<View> outputs = {kernel.out};
+    if (!is_absent(kernel.final_state)) outputs.push_back(kernel.final_state);
+    return disagreement(kernel, outputs, sizes_.state_error(), iteration);
   }
   std::string disagreement(const RecurrenceSummary& kernel, std::int64_t iteration = 0) {
     std::vector<View> outputs = {kernel.state};
@@ -379,6 +383,24 @@ TEST(GpuRecurrence, StatesReachThroughRows) {
   }
 }
 
+// Where a token is written: one row, and the state behind it takes the place of that before it.
+TEST(GpuRecurrenceForward, UpdatesStatesInPlace) {
+  CP_SKIP_WITHOUT_GPU();
+  for (const RecurrenceRule rule : {RecurrenceRule::decay, RecurrenceRule::delta}) {
+    RecurrenceCase each({2, 1, 2, 2, 6, 40}, DType::bf16, RecurrenceViews::dense);
+    RecurrenceOptions options;
+    options.rule = rule;
+    RecurrenceForward kernel = each.forward(options);
+    each.run.run_on_gpu(Kernel(kernel));
+    const std::vector<double> out = each.run.gpu_values(kernel.out),
+                              state = each.run.gpu_values(kernel.final_state);
+    kernel.final_state = kernel.state;
+    each.run.run_on_gpu(Kernel(kernel));
+    EXPECT_EQ(each.run.gpu_values(kernel.out), out);
+    EXPECT_EQ(each.run.gpu_values(kernel.state), state);
+  }
+}
+
 TEST(GpuRecurrence, TakesSizesOfZero) {
   CP_SKIP_WITHOUT_GPU();
   for (const RecurrenceRule rule : {RecurrenceRule::decay, RecurrenceRule::delta}) {
@@ -433,7 +455,7 @@ TEST(GpuRecurrence, ViewsMoveWithTheIteration) {
       joined(sizes, DType::bf16, RecurrenceViews::dense),
       backward(sizes, DType::bf16, RecurrenceViews::dense);
   RecurrenceForward a = forward.forward({});
-  move({&a.q, &a.k, &a.v, &a.log_decay, &a.beta, &a.state, &a.out});
+  move({&a.q, &a.k, &a.v, &a.log_decay, &a.beta, &a.state, &a.out, &a.final_state});
   EXPECT_EQ(forward.disagreement(a, 2), "");
   RecurrenceSummary b = summary.summary({});
   move({&b.k, &b.v, &b.log_decay, &b.beta, &b.state, &b.transition});

@@ -125,6 +125,31 @@ TEST(RecurrenceKernels, RowsInTwoStepsAreThoseOfOne) {
   }
 }
 
+// A state that is handed on is that of a summary, in a place of its own and in place.
+TEST(RecurrenceKernels, TheFinalStateGoesOnWithTheNextRows) {
+  for (const RecurrenceRule rule : {RecurrenceRule::decay, RecurrenceRule::delta}) {
+    Tensors t({2, 6, 2, 4, 3, 4});
+    const BufferId whole = t.outputs(), parts = t.outputs();
+    const View all = t.state(), state = t.state(), apart = t.state();
+    RecurrenceForward once = t.forward(rule, View{}, whole, 0, 6);
+    t.memory.run(once);
+    const std::vector<double> without = t.memory.values(whole);
+    once.final_state = all;
+    t.memory.run(once);
+    EXPECT_EQ(t.memory.values(whole), without);
+    t.memory.run(t.summary(rule, apart, View{}, 0, 6));
+    EXPECT_EQ(t.memory.values(all.buffer), t.memory.values(apart.buffer));
+    for (std::int64_t row = 0; row < 6; ++row) {
+      RecurrenceForward one = t.forward(rule, state, parts, row, 1);
+      one.final_state = state;
+      t.memory.run(one);
+    }
+    // The same operations on each row, in the same order.
+    EXPECT_EQ(t.memory.values(parts), t.memory.values(whole));
+    EXPECT_EQ(t.memory.values(state.buffer), t.memory.values(all.buffer));
+  }
+}
+
 TEST(RecurrenceKernels, PairsOfTwoPartsJoinToThatOfAll) {
   for (const RecurrenceRule rule : {RecurrenceRule::decay, RecurrenceRule::delta}) {
     Tensors t({1, 6, 1, 3, 3, 4});

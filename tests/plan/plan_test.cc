@@ -156,6 +156,11 @@ TEST(Plan, AccessesOfEveryOperation) {
             "1r 2r 3r 4r 5r 6r 7w");
   EXPECT_EQ(text(Kernel(RecurrenceForward{v(1), v(2), v(3), v(4), v(5), View{}, v(7), {}})),
             "1r 2r 3r 4r 5r 7w");
+  RecurrenceForward serving{v(1), v(2), v(3), v(4), v(5), v(6), v(7), {}};
+  serving.final_state = v(8);
+  EXPECT_EQ(text(Kernel(serving)), "1r 2r 3r 4r 5r 6r 7w 8w");
+  serving.final_state = v(6);  // in place
+  EXPECT_EQ(text(Kernel(serving)), "1r 2r 3r 4r 5r 7w 6rw");
   EXPECT_EQ(text(Kernel(RecurrenceSummary{v(1), v(2), v(3), v(4), v(5), v(6)})), "1r 2r 3r 4r 5w 6w");
   EXPECT_EQ(text(Kernel(RecurrenceSummaryGradient{v(1), v(2), v(3), v(4), v(5), v(6)})), "1r 2r 3r 4r 5r 6w");
   EXPECT_EQ(text(Kernel(RecurrenceJoin{v(1), v(2), v(3), false})), "1r 2r 3w");

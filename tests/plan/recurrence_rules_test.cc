@@ -88,6 +88,15 @@ TEST(RecurrenceRules, Forward) {
   EXPECT_EQ(error([](Op&) {}), "");
   EXPECT_EQ(error([](Op& op) { op.state = View{}; }), "");
   EXPECT_EQ(error([](Op& op) { op.starts = {}; }), "");
+  EXPECT_EQ(error([&](Op& op) { op.final_state = steps.state(); }), "");
+  EXPECT_EQ(error([](Op& op) { op.final_state = op.state; }), "");
+  EXPECT_EQ(error([&](Op& op) { op.final_state = steps.state(), op.state = View{}; }), "");
+  EXPECT_THAT(error([&](Op& op) { op.final_state = steps.square(3); }), HasSubstr("final_state is"));
+  EXPECT_THAT(error([&](Op& op) {  // in place but for a column
+                op.state = steps.square(3), op.state.shape[3] = 2;
+                op.final_state = op.state, ++op.final_state.offset;
+              }),
+              HasSubstr("a kernel's output is its own"));
   EXPECT_THAT(error([](Op& op) { op.q.shape[2] = 1; }), HasSubstr("but the shape 1x5x2x3 is needed"));
   EXPECT_THAT(error([](Op& op) { op.v.shape[2] = 3; }), HasSubstr("but the shape 1x5x4x2 is needed"));
   EXPECT_THAT(error([&](Op& op) {
