@@ -25,6 +25,11 @@ void require_countable(std::string_view what, std::initializer_list<std::int64_t
 void require_documents(const RecurrenceProblem& problem) {
   const std::vector<std::int64_t>& ends = problem.cu_seqlens;
   if (ends.empty()) return;
+  if (problem.cached_state) {
+    throw InvalidInput(str("documents ", join(ends, "/"),
+                           ": a sequence that goes on from a cached state is one document; leave cu_seqlens "
+                           "out, and give each request a batch entry"));
+  }
   for (std::size_t i = 1; i < ends.size(); ++i) {
     if (ends[i] < ends[i - 1])
       throw InvalidInput(str("documents ", join(ends, "/"), ": ", ends[i], " comes after ", ends[i - 1],
@@ -101,13 +106,16 @@ std::string to_string(const RecurrenceProblem& problem) {
   const std::size_t documents = problem.document_starts().size();
   return str(name(problem.rule), " seq ", problem.seq_len, ", batch ", problem.batch, ", heads ",
              problem.key_heads, "/", problem.value_heads, ", dims ", problem.key_dim, "/", problem.value_dim,
-             ", ", name(problem.dtype), documents > 1 ? str(", ", documents, " documents") : "");
+             ", ", name(problem.dtype), documents > 1 ? str(", ", documents, " documents") : "",
+             problem.cached_state ? ", from a cached state" : "");
 }
 
 Hasher& hash(Hasher& hasher, const RecurrenceProblem& problem) {
   hasher.add(name(problem.rule)).add(problem.batch).add(problem.seq_len).add(problem.key_heads);
   hasher.add(problem.value_heads).add(problem.key_dim).add(problem.value_dim).add(name(problem.dtype));
-  return hasher.add(problem.output_scale()).add_all(problem.document_starts());
+  hasher.add(problem.output_scale()).add_all(problem.document_starts());
+  if (problem.cached_state) hasher.add(std::string_view("cached state"));
+  return hasher;
 }
 
 }  // namespace cp

@@ -4,7 +4,8 @@
 //
 // Global tensors are q, k [batch, seq_len, key_heads, key_dim], v, out [batch, seq_len, value_heads,
 // value_dim], and log_decay, beta [batch, seq_len, value_heads], f32. Value head h uses key head
-// h / (value_heads / key_heads). The state is zeros where a document begins.
+// h / (value_heads / key_heads). The state is zeros where a document begins; or, in serving, a sequence goes
+// on from a cached state.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,10 @@ struct RecurrenceProblem {
   // Packed documents, of all batch entries alike: document d has the rows [cu_seqlens[d], cu_seqlens[d+1]).
   // The list begins with 0, does not descend, and ends with seq_len. Empty: there is one document.
   std::vector<std::int64_t> cu_seqlens;
+  // Serving: the state before row 0, [batch, value_heads, key_dim, value_dim] in f32, was cached behind the
+  // rows before (zeros if there were none), and that behind the last row is cached in its place. The sequence
+  // is one document then, and there is no backward pass.
+  bool cached_state = false;
   bool operator==(const RecurrenceProblem&) const = default;
 
   double output_scale() const;

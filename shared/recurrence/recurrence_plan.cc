@@ -179,6 +179,38 @@ class PassWriter {
                   problem_.transition_dim());
   }
 
+  // ---- the cached state ----
+
+  bool is_first(const Own& own) const { return problem_.cached_state && own.place == 0; }
+  bool is_last(const Own& own) const {
+    return problem_.cached_state && (context_.trade || own.place + 1 == context_.chunks.size());
+  }
+  View state_of(BufferId buffer) const {
+    return dense_view(buffer, 0,
+                      {problem_.batch, problem_.value_heads / share_, problem_.key_dim, problem_.value_dim});
+  }
+  // Absent where the rank holds none.
+  View cached_state() {
+    const std::int64_t numel = cached_state_numel(context_.request, index_);
+    return numel > 0 ? state_of(builder_.inout("state", DType::f32, numel)) : View{};
+  }
+  // Where the state behind the last row is made: in the cache, or in a place that it is sent from.
+  View final_state(const View& cached) {
+    if (!is_absent(cached)) return cached;
+    return state_of(builder_.temporary("final state", DType::f32, problem_.state_numel()));
+  }
+  void send_final_state(const View& made, const View& cached) {
+    if (!problem_.cached_state || context_.trade) return;
+    const int from = context_.chunks.back().index, to = context_.chunks.front().index;
+    if (from == to) return;
+    Exchange exchange;
+    exchange.group = builder_.group("cp", context_.request.ranks);
+    exchange.counts = counts_digest({{from, to, problem_.state_numel()}});
+    if (from == index_) exchange.sends.push_back({to, made});
+    if (to == index_) exchange.recvs.push_back({from, cached});
+    builder_.add(builder_.stream("comm"), std::move(exchange), "final state");
+  }
+
   // ---- passes ----
 
   void forward() {
@@ -193,18 +225,24 @@ class PassWriter {
     const std::vector<View> own = states(
         "states of own rows", BufferKind::temporary, [](const Chunk& chunk) { return chunk.goes_on; },
         problem_.key_dim, problem_.value_dim);
+    const View cached = cached_state();
+    View last_state;
     const auto compute = [&](std::size_t i) {
       const Chunk& chunk = own_[i].chunk;
       const auto rows = [&](const RowTensor& tensor) { return tensor.rows(chunk.local_row, chunk.rows); };
-      builder_.add(compute_,
-                   RecurrenceForward{rows(q), rows(k), rows(v), rows(log_decay), rows(beta), incoming[i],
-                                     rows(out.there), chunk.starts, problem_.output_scale(), problem_.rule},
-                   str("chunk ", own_[i].place));
+      RecurrenceForward forward{
+          rows(q),     rows(k),         rows(v),      rows(log_decay),         rows(beta),
+          incoming[i], rows(out.there), chunk.starts, problem_.output_scale(), problem_.rule};
+      if (is_first(own_[i])) forward.state = cached, forward.final_state = own[i];
+      if (is_last(own_[i])) forward.final_state = last_state = final_state(cached);
+      builder_.add(compute_, std::move(forward), str("chunk ", own_[i].place));
     };
-    // What others wait for comes first, then what waits for nobody, while states are on their way.
+    // What others wait for comes first, then what waits for nobody, while states are on their way. The first
+    // chunk behind a cached state has no summary: its outputs' kernel leaves the whole state. A summary would
+    // have to be joined with what was cached, by a transition, and takes about as long with one.
     for (std::size_t i = 0; i < own_.size(); ++i) {
       const Chunk& chunk = own_[i].chunk;
-      if (!chunk.goes_on) continue;
+      if (!chunk.goes_on || is_first(own_[i])) continue;
       const auto tail = [&](const RowTensor& tensor) {
         return tensor.rows(chunk.local_row + chunk.tail_begin(), chunk.rows - chunk.tail_begin());
       };
@@ -215,6 +253,7 @@ class PassWriter {
     }
     compute_around_scan(own, transitions, incoming, compute);
     bring_home(out);
+    send_final_state(last_state, cached);
   }
 
   void backward() {
@@ -309,7 +348,12 @@ class PassWriter {
   BufferId workspace_ = -1;
 };
 
-void validate(const RecurrenceRequest& request, const Target& target) {
+void validate(const RecurrenceRequest& request, RecurrencePass pass, const Target& target) {
+  if (pass == RecurrencePass::backward && request.problem.cached_state) {
+    throw InvalidInput(
+        "a sequence that goes on from a cached state is served and has no backward pass; train without "
+        "cached_state");
+  }
   const std::set<Rank> ranks(request.ranks.begin(), request.ranks.end());
   if (ranks.size() != request.ranks.size()) {
     throw InvalidInput(
@@ -357,8 +401,15 @@ std::vector<Chunk> chunks_of(const RecurrenceRequest& request) {
   return chunks_of(request.problem, detail::home_rows(request));
 }
 
+std::int64_t cached_state_numel(const RecurrenceRequest& request, int index) {
+  const auto ranks = static_cast<std::int64_t>(request.ranks.size());
+  if (!request.problem.cached_state) return 0;
+  if (request.strategy.scan == StateScan::heads && ranks > 1) return request.problem.state_numel() / ranks;
+  return chunks_of(request).front().index == index ? request.problem.state_numel() : 0;
+}
+
 Plan recurrence_plan(const RecurrenceRequest& request, RecurrencePass pass, Rank self, const Target& target) {
-  detail::validate(request, target);
+  detail::validate(request, pass, target);
   if (std::find(request.ranks.begin(), request.ranks.end(), self) == request.ranks.end()) {
     throw InvalidInput(
         str("rank ", self, " is none of the cp ranks ", join(request.ranks, ", "), "; ask for one of them"));
@@ -368,7 +419,7 @@ Plan recurrence_plan(const RecurrenceRequest& request, RecurrencePass pass, Rank
 
 std::vector<Plan> recurrence_plans(const RecurrenceRequest& request, RecurrencePass pass,
                                    const Target& target) {
-  detail::validate(request, target);
+  detail::validate(request, pass, target);
   const detail::Context context(request, pass, target);
   std::vector<Rank> ranks = request.ranks;
   std::sort(ranks.begin(), ranks.end());

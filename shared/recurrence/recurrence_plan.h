@@ -17,6 +17,16 @@
 //             out  dq, dk, dv, dlog_decay, dbeta
 //
 // saved_ buffers that would have no elements are left out.
+//
+// A problem with a cached state has a forward plan alone, with one buffer more:
+//
+//   state   inout  f32; before row 0 when the plan begins, and behind the last row when it ends. With scans
+//                  the rank that has row 0 at home holds it, [batch, value_heads, key_dim, value_dim], and
+//                  the others have no such buffer: the final state is sent there. With heads each rank holds
+//                  that of the heads that it computes, [batch, value_heads / ranks, key_dim, value_dim].
+//
+// Neither place depends on how many rows there are. So a prompt's plans leave the state where those of the
+// next token look for it, if both are of the same ranks, and both of heads or both of scans.
 #pragma once
 
 #include <string>
@@ -46,8 +56,13 @@ Layout row_layout(const RecurrenceRequest& request, std::int64_t heads, std::int
 // All chunks of these rows, in the order of the sequence.
 std::vector<Chunk> chunks_of(const RecurrenceRequest& request);
 
+// The elements of `state` on the rank with that index among the cp ranks. 0: it has none, or the problem has
+// no cached state.
+std::int64_t cached_state_numel(const RecurrenceRequest& request, int index);
+
 // The plan of one of the ranks, a pure function of its arguments. Throws InvalidInput if the request is not
-// legal, with the reason that refuse() gives, if a rank comes twice, and if `self` is not among the ranks.
+// legal, with the reason that refuse() gives, if a rank comes twice, if `self` is not among the ranks, and
+// for the backward pass of a sequence with a cached state.
 Plan recurrence_plan(const RecurrenceRequest& request, RecurrencePass pass, Rank self,
                      const Target& target = host_target());
 

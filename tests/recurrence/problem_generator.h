@@ -31,6 +31,12 @@ inline RecurrenceProblem any_recurrence(std::int64_t most_rows = 90) {
   return problem;
 }
 
+inline std::vector<Rank> ranks_to(int count) {
+  std::vector<Rank> ranks(static_cast<std::size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 // All ranks' strategies that are legal, with any ranks.
 inline RecurrenceRequest any_request(const RecurrenceProblem& problem, int most_ranks = 7) {
   RecurrenceRequest request{problem, {}, {}, true};

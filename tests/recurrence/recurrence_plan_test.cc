@@ -19,11 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<Rank> ranks_to(int count) {
-  std::vector<Rank> ranks(static_cast<std::size_t>(count));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
+using testing::ranks_to;
 
 RecurrenceProblem delta_of(std::int64_t seq_len) {
   RecurrenceProblem problem;

@@ -38,6 +38,8 @@ class Counter {
 
   std::vector<StateBytes> scans(StateScan scan) {
     const std::size_t n = way_.owner.size();
+    // The state behind the last row is cached where the first row is.
+    if (problem_.cached_state) get(n - 1, way_.owner.front(), false);
     if (scan == StateScan::all_gather) {
       // Each rank gets the pair of each piece that reaches one of its own, once.
       for (int rank = 0; rank < static_cast<int>(bytes_.size()); ++rank) {

@@ -18,6 +18,9 @@
 namespace cp::sim {
 namespace {
 
+// The row before row 0 that stands for all whose state was cached.
+constexpr std::int64_t kCachedRow = -1;
+
 // What lies in a place for a state: of the rows [begin, end) of one document.
 //   state       what they wrote, as it is behind the last of them
 //   gradient    what their outputs make of the gradient before the first of them
@@ -60,8 +63,10 @@ class StateKeeper {
       for_each_saved(plan, BufferKind::input, [&](const Place& place, const StateTag& tag) {
         tags_[{plan, place.first, place.second}] = tag;
       });
+    put_cached_states();
     run();
     for (std::size_t plan = 0; plan < plans_.size(); ++plan) {
+      audit_cached_state(plan);
       for_each_saved(plan, BufferKind::output, [&](const Place& place, const StateTag& tag) {
         const std::optional<StateTag> found = tag_at(plan, place);
         if (found != tag)
@@ -126,7 +131,8 @@ class StateKeeper {
         const SequencePiece& piece = pieces_.all()[i];
         const std::int64_t document = pieces_.document_begin(piece.begin);
         if (states && document < piece.begin) {
-          visit({static_cast<BufferId>(b), at}, {StateTag::Kind::state, document, piece.begin});
+          visit({static_cast<BufferId>(b), at},
+                {StateTag::Kind::state, state_begin(piece.begin), piece.begin});
           at += problem_.state_numel();
         }
         if (transitions && pieces_.is_inside(i)) {
@@ -135,6 +141,43 @@ class StateKeeper {
         }
       }
     }
+  }
+
+  // ---- the cached state ----
+
+  // The first row whose document's state a row sees.
+  std::int64_t state_begin(std::int64_t row) const {
+    return problem_.cached_state ? kCachedRow : pieces_.document_begin(row);
+  }
+  std::optional<Place> cached_state_of(std::size_t plan) const {
+    const std::vector<Buffer>& buffers = plans_[plan].buffers;
+    const auto found = std::find_if(buffers.begin(), buffers.end(), [](const Buffer& buffer) {
+      return buffer.kind == BufferKind::inout && buffer.name == "state";
+    });
+    if (found == buffers.end()) return std::nullopt;
+    return Place{static_cast<BufferId>(found - buffers.begin()), 0};
+  }
+  void put_cached_states() {
+    for (std::size_t plan = 0; problem_.cached_state && plan < plans_.size(); ++plan) {
+      if (const auto place = cached_state_of(plan))
+        tags_[{plan, place->first, place->second}] = {StateTag::Kind::state, kCachedRow, 0};
+    }
+  }
+  // A rank that computes all rows of some heads has the state of these; else the rank of the first row has
+  // that of all heads.
+  void audit_cached_state(std::size_t plan) {
+    const bool holds = problem_.cached_state && (trades_ || indices_[plan] == pieces_.all().front().index);
+    const auto place = cached_state_of(plan);
+    if (place.has_value() != holds)
+      return find_at(plan, holds ? "lacks the cached state" : "has a cached state that it does not hold");
+    if (!holds) return;
+    const std::int64_t wanted_numel =
+        trades_ ? problem_.state_numel() / static_cast<std::int64_t>(plans_.size()) : problem_.state_numel();
+    const std::int64_t numel = plans_[plan].buffers[idx(place->first)].numel;
+    if (numel != wanted_numel) find_at(plan, "caches ", numel, " elements of states, not ", wanted_numel);
+    const StateTag wanted{StateTag::Kind::state, kCachedRow, problem_.seq_len};
+    const std::optional<StateTag> found = tag_at(plan, *place);
+    if (found != wanted) find_at(plan, "caches ", text(found), " where ", text(wanted), " belongs");
   }
 
   // ---- the run ----
@@ -285,6 +328,9 @@ class StateKeeper {
     if (!rows) return;
     check_before(plan, *rows, op.state), check_starts(plan, *rows, op.starts);
     count_rows(plan, *rows);
+    if (is_absent(op.final_state)) return;
+    const std::int64_t begin = std::max(state_begin(rows->second - 1), before_of(plan, *rows, op.state));
+    put(plan, op.final_state, {StateTag::Kind::state, begin, rows->second});
   }
   void run_step(std::size_t plan, const RecurrenceBackward& op) {
     const auto rows = rows_of_all(plan, {&op.q, &op.k, &op.v, &op.log_decay, &op.beta, &op.dout, &op.dq,
@@ -309,7 +355,7 @@ class StateKeeper {
     return crosses;
   }
   void check_before(std::size_t plan, const RowRange& rows, const View& state) {
-    const std::int64_t begin = pieces_.document_begin(rows.first);
+    const std::int64_t begin = state_begin(rows.first);
     const std::optional<StateTag> before = is_absent(state) ? std::nullopt : tag_of(plan, state);
     const std::optional<StateTag> wanted =
         begin == rows.first ? std::nullopt
@@ -317,6 +363,11 @@ class StateKeeper {
     if (before != wanted)
       find(plan, "of rows [", rows.first, ", ", rows.second, ") begins with ", text(before), ", not with ",
            text(wanted));
+  }
+  // The first row whose state the step's rows see, by what it was given.
+  std::int64_t before_of(std::size_t plan, const RowRange& rows, const View& state) const {
+    const std::optional<StateTag> before = is_absent(state) ? std::nullopt : tag_of(plan, state);
+    return before && before->end == rows.first ? before->begin : rows.first;
   }
   void check_starts(std::size_t plan, const RowRange& rows, const std::vector<std::int64_t>& starts) {
     std::vector<std::int64_t> wanted;

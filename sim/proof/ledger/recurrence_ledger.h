@@ -5,7 +5,8 @@
 //            through: both are stretches of one document. A join must put a stretch behind another that ends
 //            where it begins. What comes in to a step must be all rows of its document before it, and in the
 //            backward pass all behind it; its document starts must be those of its rows. Each row is computed
-//            once, by the rank that has it.
+//            once, by the rank that has it. The cached state of a sequence that is served stands for one row
+//            before row 0; the plans begin with it in `state`, and end there with that of all rows.
 //   bytes    what each rank receives, against what the places of the rows say: states and transitions of
 //            scans, rows of heads.
 //

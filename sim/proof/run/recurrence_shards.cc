@@ -17,6 +17,7 @@ bool is_moved(const Buffer& buffer) {
   return buffer.kind == BufferKind::output && buffer.name.starts_with("saved_") &&
          buffer.name != "saved_states" && buffer.name != "saved_transitions";
 }
+// States that are cached are no results: what is read from them in later steps is compared.
 bool is_result(const Buffer& buffer) {
   return buffer.kind == BufferKind::output && !buffer.name.starts_with("saved_");
 }
@@ -47,8 +48,9 @@ const std::vector<double>& global_tensor(const RecurrenceTestData& data, std::st
   return data.q();
 }
 
-RecurrenceShards::RecurrenceShards(const RecurrenceTestData& data, const RecurrenceRequest& request)
-    : data_(data), request_(request) {
+RecurrenceShards::RecurrenceShards(const RecurrenceTestData& data, const RecurrenceRequest& request,
+                                   std::int64_t first_row)
+    : data_(data), request_(request), first_row_(first_row) {
   const Layout layout = row_layout(request, 1, 1, DType::f32);
   for (const Rank rank : request.ranks) rows_[rank] = indices(layout, 1, rank);
 }
@@ -72,7 +74,7 @@ void RecurrenceShards::for_each_row(const Plan& plan, std::int64_t heads, std::i
       for (std::int64_t i = 0; i < run.size(); ++i) {
         const std::int64_t row = run.begin + i / run.run * run.stride + i % run.run;
         for (std::int64_t head = 0; head < heads; ++head, here += dim)
-          visit(here, ((batch * p.seq_len + row) * heads + head) * dim);
+          visit(here, ((batch * data_.problem().seq_len + first_row_ + row) * heads + head) * dim);
       }
     }
   }

@@ -24,8 +24,10 @@ const std::vector<double>& global_tensor(const RecurrenceTestData& data, std::st
 // Any thread may use it. Ranks must be those of the request.
 class RecurrenceShards {
  public:
-  // Both must outlive this.
-  RecurrenceShards(const RecurrenceTestData& data, const RecurrenceRequest& request);
+  // Both must outlive this. The request may be of some rows of the data's sequence, those from `first_row`
+  // on, as each step of serving is.
+  RecurrenceShards(const RecurrenceTestData& data, const RecurrenceRequest& request,
+                   std::int64_t first_row = 0);
 
   // Makes the buffers that the plan wants and that are not in `buffers` yet, and returns where they are.
   // Inputs of the problem are filled with data. What the forward pass has kept stays as it is.
@@ -52,6 +54,7 @@ class RecurrenceShards {
 
   const RecurrenceTestData& data_;
   const RecurrenceRequest& request_;
+  const std::int64_t first_row_;
   std::map<Rank, IndexSet> rows_;
 };
 
