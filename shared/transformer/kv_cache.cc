@@ -8,10 +8,24 @@ namespace cp {
 
 KvCache::KvCache(StepWriter& writer) : writer_(writer) {
   const StepContext& context = writer.context();
+  if (context.recurrence) {
+    const Recurrence& r = context.sizes.recurrence;
+    const bool has_first_row = chunks_of(*context.recurrence).front().index == context.groups.cp();
+    state_numel_ = cached_state_numel(*context.recurrence, context.groups.cp());
+    convolved_ = {context.layout.micro_batch, has_first_row ? r.convolution - 1 : 0, r.convolved()};
+  }
   for (int kind = 0; kind < static_cast<int>(context.attention.size()); ++kind) {
     const auto layers = std::count(context.kinds.begin(), context.kinds.end(), kind);
     OfKind& own = kinds_.emplace_back();
-    if (layers == 0 || context.parts[idx(kind)].mixer != Mixer::attention) continue;
+    if (layers == 0 || context.parts[idx(kind)].mixer == Mixer::none) continue;
+    if (context.parts[idx(kind)].mixer == Mixer::recurrence) {
+      const auto recurrent = [&](const char* name, DType dtype, std::int64_t of_layer) {
+        return of_layer == 0 ? -1 : writer.builder().inout(name_of(name, kind), dtype, layers * of_layer);
+      };
+      own.state = recurrent("kv_cache/state", DType::f32, state_numel_);
+      own.convolved = recurrent("kv_cache/convolved", writer.dtype(), cp::numel(convolved_));
+      continue;
+    }
     const auto buffer = [&](const char* name) {
       return writer.builder().inout(name_of(name, kind), context.workload.kv_dtype, layers * numel(kind));
     };
@@ -61,6 +75,15 @@ View KvCache::new_rows(BufferId buffer, const LayerPlace& layer, const char* nam
   const Shape shape = {context.layout.micro_batch, new_rows(layer.kind), width()};
   return writer_.working(name_of(str("new ", name).c_str(), layer.kind), writer_.dtype(), cp::numel(shape))
       .dense(0, shape);
+}
+
+View KvCache::state(const LayerPlace& layer) const {
+  return in_stack(kinds_[idx(layer.kind)].state, state_numel_, layer.of_kind).flat(0, state_numel_);
+}
+
+View KvCache::convolved(const LayerPlace& layer) const {
+  return in_stack(kinds_[idx(layer.kind)].convolved, cp::numel(convolved_), layer.of_kind)
+      .dense(0, convolved_);
 }
 
 void KvCache::store(const LayerPlace& layer) {

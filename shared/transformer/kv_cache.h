@@ -7,6 +7,14 @@
 // A cp rank caches as many rows as its attention strategy gives it at home. New rows stay on the rank that
 // computed them, behind the cached ones. Which positions of the sequence the cached rows are was decided by
 // earlier requests.
+//
+// Layers with a recurrence cache as much however much has been read, and nothing is added to it: each step
+// replaces it. kv_cache/state, [layer, batch, value heads x key_dim x value_dim], is f32: SGLang's default
+// (SGLANG_MAMBA_SSM_DTYPE), what Qwen3.5's config.json asks for (mamba_ssm_dtype), and what NVIDIA's Nemotron
+// models are served with on vLLM (--mamba-ssm-cache-dtype float32); vLLM's own choice for Qwen3-Next is the
+// model's dtype, half as much. kv_cache/convolved, [layer, batch, convolution - 1, q and k and v], has the
+// rows that the short convolution saw last, in the workload's dtype. Which cp ranks hold the state
+// cached_state_numel() says; the convolved rows are on the rank of the first new row.
 #pragma once
 
 #include <string>
@@ -36,10 +44,15 @@ class KvCache {
   Window v(const LayerPlace& layer) { return all_rows(kinds_[idx(layer.kind)].v, layer, "v"); }
   Window latent(const LayerPlace& layer) { return all_rows(kinds_[idx(layer.kind)].latent, layer, "latent"); }
 
+  // The state of a layer with a recurrence, all its elements, and the rows that its convolution saw last,
+  // [batch, convolution - 1, q and k and v]. Only a rank that holds them may ask.
+  View state(const LayerPlace& layer) const;
+  View convolved(const LayerPlace& layer) const;
+
  private:
   bool converts() const;
   struct OfKind {
-    BufferId k = -1, v = -1, latent = -1;
+    BufferId k = -1, v = -1, latent = -1, state = -1, convolved = -1;
   };
   std::int64_t width() const;             // elements of a row of each buffer
   std::int64_t new_rows(int kind) const;  // of one sequence
@@ -51,6 +64,8 @@ class KvCache {
 
   StepWriter& writer_;
   std::vector<OfKind> kinds_;
+  std::int64_t state_numel_ = 0;  // of one layer, on this rank
+  Shape convolved_;
 };
 
 }  // namespace cp

@@ -18,7 +18,7 @@ class LayerBackward {
         context_(writer.context()),
         activations_(activations),
         again_(writer, activations, nullptr),
-        recurrences_(writer, activations),
+        recurrences_(writer, activations, nullptr),
         experts_(writer, activations) {}
 
   // Turns dx, [tokens_tp, hidden], from the gradient of the layer's output into that of its input x, in

@@ -48,7 +48,7 @@ class LayerForward {
         context_(writer.context()),
         activations_(activations),
         cache_(cache),
-        recurrences_(writer, activations),
+        recurrences_(writer, activations, cache),
         experts_(writer, activations) {}
 
   // Computes x_next from x; both are [tokens_tp, hidden].

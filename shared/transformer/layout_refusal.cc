@@ -128,6 +128,12 @@ std::optional<LayoutRefusal> refuse_recurrence(const Transformer& model, const W
                              model.recurrence->convolution - 1, " rows before each"),
                          "use balance=head_tail or contiguous"};
   }
+  if (!is_scan_of(workload, layout.scan)) {
+    return LayoutRefusal{"the same layout twice",
+                         str("scan=", name(layout.scan), " and ", name(StateScan::all_gather),
+                             " mean the same where a token is written: there is nothing to scan"),
+                         str("use scan=", name(StateScan::all_gather), " or ", name(StateScan::heads))};
+  }
   const auto refusal = refuse(recurrence_problem(model, workload, layout), layout.cp,
                               recurrence_strategy(layout), shape_target());
   if (!refusal) return std::nullopt;
@@ -321,17 +327,8 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
   return std::nullopt;
 }
 
-std::optional<LayoutRefusal> refuse_serving(const Transformer& model, const Workload& workload,
-                                            const ParallelLayout& layout) {
+std::optional<LayoutRefusal> refuse_serving(const Workload& workload, const ParallelLayout& layout) {
   if (workload.phase == Phase::training) return std::nullopt;
-  if (model.recurrence) {
-    return LayoutRefusal{
-        "recurrences are planned for training alone",
-        str(name(workload.phase), " of layers with a recurrence keeps a state of ",
-            model.recurrence->value_heads * model.recurrence->key_dim * model.recurrence->value_dim,
-            " elements for each request, which is not planned yet"),
-        "plan training"};
-  }
   if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1 ||
       layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations) {
     return LayoutRefusal{"a choice of training",
@@ -351,7 +348,7 @@ std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& wo
     return LayoutRefusal{"the same layout twice", "sharding=dp_shard and dp_shard_cp mean the same with cp=1",
                          "use sharding=dp_shard_cp"};
   }
-  if (auto refusal = refuse_serving(model, workload, layout)) return refusal;
+  if (auto refusal = refuse_serving(workload, layout)) return refusal;
   if (auto refusal = refuse_heads(model, layout)) return refusal;
   if (auto refusal = refuse_batch(workload, layout)) return refusal;
   if (auto refusal = refuse_experts(model, layout)) return refusal;

@@ -125,6 +125,7 @@ class MemoryModel {
     } else {
       memory.kv_cache = attention_.cached_elements(rank) *
                         (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
+      memory.kv_cache += count_of(layers.with, Mixer::recurrence) * cached_by_recurrence();
     }
     std::optional<AtWork> most;
     for (const LayerParts parts : kLayerParts) {
@@ -339,9 +340,11 @@ class MemoryModel {
            : mixer == Mixer::recurrence ? recurrence_inside()
                                         : 0;
   }
-  // What the projection gives, q, k and v, and the output before and behind its norm, or their gradients.
+  // What the projection gives, and q, k and v; backward their gradients, and those of the output before and
+  // behind its norm.
   std::int64_t recurrence_inside() const {
     const Recurrence& r = sizes_.recurrence;
+    if (!training_) return sizes_.tokens * (r.projected() + r.convolved());
     return sizes_.tokens * (r.projected() + r.convolved() + 2 * r.value_width()) +
            sizes_.tokens * 2 * r.value_heads * kF32 / width_;
   }
@@ -465,8 +468,19 @@ class MemoryModel {
   // Sines and cosines of a whole sequence, which every rank has: with cp they grow beside rows that do not.
   std::int64_t positions() const { return workload_.seq_len * model_.rotated_dim() * kF32; }
 
+  // What a layer with a recurrence caches where a token is written, on the rank of the token, or where there
+  // is one rank: the state, of which with heads every rank has a part, and the rows that the convolution saw
+  // last. Of a prompt over several ranks nothing is claimed: others than the one that caches may need most.
+  std::int64_t cached_by_recurrence() const {
+    if (!model_.recurrence || (layout_.cp > 1 && workload_.phase == Phase::prefill)) return 0;
+    const RecurrentCache cache = recurrent_cache(sizes_.recurrence, workload_.dtype);
+    const bool spread = layout_.scan == StateScan::heads && layout_.cp > 1;
+    return layout_.micro_batch * (cache.state / (spread ? layout_.cp : 1) + cache.convolved);
+  }
+
   // What recurrence plans allocate for the heads that are computed at once: backward the states of rows.
   std::int64_t recurrence_workspace() const {
+    if (!training_) return 0;
     const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
     const RecurrenceStrategy strategy = recurrence_strategy(layout_);
     const bool trades = layout_.scan == StateScan::heads && layout_.cp > 1;

@@ -114,7 +114,10 @@ std::int64_t MemoryReading::loss_copies() const {
 std::int64_t MemoryReading::counted(const PlanMemory::Callers& buffer) const {
   const Workload& workload = request_.workload;
   const std::string_view term = term_of(buffer.name);
-  if (term == "kv_cache" && rules_.cached_bytes > 0)
+  // States of recurrences, and what their convolutions saw, stay in the formats that plans have them in.
+  const bool of_keys =
+      !buffer.name.starts_with("kv_cache/state") && !buffer.name.starts_with("kv_cache/convolved");
+  if (term == "kv_cache" && of_keys && rules_.cached_bytes > 0)
     return buffer.bytes / size_bytes(workload.kv_dtype) * rules_.cached_bytes;
   if (training_ || term != "parameters") return buffer.bytes;
   if (buffer.name.ends_with("/embedding") || buffer.name.ends_with("/head")) return buffer.bytes;
@@ -251,16 +254,20 @@ std::vector<int> fuller_ranks(const StepRequest& request) {
   const AttentionProblem problem =
       attention_problem(request.model, request.workload, layout, first_attention(request.model));
   const AttentionSharding sharding(problem, layout.cp, strategy_of(layout, problem));
+  std::vector<int> fuller;
+  const auto add = [&](int index) {
+    if (index != busiest && std::find(fuller.begin(), fuller.end(), index) == fuller.end())
+      fuller.push_back(index);
+  };
   int most = busiest, most_cached = busiest;
   for (int index = 0; index < layout.cp; ++index) {
     if (sharding.home_q(index).num_rows() > sharding.home_q(most).num_rows()) most = index;
     if (sharding.home_kv(index).num_rows() > sharding.home_kv(most_cached).num_rows()) most_cached = index;
   }
-  std::vector<int> fuller;
-  if (most != busiest) fuller.push_back(most);
-  if (most_cached != busiest && most_cached != most) fuller.push_back(most_cached);
-  // States come in to a rank in the middle, and go on.
-  if (request.model.recurrence && busiest != layout.cp / 2) fuller.push_back(layout.cp / 2);
+  add(most), add(most_cached);
+  // States come in to a rank in the middle, and go on; served ones are cached with the first row, which legal
+  // balances give the first rank.
+  if (request.model.recurrence) add(request.workload.phase == Phase::training ? layout.cp / 2 : 0);
   return fuller;
 }
 

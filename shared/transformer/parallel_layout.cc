@@ -171,7 +171,12 @@ RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& w
   problem.seq_len = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
   problem.key_heads = sizes.key_heads / layout.tp, problem.value_heads = sizes.value_heads / layout.tp;
   problem.key_dim = sizes.key_dim, problem.value_dim = sizes.value_dim;
+  problem.cached_state = workload.phase != Phase::training;
   return problem;
+}
+
+bool is_scan_of(const Workload& workload, StateScan scan) {
+  return workload.phase != Phase::decode || scan == StateScan::all_gather || scan == StateScan::heads;
 }
 
 RecurrenceStrategy recurrence_strategy(const ParallelLayout& layout) {

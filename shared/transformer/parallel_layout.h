@@ -76,7 +76,9 @@ struct ParallelLayout : ParallelDegrees {
   // (row_moves.h). Legal are contiguous and head_tail, which give every rank as many rows up to one. Of
   // contiguous rows a rank has one chunk: a window reaches one neighbour, and a scan has half the chunks.
   std::optional<Balance> window_balance = {}, scan_balance = {};
-  // How layers with a recurrence pass their states on; has no meaning if cp is 1 or no layer has one.
+  // How layers with a recurrence pass their states on; has no meaning if cp is 1 or no layer has one. Where a
+  // token is written there is nothing to scan: heads spreads the cached states over the cp ranks, and with
+  // all_gather, which stands for every scan then, the rank of the token has them.
   StateScan scan = StateScan::all_gather;
   // What travels between cp ranks in place of keys and values of latent attention: heads, expanded where
   // their rows are at home; or latent, the rows, which each rank expands for the heads that it computes on.
@@ -197,9 +199,13 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
 Strategy window_strategy(const ParallelLayout& layout);
 Strategy strategy_of(const ParallelLayout& layout, const AttentionProblem& problem);
 
-// The recurrence of one micro-batch on one tp rank: its share of the heads. The model must have one.
+// The recurrence of one micro-batch on one tp rank: its share of the heads. In serving, of the new rows,
+// which go on from a cached state. The model must have one.
 RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& workload,
                                      const ParallelLayout& layout);
+// Whether this scan is one that layouts of the workload have: where a token is written, sequential and
+// recursive_doubling mean the same as all_gather.
+bool is_scan_of(const Workload& workload, StateScan scan);
 // How it is computed: rows are where attention has them at home, unless scan_balance says otherwise.
 RecurrenceStrategy recurrence_strategy(const ParallelLayout& layout);
 

@@ -6,12 +6,32 @@
 #include "shared/base/text.h"
 
 namespace cp {
+namespace {
 
-RecurrenceWriter::RecurrenceWriter(StepWriter& writer, Activations& activations)
-    : writer_(writer), context_(writer.context()), activations_(activations), r_(context_.sizes.recurrence) {
+// Rows first .. first + count - 1 of each sequence: of [batch, rows, width].
+View rows_of_sequences(const View& all, std::int64_t first, std::int64_t count) {
+  View view = all;
+  view.offset += first * all.strides[1], view.shape[1] = count;
+  return view;
+}
+
+}  // namespace
+
+RecurrenceWriter::RecurrenceWriter(StepWriter& writer, Activations& activations, KvCache* cache)
+    : writer_(writer),
+      context_(writer.context()),
+      activations_(activations),
+      cache_(cache),
+      r_(context_.sizes.recurrence) {
   if (!context_.recurrence) return;
-  parts_ = halo_parts(chunks_of(*context_.recurrence), r_.convolution - 1);
-  halo_rows_ = context_.layout.micro_batch * halo_rows(parts_, context_.groups.cp());
+  const std::vector<Chunk> chunks = chunks_of(*context_.recurrence);
+  first_rank_ = chunks.front().index;
+  kernel_takes_cache_ = cache_ != nullptr && chunks.size() == 1;
+  if (kernel_takes_cache_) return;
+  parts_ = cache_ == nullptr ? halo_parts(chunks, reach()) : halo_parts_behind_cache(chunks, reach());
+  if (cache_ != nullptr) to_cache_ = parts_to_cache(chunks, reach());
+  const std::int64_t cached = cache_ != nullptr && has_first_row() ? reach() : 0;
+  halo_rows_ = context_.layout.micro_batch * (cached + halo_rows(parts_, context_.groups.cp()));
 }
 
 RecurrenceWriter::Projected RecurrenceWriter::cut(const View& all) const {
@@ -35,17 +55,19 @@ View RecurrenceWriter::forward(const LayerPlace& place, const Window& weights, c
   const Projected projected = cut(activations_.rows(A::projected, place, tokens, r_.projected()));
   writer_.matmul(rows, layer.projection.transposed(weights), projected.all, "recurrence projection");
   const View halo = this->halo(place);
-  fetch(projected.convolved, halo);
-  std::vector<View> seen{projected.convolved, layer.convolution.flat(weights)};
+  fetch(place, projected.convolved, halo);
+  std::vector<View> seen{projected.convolved, layer.convolution.flat(weights)}, cached;
   if (r_.convolution_bias) seen.push_back(layer.convolution_bias.flat(weights));
   if (halo_rows_ > 0) seen.push_back(halo);
+  if (kernel_takes_cache_ && has_first_row() && reach() > 0) cached.push_back(cache_->convolved(place));
   writer_.kernel({RowOperation::short_convolution,
                   std::move(seen),
                   {activations_.rows(A::recurrent_q, place, tokens, keys),
                    activations_.rows(A::recurrent_k, place, tokens, keys),
                    activations_.rows(A::recurrent_v, place, tokens, values)},
-                  {}},
+                  std::move(cached)},
                  "short convolution");
+  cache_last_rows(place, projected.convolved, halo);
   writer_.kernel({RowOperation::decay_and_beta,
                   {projected.numbers, layer.numbers.flat(weights)},
                   {activations_.rows(A::log_decay, place, tokens, r_.value_heads),
@@ -53,6 +75,7 @@ View RecurrenceWriter::forward(const LayerPlace& place, const Window& weights, c
                   {}},
                  "decay and beta");
   writer_.recurrence(RecurrencePass::forward, [&](std::string_view name, std::int64_t numel) {
+    if (cache_ != nullptr && name == "state") return cache_->state(place);
     return activations_.recurrence_operand(name, place, numel);
   });
   View normed = activations_.rows(A::normed_out, place, tokens, values);
@@ -159,47 +182,70 @@ View RecurrenceWriter::packed(const View& buffer, std::int64_t first, std::int64
   return view;
 }
 
-RecurrenceWriter::HaloMoves RecurrenceWriter::halo_moves(const View& matrix, const View& halo,
+RecurrenceWriter::HaloMoves RecurrenceWriter::halo_moves(const std::vector<HaloPart>& parts,
+                                                         const View& matrix, const View& halo, const View& to,
                                                          const char* packed_name, bool back) {
   const int self = context_.groups.cp();
   std::int64_t rows = 0;  // of this rank in the halos of others
-  for (const HaloPart& part : parts_) rows += part.from == self && part.to != self ? part.rows : 0;
+  for (const HaloPart& part : parts) rows += part.from == self && part.to != self ? part.rows : 0;
   const View of_others =
       writer_.working_rows(packed_name, context_.layout.micro_batch * rows, r_.convolved());
   HaloMoves moves;
   std::int64_t at = 0;
-  for (const HaloPart& part : parts_) {
+  for (const HaloPart& part : parts) {
     if (part.from == self) {
       const bool stays = part.to == self;
-      const View place = stays ? packed(halo, part.halo_row, part.rows) : packed(of_others, at, part.rows);
-      moves.own_rows.emplace_back(rows_of_batch(matrix, part.from_row, part.rows), place);
+      const View place = stays ? packed(to, part.halo_row, part.rows) : packed(of_others, at, part.rows);
+      moves.own_rows.emplace_back(part.cached
+                                      ? rows_of_sequences(packed(halo, 0, reach()), part.from_row, part.rows)
+                                      : rows_of_batch(matrix, part.from_row, part.rows),
+                                  place);
       if (stays) continue;
       at += part.rows;
       moves.ways.push_back({!back, part.to, place});
     } else if (part.to == self) {
-      moves.ways.push_back({back, part.from, packed(halo, part.halo_row, part.rows)});
+      moves.ways.push_back({back, part.from, packed(to, part.halo_row, part.rows)});
     }
   }
   return moves;
 }
 
-void RecurrenceWriter::fetch(const View& matrix, const View& halo) {
-  const HaloMoves moves = halo_moves(matrix, halo, "halo of others", false);
-  for (const auto& [rows, place] : moves.own_rows) writer_.copy(rows, place, "rows of a halo");
-  exchange(moves.ways, false, "halo");
+void RecurrenceWriter::fetch(const LayerPlace& place, const View& matrix, const View& halo) {
+  const bool has_cached = cache_ != nullptr && !kernel_takes_cache_ && has_first_row() && reach() > 0;
+  if (has_cached) writer_.copy(cache_->convolved(place), packed(halo, 0, reach()), "cached rows of a halo");
+  const HaloMoves moves = halo_moves(parts_, matrix, halo, halo, "halo of others", false);
+  for (const auto& [rows, there] : moves.own_rows) writer_.copy(rows, there, "rows of a halo");
+  exchange(parts_, moves.ways, false, "halo");
 }
 
 void RecurrenceWriter::give_back(const View& halo, const View& matrix) {
-  const HaloMoves moves = halo_moves(matrix, halo, "d halo of others", true);
-  exchange(moves.ways, true, "d halo");
+  const HaloMoves moves = halo_moves(parts_, matrix, halo, halo, "d halo of others", true);
+  exchange(parts_, moves.ways, true, "d halo");
   for (const auto& [rows, place] : moves.own_rows)
     writer_.accumulate(place, rows, "rows of a halo, backward");
 }
 
-void RecurrenceWriter::exchange(const std::vector<Way>& ways, bool back, const std::string& label) {
+// What is sent is contiguous, and the cache has each sequence's rows together: so they come together in a
+// place of their own first.
+void RecurrenceWriter::cache_last_rows(const LayerPlace& place, const View& matrix, const View& halo) {
+  if (to_cache_.empty()) return;
+  const View last = writer_.working_rows(
+      "last rows", has_first_row() ? context_.layout.micro_batch * reach() : 0, r_.convolved());
+  const HaloMoves moves = halo_moves(to_cache_, matrix, halo, last, "last rows of others", false);
+  for (const auto& [rows, there] : moves.own_rows) writer_.copy(rows, there, "last rows");
+  exchange(to_cache_, moves.ways, false, "last rows");
+  if (!has_first_row()) return;
+  for (const HaloPart& part : to_cache_) {
+    writer_.copy(packed(last, part.halo_row, part.rows),
+                 rows_of_sequences(cache_->convolved(place), part.halo_row, part.rows), "cache last rows");
+  }
+}
+
+void RecurrenceWriter::exchange(const std::vector<HaloPart>& parts, const std::vector<Way>& ways, bool back,
+                                const std::string& label) {
   std::vector<Count> counts;
   const std::int64_t each = context_.layout.micro_batch * r_.convolved();
-  for (const HaloPart& part : parts_) {
+  for (const HaloPart& part : parts) {
     if (part.from == part.to) continue;
     counts.push_back({back ? part.to : part.from, back ? part.from : part.to, part.rows * each});
   }

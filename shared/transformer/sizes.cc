@@ -38,6 +38,11 @@ std::int64_t most_home_rows(const AttentionProblem& problem, int cp, const Strat
                   strategy.ulysses_degree);
 }
 
+RecurrentCache recurrent_cache(const Recurrence& r, DType dtype) {
+  return {r.value_heads * r.key_dim * r.value_dim * size_bytes(DType::f32),
+          (r.convolution - 1) * r.convolved() * size_bytes(dtype)};
+}
+
 LocalSizes local_sizes(const Transformer& model, const Workload& workload, const ParallelLayout& layout) {
   LocalSizes sizes;
   const int tp = layout.tp;

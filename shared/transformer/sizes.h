@@ -45,4 +45,11 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
 // The number of queries at home on the cp rank that has most of them.
 std::int64_t most_home_rows(const AttentionProblem& problem, int cp, const Strategy& strategy);
 
+// Bytes that serving caches of one request in a layer with such a recurrence, however long the request is:
+// its state in f32, and the last rows that the convolution saw (kv_cache.h).
+struct RecurrentCache {
+  std::int64_t state = 0, convolved = 0;
+};
+RecurrentCache recurrent_cache(const Recurrence& recurrence, DType dtype);
+
 }  // namespace cp

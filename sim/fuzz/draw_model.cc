@@ -82,6 +82,7 @@ class ModelDraw {
       step_.set_qk_norm_of_all_heads(true);
     if (swarm_.take(numbers_, "sinks")) step_.set_sinks(true);
     if (swarm_.take(numbers_, "softcap")) step_.set_softcap(numbers_.of({0.5, 50.0}));
+    if (!training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
     if (training) choose_own_balances();
   }
 
@@ -142,7 +143,9 @@ class ModelDraw {
     if (layout_.strategy.balance.kind == Balance::Kind::striped)
       layout_.strategy.balance = {Balance::Kind::head_tail};
     layout_.scan = numbers_.of(state_scans());
-    if (layout_.scan == StateScan::heads && key_heads / layout_.tp % layout_.cp != 0)
+    // A written token has nothing to scan.
+    const bool scans = step_.phase() != proto::PlanLayouts::decode;
+    if (layout_.scan == StateScan::heads ? key_heads / layout_.tp % layout_.cp != 0 : !scans)
       layout_.scan = StateScan::all_gather;
   }
 

@@ -60,8 +60,11 @@ void pick_and_check(const PlanQuestion& question) {
     if (refuse(question.model, question.workload, layout)) return;
     RC_ASSERT(bound_ns <= Evaluator(question).evaluate(layout).step_us * 1e3 * (1 + 1e-9));
   };
-  layout.window_core = Core::need_only, layout.scan = StateScan::sequential;
-  expect_no_less();
+  layout.window_core = Core::need_only;
+  for (const StateScan scan : {StateScan::heads, StateScan::sequential}) {
+    layout.scan = scan;
+    expect_no_less();
+  }
   // Nor do layers with a home of their own take less than a bound, that of their own layout or that of the
   // one that has none.
   const bool halves = layout.strategy.balance.kind == Balance::Kind::head_tail;
@@ -164,10 +167,8 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfWholeModels, ()) {
                                             std::pair{"nemotron-h-8b", 2}, std::pair{"deepseek-v2-lite", 2}));
   PlanQuestion question =
       testing::training_question(model, nodes, pick("seq_len", rc::gen::element(8192, 131072)), 64);
-  if (!question.model.recurrence)
-    question.workload.phase =
-        pick("question.workload.phase",
-             rc::gen::element(Phase::training, Phase::training, Phase::prefill, Phase::decode));
+  question.workload.phase = pick("question.workload.phase", rc::gen::element(Phase::training, Phase::training,
+                                                                             Phase::prefill, Phase::decode));
   Workload& workload = question.workload;
   if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
   pick_and_check(question);

@@ -338,6 +338,14 @@ TEST(EmitVllm, ServesRepositoriesAndFolders) {
   EXPECT_THAT(served("/data/mine/config.json"), HasSubstr("vllm serve /data/mine \\\n"));
 }
 
+// What the prediction counts: in the model's dtype states would be half as large.
+TEST(EmitVllm, KeepsStatesOfRecurrentLayersInF32) {
+  const Workload decode = serving(Phase::decode, 8192, 8000);
+  EXPECT_THAT(text_of(Framework::vllm, {"nemotron-h-8b", "tp=8", decode}),
+              HasSubstr("--mamba-ssm-cache-dtype float32"));
+  EXPECT_THAT(text_of(Framework::vllm, {"llama-3.1-8b", "tp=8", decode}), ::testing::Not(HasSubstr("mamba")));
+}
+
 TEST(EmitVllm, UnevenStagesAreAPartition) {
   const EmitCase request = {"llama-3.1-8b", "tp=2,pp=3", serving(Phase::decode, 8192, 8000)};
   EXPECT_THAT(text_of(Framework::vllm, request), HasSubstr("VLLM_PP_LAYER_PARTITION=11,11,10 vllm serve"));

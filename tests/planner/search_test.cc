@@ -384,5 +384,38 @@ TEST(Search, ServesModelsWithLatentAttention) {
   EXPECT_GT(*best.ttft_us, best.step_us);
 }
 
+// 24 layers with Mamba-2 cache 128 heads x 128 x 64 in f32 of each request and 3 rows of 10,240 in bf16,
+// whatever the length; 4 layers with attention 2 x 1,024 elements of each token.
+TEST(Search, ServesModelsWithRecurrentLayers) {
+  const auto decode = [](std::int64_t length) {
+    PlanQuestion question = training_question("nemotron-h-8b", 1, length, 16);
+    question.workload.phase = Phase::decode, question.workload.cached = length - 1,
+    question.workload.new_tokens = 1;
+    return std::pair(question, search_layouts(question));
+  };
+  const auto [question, answer] = decode(32768);
+  constexpr std::int64_t kStates = std::int64_t{24} * 128 * 128 * 64 * 4,
+                         kRows = std::int64_t{24} * 3 * 10240 * 2;
+  for (const Candidate& candidate : answer.all) {
+    const ParallelLayout& layout = candidate.layout;
+    if (layout.pp > 1 || layout.tp > 8) continue;
+    const std::int64_t spread = layout.scan == StateScan::heads ? layout.cp : 1;
+    EXPECT_EQ(candidate.memory.kv_cache,
+              16 / layout.dp() *
+                  ((kStates / spread + kRows) / layout.tp +
+                   std::int64_t{4} * 2 * 1024 * 2 / layout.tp * (32768 / layout.cp)))
+        << to_string(layout);
+  }
+  const Candidate& best = answer.best.front();
+  EXPECT_GT(best.step_us * 1e-6 * question.cluster.gpu.hbm_gbps * 1e9,
+            static_cast<double>(best.memory.kv_cache) + static_cast<double>(best.memory.parameters) / 2);
+  ASSERT_TRUE(best.ttft_us);
+  EXPECT_GT(*best.ttft_us, best.step_us);
+  // Four times as long, attention alone reads more.
+  const Candidate& longer = decode(131072).second.best.front();
+  EXPECT_GT(longer.step_us, best.step_us);
+  EXPECT_LT(longer.step_us, 2 * best.step_us);
+}
+
 }  // namespace
 }  // namespace cp::sim

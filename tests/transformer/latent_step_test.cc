@@ -10,13 +10,13 @@
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
-#include "shared/plan/check.h"
 #include "shared/plan/operations.h"
 #include "shared/transformer/flops.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/proof/ledger/expected_traffic.h"
 #include "tests/support/any_case.h"
 #include "tests/support/messages.h"
+#include "tests/transformer/served_steps.h"
 #include "tests/transformer/step_requests.h"
 
 namespace cp::testing {
@@ -28,19 +28,6 @@ StepRequest latent_request(std::string_view layout, std::int64_t q_rank = 20) {
   StepRequest request = small_request(layout);
   request.model.kv_heads = 4, request.model.latent = Latent{q_rank, 12, 2, 6};
   return request;
-}
-
-StepRequest served(StepRequest request, Phase phase, std::int64_t cached) {
-  request.workload.phase = phase, request.workload.cached = cached;
-  request.workload.new_tokens = phase == Phase::decode ? 1 : 0;
-  return request;
-}
-
-void check_parts(const StepRequest& request) {
-  for (const StepPart part : parts_of(request)) {
-    SCOPED_TRACE(name(part));
-    EXPECT_EQ(message_of<Error>([&] { check(plans_of_all_ranks(request, part)); }), "no error");
-  }
 }
 
 // The kernels and collectives of a rank, a line each, without how often layers repeat them.

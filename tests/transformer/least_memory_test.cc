@@ -345,5 +345,45 @@ TEST(LeastMemoryOfModels, HasTheCacheOfServingPlans) {
     }
   }
 }
+
+// A state of 16 heads x 64 x 32 in f32 and 3 rows of 2 x 8 x 64 + 16 x 32 in bf16 of each request, in each of
+// the four layers with a recurrence, however long requests are: on the rank of the first new row, or with
+// heads a part of the state on every rank.
+TEST(LeastMemoryOfModels, HasTheStatesOfServingPlans) {
+  StepRequest request{of_kind("llama"), {}, {}};
+  request.model.recurrence = Recurrence{RecurrenceRule::delta, 8, 16, 64, 32, 4, false};
+  std::vector<LayerKind> layers(8);
+  for (const std::size_t layer : {1U, 3U, 5U, 7U}) layers[layer].mixer = Mixer::recurrence;
+  set_layers(request.model, layers);
+  const std::int64_t state = std::int64_t{16} * 64 * 32 * 4,
+                     convolved = std::int64_t{3} * (2 * 8 * 64 + 16 * 32) * 2,
+                     keys = std::int64_t{4} * 2 * 8 * 64 * 2;
+  const struct {
+    const char* layout;
+    std::int64_t of_request, of_token;  // bytes on the rank that has most
+  } rows[] = {{"micro_batch=4", 4 * (state + convolved), keys},
+              {"tp=4,micro_batch=4", (state + convolved), keys / 4},
+              {"pp=2,micro_batch=4", 2 * (state + convolved), keys / 2},
+              {"cp=4,strategy=pass_q,micro_batch=4", 4 * (state + convolved), keys / 4},
+              {"cp=4,strategy=pass_q,micro_batch=4,scan=heads", state + 4 * convolved, keys / 4}};
+  for (const auto& row : rows) {
+    for (const std::int64_t length : {4096, 8192}) {
+      for (const Phase phase : {Phase::prefill, Phase::decode}) {
+        request.layout = parse_parallel_layout(row.layout);
+        Workload& workload = request.workload;
+        workload.phase = phase, workload.seq_len = length, workload.global_batch = 4;
+        workload.cached = phase == Phase::decode ? length - 1 : 1024;
+        workload.new_tokens = phase == Phase::decode ? 1 : 0;
+        const std::int64_t cached = 4 * (row.of_request + row.of_token * length);
+        const Plan plan = step_plan(request, parts_of(request)[0], 0, 0);
+        EXPECT_EQ(cached, bytes_of(plan, "kv_cache")) << row.layout << " " << name(phase);
+        if (phase == Phase::prefill && request.layout.cp > 1) continue;  // nothing is claimed
+        EXPECT_EQ(least_memory_of(request.model, workload, request.layout, {}).kv_cache, cached)
+            << row.layout << " " << name(phase);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cp

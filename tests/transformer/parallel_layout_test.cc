@@ -267,8 +267,16 @@ TEST(ParallelLayout, RefusalsNameTheNearestThatWorks) {
               HasSubstr("use scan=all_gather"));
   Workload serving = training(8);
   serving.phase = Phase::prefill;
-  EXPECT_THAT(refusal_of(recurrent, serving, "dp_replicate=8"),
-              HasSubstr("prefill of layers with a recurrence keeps a state of 32768 elements"));
+  EXPECT_EQ(refusal_of(recurrent, serving, "dp_replicate=8"), "");
+  EXPECT_EQ(refusal_of(recurrent, serving, "dp_replicate=4,cp=2,strategy=ring,scan=sequential,micro_batch=2"),
+            "");
+  serving.phase = Phase::decode, serving.cached = serving.seq_len - 1, serving.new_tokens = 1;
+  EXPECT_EQ(refusal_of(recurrent, serving, "dp_replicate=4,cp=2,strategy=ring,scan=heads,micro_batch=2"), "");
+  EXPECT_THAT(
+      refusal_of(recurrent, serving, "dp_replicate=4,cp=2,strategy=ring,scan=sequential,micro_batch=2"),
+      HasSubstr("scan=sequential and all_gather mean the same where a token is written"));
+  serving = training(8);
+  serving.phase = Phase::prefill;
   EXPECT_EQ(refusal_of(llama(), serving, "dp_replicate=8"), "");
   EXPECT_THAT(refusal_of(llama(), serving, "dp_replicate=2"), HasSubstr("use micro_batch=4"));
   EXPECT_THAT(refusal_of(llama(), serving, "dp_shard=8"), HasSubstr("dp_replicate for replicas"));

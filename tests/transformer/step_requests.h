@@ -187,6 +187,7 @@ inline StepRequest any_request() {
     workload.seq_len = *rc::gen::inRange(16, 41);
     if (workload.phase == Phase::prefill) workload.cached = any_of(0, 5);
     if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
+    if (!is_scan_of(workload, request.layout.scan)) request.layout.scan = StateScan::all_gather;
     if (workload.phase != Phase::training) {
       request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
       request.layout.zero = 0, request.layout.mlp_chunks = 1, request.layout.host_activations = false;

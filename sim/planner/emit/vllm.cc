@@ -82,6 +82,7 @@ class VllmCommand {
       return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
     };
     flag("dtype", word(workload_.dtype));
+    if (model_.recurrence) flag("mamba-ssm-cache-dtype", word(DType::f32));  // as kv_cache.h has it
     if (r_.context.fp8_products) flag("quantization", r_.context.nvfp4_products ? "modelopt_fp4" : "fp8");
     if (r_.context.fp8_cache) return flag("kv-cache-dtype", "fp8");
     if (workload_.kv_dtype == workload_.dtype) return flag("kv-cache-dtype", "auto");

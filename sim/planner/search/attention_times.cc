@@ -158,28 +158,39 @@ AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, 
   AttentionKey key = attention_key(layout, question_.cluster);
   key.core = {}, key.rotation = {}, key.merges = {}, key.transfers = {}, key.window_core = {}, key.keys = {};
   key.window_balance = {}, key.inner_ring = key.slots = key.pieces = 1;
+  const std::vector<Rank> ranks = RankGroups(layout, self).cp_group();
+  const bool training = question_.workload.phase == Phase::training;
+  // In serving the rank of the first row has more to do than the others: it holds the states.
+  const std::pair key_of_rank{key,
+                              training ? 0 : std::find(ranks.begin(), ranks.end(), self) - ranks.begin()};
   {
     const std::scoped_lock lock(mutex_);
-    if (const auto found = recurrences_.find(key); found != recurrences_.end()) return found->second;
+    if (const auto found = recurrences_.find(key_of_rank); found != recurrences_.end()) return found->second;
   }
-  const RecurrenceRequest request{recurrence_problem(question_.model, question_.workload, layout),
-                                  RankGroups(layout, self).cp_group(), recurrence_strategy(layout), true};
-  const AttentionTimes::Passes passes{
-      replayed(recurrence_plan(request, RecurrencePass::forward, self, shape_target())),
-      replayed(recurrence_plan(request, RecurrencePass::backward, self, shape_target()))};
+  const RecurrenceRequest request{recurrence_problem(question_.model, question_.workload, layout), ranks,
+                                  recurrence_strategy(layout), training};
+  const auto of = [&](RecurrencePass pass) {
+    return replayed(recurrence_plan(request, pass, self, shape_target()));
+  };
+  const AttentionTimes::Passes passes{of(RecurrencePass::forward),
+                                      training ? of(RecurrencePass::backward) : AttentionTimes::Pass{}};
   const std::scoped_lock lock(mutex_);
-  return recurrences_.try_emplace(key, passes).first->second;
+  return recurrences_.try_emplace(key_of_rank, passes).first->second;
 }
 
 StateScan AttentionTimer::best_scan(const ParallelLayout& layout, const Fits& fits) {
   if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1) return layout.scan;
-  const Rank self = busiest_rank({question_.model, question_.workload, layout}, 0);
+  // The row of a written token, and the states unless heads spread them, are on the first rank.
+  const Rank self = question_.workload.phase == Phase::decode
+                        ? RankGroups(layout, 0).cp_group().front()
+                        : busiest_rank({question_.model, question_.workload, layout}, 0);
   ParallelLayout tried = layout;
   StateScan best = layout.scan;
   double least_ns = std::numeric_limits<double>::infinity();
   for (const StateScan scan : state_scans()) {
     tried.scan = scan;
-    if (refuse(recurrence_problem(question_.model, question_.workload, tried), tried.cp,
+    if (!is_scan_of(question_.workload, scan) ||
+        refuse(recurrence_problem(question_.model, question_.workload, tried), tried.cp,
                recurrence_strategy(tried), shape_target()) ||
         !fits(tried)) {
       continue;

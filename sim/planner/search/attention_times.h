@@ -5,6 +5,7 @@
 
 #include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -116,7 +117,7 @@ class AttentionTimer {
   const SoftwareProfile software_;
   std::mutex mutex_;                                              // guards what is known
   std::map<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
-  std::map<AttentionKey, AttentionTimes::Passes> recurrences_;
+  std::map<std::pair<AttentionKey, std::ptrdiff_t>, AttentionTimes::Passes> recurrences_;  // likewise
   std::map<AttentionKey, bool> rows_fewer_;
   // With the rank's index, whether tp ranks split rows, and where these are.
   std::map<std::tuple<AttentionKey, int, bool, AxisOrder>, std::array<double, kMostHomes>> moves_;

@@ -114,12 +114,15 @@ double StepBound::hop_ns(double bytes, const Ranks& ranks) const {
 }
 
 // Its rows once, on every rank the same share of them and of the heads, whatever passes the states. Nothing
-// is claimed of these, nor of the kernels around a scan.
+// is claimed of these, nor of the kernels around a scan. Where a token is written, and on one rank, a cached
+// state is read and written; with heads each rank has a part of it.
 StepBound::Pass StepBound::recurrence(const ParallelLayout& layout, const LocalSizes& sizes) const {
   const Recurrence& r = sizes.recurrence;
-  const double rows =
-      std::min(real(sizes.tokens), real(question_.workload.seq_len * layout.micro_batch) / layout.cp);
+  const RecurrenceProblem problem = recurrence_problem(question_.model, question_.workload, layout);
+  const double rows = std::min(real(sizes.tokens), real(problem.seq_len * layout.micro_batch) / layout.cp);
   KernelWork work;
+  if (problem.cached_state && (layout.cp == 1 || question_.workload.phase == Phase::decode))
+    work.bytes = kSlack * 2 * real(problem.state_numel() * size_bytes(DType::f32)) / layout.cp;
   work.flops = kSlack * rows * real(r.value_heads) * recurrence_row_flops(r.rule, r.key_dim, r.value_dim);
   const double forward = kernels_.recurrence_ns(work, question_.workload.dtype);
   work.flops *= kBackwardOfRecurrence;

@@ -121,13 +121,19 @@ class Search {
     return least_memory_of(question_.model, question_.workload, layout, rules_);
   }
 
-  // What does not fit by one scan of recurrences may do so by that which needs least: it hands one state on.
+  // What does not fit by one scan of recurrences may do so by that which needs least: in training the one
+  // that hands one state on, and in serving maybe heads, which spreads what is cached.
   Memory memory_with_any_scan(const ParallelLayout& layout) const {
-    Memory own = memory(layout);
-    if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1 || fits(own)) return own;
+    Memory least = memory(layout);
+    if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1 || fits(least)) return least;
     ParallelLayout leanest = layout;
-    leanest.scan = StateScan::sequential;
-    return memory(leanest);
+    for (const StateScan scan : {StateScan::sequential, StateScan::heads}) {
+      leanest.scan = scan;
+      if (refuse(question_.model, question_.workload, leanest)) continue;
+      const Memory memory = this->memory(leanest);
+      if (memory.used() < least.used()) least = memory;
+    }
+    return least;
   }
 
   // ---- families ----

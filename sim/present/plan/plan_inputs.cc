@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "shared/base/text.h"
+#include "shared/transformer/sizes.h"
 #include "sim/base/number_text.h"
 #include "sim/scenario/plan_fixed.h"
 
@@ -171,6 +172,13 @@ std::vector<std::string> workload_clauses(const PlanQuestion& question) {
   clauses.insert(clauses.end(), {std::string(name(w.dtype)), products});
   if (fp8_attention(question)) clauses.emplace_back("attention fp8");
   clauses.push_back(str("KV cache ", cache_dtype_name(question)));
+  if (const auto& recurrence = question.model.recurrence) {
+    const RecurrentCache cache = recurrent_cache(*recurrence, w.dtype);
+    const std::int64_t layers =
+        count_of(layers_of_parts(question.model, layers_of_kinds(question.model)), Mixer::recurrence);
+    clauses.push_back(str("states of recurrent layers f32, ",
+                          human_bytes(layers * (cache.state + cache.convolved)), " a request"));
+  }
   if (w.phase == Phase::prefill) return clauses;
   if (question.aggregated)
     clauses.push_back(str("prompts are read on the same GPUs, of requests that come ",
