@@ -16,6 +16,7 @@
 #include "shared/plan/operations.h"
 #include "shared/recurrence/halo.h"
 #include "shared/recurrence/recurrence_plan.h"
+#include "shared/transformer/parallel_layout.h"
 #include "sim/fabric/fabric.h"
 #include "sim/proof/ledger/recurrence_ledger.h"
 #include "sim/proof/run/recurrence_shards.h"
@@ -85,9 +86,8 @@ class Server {
 
 // Serves all rows of the problem: a step for each of the numbers of rows. On several ranks a step's scan
 // joins the states of as many chunks as ranks have, which the bound counts for all steps of several rows.
-std::string findings_of(const RecurrenceProblem& problem, const std::vector<Rank>& ranks,
+std::string findings_of(const sim::RecurrenceTestData& data, const std::vector<Rank>& ranks,
                         const RecurrenceStrategy& strategy, const std::vector<std::int64_t>& steps) {
-  const sim::RecurrenceTestData data(problem, 7);
   const auto scans = std::count_if(steps.begin(), steps.end(), [](std::int64_t rows) { return rows > 1; });
   const int joined =
       ranks.size() == 1 ? 1 : static_cast<int>(std::ssize(ranks) * std::max<std::ptrdiff_t>(1, scans));
@@ -108,15 +108,61 @@ RecurrenceProblem problem_of(RecurrenceRule rule, std::int64_t rows) {
 TEST(ServedRecurrence, APromptAndItsTokensEqualOneDevicesSequence) {
   const std::vector<std::int64_t> steps = {17, 6, 1, 1, 1, 1, 1};
   for (const RecurrenceRule rule : {RecurrenceRule::decay, RecurrenceRule::delta}) {
+    const sim::RecurrenceTestData data(problem_of(rule, 28), 7);
     for (const char* const balance : {"contiguous", "head_tail"}) {
       for (const StateScan scan : state_scans()) {
         for (const int cp : {1, 2, 3, 4}) {
           if (scan == StateScan::heads && cp == 3) continue;  // does not divide 4 key heads
           const RecurrenceStrategy strategy{scan, parse_balance(balance)};
-          EXPECT_EQ(findings_of(problem_of(rule, 28), ranks_to(cp), strategy, steps), "")
+          EXPECT_EQ(findings_of(data, ranks_to(cp), strategy, steps), "")
               << name(rule) << " on " << cp << " by " << to_string(strategy);
         }
       }
+    }
+  }
+}
+
+// The heads of a tp rank: its part of each row.
+sim::RecurrenceTestData of_tp_rank(const sim::RecurrenceTestData& all, int rank, int tp) {
+  RecurrenceProblem problem = all.problem();
+  const std::size_t rows = idx(problem.batch * problem.seq_len);
+  const auto part = [&](const std::vector<double>& tensor) {
+    const std::size_t width = tensor.size() / rows, own = width / idx(tp);
+    std::vector<double> values;
+    for (std::size_t row = 0; row < rows; ++row) {
+      const auto begin = tensor.begin() + static_cast<std::ptrdiff_t>(row * width + idx(rank) * own);
+      values.insert(values.end(), begin, begin + static_cast<std::ptrdiff_t>(own));
+    }
+    return values;
+  };
+  problem.key_heads /= tp, problem.value_heads /= tp;
+  sim::RecurrenceTestData data(problem, {part(all.q()), part(all.k()), part(all.v()), part(all.dout()),
+                                         part(all.log_decay()), part(all.beta())});
+  EXPECT_EQ(data.out(), part(all.out()));  // its heads are those of one device
+  return data;
+}
+
+// What a layout's recurrent layers do of a prompt and of the tokens behind it, on every tp rank.
+TEST(ServedRecurrence, TheRanksOfALayoutEqualOneDevice) {
+  for (const char* const text :
+       {"tp=2,cp=3,strategy=pass_q,micro_batch=3", "tp=4,cp=2,strategy=ring,balance=head_tail,micro_batch=3",
+        "tp=2,cp=2,strategy=pass_q,scan=heads,micro_batch=3"}) {
+    const ParallelLayout layout = parse_parallel_layout(text);
+    const sim::RecurrenceTestData all(problem_of(RecurrenceRule::delta, 23), 7);
+    Transformer model;
+    model.recurrence = Recurrence{RecurrenceRule::delta, 4, 8, 5, 6, 4, false};
+    Workload workload;
+    workload.dtype = DType::f32, workload.phase = Phase::prefill, workload.seq_len = 19;
+    const RecurrenceProblem prompt = recurrence_problem(model, workload, layout);
+    workload.phase = Phase::decode, workload.seq_len = 20, workload.cached = 19, workload.new_tokens = 4;
+    const RecurrenceProblem token = recurrence_problem(model, workload, layout);
+    for (int rank = 0; rank < layout.tp; ++rank) {
+      const sim::RecurrenceTestData data = of_tp_rank(all, rank, layout.tp);
+      const Server server(data, ranks_to(layout.cp), recurrence_strategy(layout));
+      EXPECT_EQ(server.request_of(19).problem, prompt) << text;
+      EXPECT_EQ(server.request_of(1).problem, token) << text;
+      EXPECT_EQ(findings_of(data, ranks_to(layout.cp), recurrence_strategy(layout), {19, 1, 1, 1, 1}), "")
+          << text << ", tp rank " << rank;
     }
   }
 }
@@ -132,7 +178,8 @@ RC_GTEST_PROP(ServedRecurrence, AnySequenceInAnyStepsEqualsOneDevices, ()) {
   std::vector<Rank> ranks = request.ranks;
   const Rank least = *std::min_element(ranks.begin(), ranks.end());
   for (Rank& rank : ranks) rank -= least;
-  const std::string findings = findings_of(problem, ranks, request.strategy, steps);
+  const std::string findings =
+      findings_of(sim::RecurrenceTestData(problem, 7), ranks, request.strategy, steps);
   RC_LOG() << to_string(problem) << " on " << join(ranks) << " by " << to_string(request.strategy)
            << " in steps of " << join(steps) << ": " << findings << "\n";
   RC_ASSERT(findings.empty());
