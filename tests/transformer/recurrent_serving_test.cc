@@ -64,10 +64,11 @@ std::map<std::string, std::int64_t> caches_of(const StepRequest& request, Rank r
 TEST(RecurrentServing, CachesAStateOfEachRequestAndTheLastConvolvedRows) {
   constexpr std::int64_t kState = kValueHeads * kKeys * kValues,
                          kRows = (kConvolution - 1) * (2 * kKeyHeads * kKeys + kValueHeads * kValues);
+  constexpr std::int64_t kKeyCache = std::int64_t{4} * 3 * 24 * 16;  // four layers, three requests
   using Caches = std::map<std::string, std::int64_t>;
   EXPECT_EQ(caches_of(served(recurrent_request("micro_batch=3"), Phase::decode, 23), 0),
-            (Caches{{"kv_cache/k of kind 0", 4 * 3 * 24 * 16},
-                    {"kv_cache/v of kind 0", 4 * 3 * 24 * 16},
+            (Caches{{"kv_cache/k of kind 0", kKeyCache},
+                    {"kv_cache/v of kind 0", kKeyCache},
                     {"kv_cache/state of kind 1", 2 * 3 * kState},
                     {"kv_cache/convolved of kind 1", 2 * 3 * kRows},
                     {"kv_cache/state of kind 2", 3 * kState},
