@@ -1,4 +1,4 @@
-// Which rank's attention has most allowed pairs.
+// Which rank the others wait for.
 #include <algorithm>
 #include <vector>
 
@@ -10,6 +10,19 @@
 #include "shared/transformer/step_plan.h"
 
 namespace cp {
+namespace {
+
+// Where a token is written, the index of the cp rank that has its row.
+int index_of_token(const StepRequest& request) {
+  const AttentionProblem problem =
+      attention_problem(request.model, request.workload, request.layout, first_attention(request.model));
+  const AttentionSharding sharding(problem, request.layout.cp, request.layout.strategy);
+  int index = 0;
+  while (sharding.home_q(index).num_rows() == 0) ++index;
+  return index;
+}
+
+}  // namespace
 
 Rank busiest_rank(const StepRequest& request, int stage) {
   const ParallelLayout& layout = request.layout;
@@ -17,6 +30,7 @@ Rank busiest_rank(const StepRequest& request, int stage) {
   const Rank first = RankGroups(layout, 0).on_pipeline_rank(stage % layout.pp);
   if (layout.cp == 1) return first;
   const std::vector<Rank> ranks = RankGroups(layout, first).cp_group();
+  if (request.workload.phase == Phase::decode) return ranks[idx(index_of_token(request))];
   const auto [first_layer, count] = layers_of_stage(request.model, layout, stage);
   const std::vector<std::int64_t> layers = layers_of_kinds(request.model, first_layer, count);
   std::vector<std::int64_t> pairs(ranks.size());  // of the layers of the stage

@@ -196,9 +196,10 @@ Memory MemoryReading::of_rank(int rank, const std::vector<OfStage>& stages) cons
   }
   // Terms are those of the fuller one of the two moments; of the other one what is left.
   memory.activations = (loss.sum() > layers.sum() ? loss : layers).activations;
-  memory.unsharded = layers.unsharded, memory.attention = layers.attention;
-  memory.working =
-      std::max<std::int64_t>(0, layers.sum() - memory.activations - layers.unsharded - layers.attention);
+  const std::int64_t at_work = std::max<std::int64_t>(0, layers.sum() - memory.activations);
+  memory.unsharded = std::min(layers.unsharded, at_work);
+  memory.attention = std::min(layers.attention, at_work - memory.unsharded);
+  memory.working = at_work - memory.unsharded - memory.attention;
   memory.logits = std::max<std::int64_t>(0, loss.sum() - memory.activations);
   memory.communicators = communicator_bytes(request_.workload, layout, rules_);
   memory.context = rules_.context_bytes;

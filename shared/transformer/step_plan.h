@@ -109,8 +109,9 @@ std::vector<StepPart> parts_of(const StepRequest& request);
 // stages, so that ranks of neighbouring stages meet.
 std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part);
 
-// Of the ranks that hold the stage, the one whose attention has the most allowed pairs (the first of them):
-// the others wait for it.
+// Of the ranks that hold the stage, the one that the others wait for: whose attention has the most allowed
+// pairs (the first of them). Where a token is written it is the rank that has its row, and so computes all
+// that is not attention: others may have a key more.
 Rank busiest_rank(const StepRequest& request, int stage);
 
 }  // namespace cp

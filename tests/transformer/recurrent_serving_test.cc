@@ -69,8 +69,8 @@ TEST(RecurrentServing, CachesAStateOfEachRequestAndTheLastConvolvedRows) {
   EXPECT_EQ(caches_of(served(recurrent_request("micro_batch=3"), Phase::decode, 23), 0),
             (Caches{{"kv_cache/k of kind 0", kKeyCache},
                     {"kv_cache/v of kind 0", kKeyCache},
-                    {"kv_cache/state of kind 1", 2 * 3 * kState},
-                    {"kv_cache/convolved of kind 1", 2 * 3 * kRows},
+                    {"kv_cache/state of kind 1", 6 * kState},
+                    {"kv_cache/convolved of kind 1", 6 * kRows},
                     {"kv_cache/state of kind 2", 3 * kState},
                     {"kv_cache/convolved of kind 2", 3 * kRows}}));
   const auto of_rank = [](const char* layout, Phase phase, Rank rank) {

@@ -180,10 +180,7 @@ AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, 
 
 StateScan AttentionTimer::best_scan(const ParallelLayout& layout, const Fits& fits) {
   if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1) return layout.scan;
-  // The row of a written token, and the states unless heads spread them, are on the first rank.
-  const Rank self = question_.workload.phase == Phase::decode
-                        ? RankGroups(layout, 0).cp_group().front()
-                        : busiest_rank({question_.model, question_.workload, layout}, 0);
+  const Rank self = busiest_rank({question_.model, question_.workload, layout}, 0);
   ParallelLayout tried = layout;
   StateScan best = layout.scan;
   double least_ns = std::numeric_limits<double>::infinity();
