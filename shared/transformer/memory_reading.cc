@@ -121,8 +121,8 @@ std::int64_t MemoryReading::counted(const PlanMemory::Callers& buffer) const {
     return buffer.bytes / size_bytes(workload.kv_dtype) * rules_.cached_bytes;
   if (training_ || term != "parameters") return buffer.bytes;
   if (buffer.name.ends_with("/embedding") || buffer.name.ends_with("/head")) return buffer.bytes;
-  return std::llround(static_cast<double>(buffer.bytes / size_bytes(workload.dtype)) *
-                      rules_.served_layer_bytes);
+  const std::int64_t parameters = buffer.bytes / size_bytes(workload.dtype);
+  return std::llround(static_cast<double>(parameters) * rules_.served_layer_bytes);
 }
 
 PlanMemory::Moment MemoryReading::loss_of(const PlanMemory& part) const {

@@ -187,7 +187,7 @@ TEST(PlanCommand, WhatIsHandedOverFits) {
       question, {"--emit", "torchtitan", "-o", folder.file("t.toml"), "--explain",
                  "cp=16,dp_shard=4,strategy=all_gather,balance=head_tail,recompute=none,loss_chunks=4"}));
   EXPECT_EQ(large.exit_code, 20) << large.out << large.err;
-  EXPECT_THAT(large.err, AllOf(HasSubstr("what it says needs 87."), HasSubstr("78 GiB can be used")));
+  EXPECT_THAT(large.err, AllOf(HasSubstr("what it says needs 88."), HasSubstr("78 GiB can be used")));
   EXPECT_THAT(read(folder.file("t.toml")),
               AllOf(HasSubstr("IT DOES NOT FIT"), HasSubstr("#   the loss in 4 chunks: "),
                     HasSubstr("the biases of q, k and v")));

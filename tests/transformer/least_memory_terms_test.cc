@@ -104,7 +104,7 @@ TEST(MemoryTerms, CopiesOfTheLossAreOfAChunk) {
   for (const int chunks : {1, 3, 4}) {
     StepRequest request = request_of("plain", "tp=2,dp_shard=2");
     request.layout.loss_chunks = chunks;
-    const std::int64_t logits = (4096 + chunks - 1) / chunks * (4096 / 2);
+    const std::int64_t logits = std::int64_t{(4096 + chunks - 1) / chunks} * (4096 / 2);
     const auto with = [&](double copies) {
       MemoryRules rules;
       rules.loss_f32_copies = copies;
@@ -126,7 +126,7 @@ TEST(MemoryTerms, LogitsOfAStageAreThoseOfItsLoss) {
       StepRequest request = request_of(kind, layout);
       request.model.vocab = 65536;
       const std::int64_t rows = 4096 * request.model.hidden * k16,
-                         chunk = 4096 / request.layout.loss_chunks * 65536 * k16;
+                         chunk = std::int64_t{4096} / request.layout.loss_chunks * 65536 * k16;
       EXPECT_EQ(least_of(request, rules).logits, rows + 2 * chunk) << kind << " " << layout;
     }
   }
@@ -193,7 +193,8 @@ TEST(MemoryTerms, UnshardedIsWhatPlansGatherOfLayers) {
 
 // ---- at work: by hand ----
 
-constexpr std::int64_t kTokens = 4096, kHidden = 512, kColumns = 1280, kQ = 16 * 64, kKv = 8 * 64;
+constexpr std::int64_t kTokens = 4096, kHidden = 512, kColumns = 1280, kQ = std::int64_t{16} * 64,
+                       kKv = std::int64_t{8} * 64, kExpert = 768;
 
 std::int64_t at_work(const char* kind, const char* layout) {
   const Memory least = least_of(request_of(kind, layout));
@@ -211,19 +212,18 @@ TEST(MemoryTerms, AtWorkByHand) {
   EXPECT_EQ(at_work("plain", "micro_batch=2"), at_work("plain", "tp=1") * 2);
   // Two rows of experts for each token: the gradients inside; or those inside of one product, and of the
   // rows.
-  EXPECT_EQ(at_work("experts", "tp=1"), kTokens * (kHidden + 2 * 3 * 768) * k16);
+  EXPECT_EQ(at_work("experts", "tp=1"), kTokens * (kHidden + 2 * 3 * kExpert) * k16);
   EXPECT_EQ(at_work("mixed", "tp=1"), at_work("experts", "tp=1"));
   // Gradients arrive beside those that are to be sent.
-  EXPECT_EQ(at_work("experts", "tp=8,dp_shard=2,ep=2,sequence_parallel=no"),
-            kTokens * (kHidden + 2 * 2 * kHidden) * k16);
+  EXPECT_EQ(at_work("experts", "tp=8,dp_shard=2,ep=2,sequence_parallel=no"), kTokens * 5 * kHidden * k16);
 }
 
 // A layer that is made again has made what its mixer keeps, and gate and up; of experts the rows, too.
 TEST(MemoryTerms, WhatIsMadeAgainIsAtWork) {
-  constexpr std::int64_t mixer = kTokens * ((2 * kQ + 2 * kKv) * k16 + 16 * kF32);
-  EXPECT_EQ(at_work("plain", "recompute=full"), mixer + kTokens * (kHidden + (3 + 2) * kColumns) * k16);
+  constexpr std::int64_t kMixer = kTokens * ((2 * kQ + 2 * kKv) * k16 + 16 * kF32);
+  EXPECT_EQ(at_work("plain", "recompute=full"), kMixer + kTokens * (kHidden + (3 + 2) * kColumns) * k16);
   EXPECT_EQ(at_work("experts", "recompute=full"),
-            mixer + 2 * kTokens * kHidden * k16 + kTokens * (kHidden + 2 * (3 + 2) * 768) * k16);
+            kMixer + 2 * kTokens * kHidden * k16 + kTokens * (kHidden + 2 * (3 + 2) * kExpert) * k16);
   // Nothing is claimed of norms, nor where some layers are made again.
   for (const char* some : {"recompute=selective", "recompute=every:2"})
     EXPECT_EQ(at_work("plain", some), at_work("plain", "recompute=none")) << some;
@@ -231,27 +231,27 @@ TEST(MemoryTerms, WhatIsMadeAgainIsAtWork) {
 
 // Gathered keys and values, and their gradients in f32, where that is more than all else.
 TEST(MemoryTerms, WhatCoresClaimByHand) {
-  constexpr std::int64_t rows = kTokens / 4;
+  constexpr std::int64_t kRows = kTokens / 4;
   const auto claimed = [](const char* layout) {
     return least_of(request_of("wide attention", layout)).attention;
   };
-  EXPECT_EQ(claimed("cp=4,strategy=all_gather"), 4 * rows * 2 * kKv * (k16 + kF32));
+  EXPECT_EQ(claimed("cp=4,strategy=all_gather"), 4 * kRows * 2 * kKv * (k16 + kF32));
   EXPECT_EQ(claimed("tp=2,cp=4,strategy=all_gather") * 2, claimed("cp=4,strategy=all_gather"));
   for (const char* nothing : {"strategy=ring", "strategy=pass_q", "strategy=need_only", "strategy=ulysses"})
     EXPECT_EQ(claimed(str("cp=4,", nothing).c_str()), 0) << nothing;
 }
 
 TEST(MemoryTerms, AtWorkInServingByHand) {
-  constexpr std::int64_t fresh = 1024;
+  constexpr std::int64_t kFresh = 1024;
   const auto working = [](const char* kind, const char* layout) {
     StepRequest request = request_of(kind, layout);
     request.workload.phase = Phase::prefill, request.workload.cached = 3072;
     return least_of(request).working;
   };
-  EXPECT_EQ(working("plain", "tp=1"), fresh * (2 * kHidden + 3 * kColumns) * k16);
-  EXPECT_EQ(working("wide attention", "tp=1"), fresh * (2 * kHidden + 2 * (kQ + kKv)) * k16);
-  EXPECT_EQ(working("plain", "tp=2"), fresh * (2 * kHidden / 2 + 3 * kColumns / 2) * k16);
-  EXPECT_EQ(working("experts", "tp=1"), fresh * (2 * kHidden + 2 * 3 * 768) * k16);
+  EXPECT_EQ(working("plain", "tp=1"), kFresh * (2 * kHidden + 3 * kColumns) * k16);
+  EXPECT_EQ(working("wide attention", "tp=1"), kFresh * (2 * kHidden + 2 * (kQ + kKv)) * k16);
+  EXPECT_EQ(working("plain", "tp=2"), kFresh * (2 * kHidden / 2 + 3 * kColumns / 2) * k16);
+  EXPECT_EQ(working("experts", "tp=1"), kFresh * (2 * kHidden + 2 * 3 * kExpert) * k16);
 }
 
 // ---- what the cluster adds ----
@@ -282,12 +282,12 @@ TEST(MemoryTerms, CommunicatorsAreThoseOfEachAxis) {
 TEST(MemoryTerms, ParametersOfServingHaveBytesOfTheirOwn) {
   StepRequest request = request_of("plain", "tp=1");
   request.workload.phase = Phase::prefill;
-  constexpr std::int64_t layer = 512 * (2 * 16 * 64 + 2 * 8 * 64) + 2 * 512 + 3 * 512 * 1280,
-                         ends = 2 * 4096 * 512 + 512;
+  constexpr std::int64_t kLayer = kHidden * (2 * kQ + 2 * kKv) + 2 * kHidden + 3 * kHidden * kColumns,
+                         kEnds = 2 * kTokens * kHidden + kHidden;
   for (const std::int64_t bytes : {1, 2}) {
     MemoryRules rules;
     rules.served_layer_bytes = static_cast<double>(bytes);
-    EXPECT_EQ(least_of(request, rules).parameters, 4 * layer * bytes + ends * k16);
+    EXPECT_EQ(least_of(request, rules).parameters, 4 * kLayer * bytes + kEnds * k16);
   }
 }
 

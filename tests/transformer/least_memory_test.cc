@@ -35,7 +35,7 @@ TEST(LeastMemory, OfAnEightBillionModelByHand) {
   EXPECT_NEAR(static_cast<double>(it.parameters), 8030261248.0 / 8 * 4, 1e4);  // padding of 34 pieces
   EXPECT_NEAR(static_cast<double>(it.gradients), 8030261248.0 / 8 * 4, 1e4);
   EXPECT_NEAR(static_cast<double>(it.optimizer), 8030261248.0 / 8 * 8, 2e4);
-  EXPECT_EQ(it.activations, 32LL * 32768 * 4096 * 2 + 32768 * 128 * 4);
+  EXPECT_EQ(it.activations, 32LL * 32768 * 4096 * 2 + std::int64_t{32768} * 128 * 4);
   EXPECT_EQ(it.logits, 32768LL * 128256 * (2 + 12) + 32768LL * 4096 * 2 + 128256LL * 4096 * 2);
   EXPECT_EQ(it.master, 0);
   EXPECT_EQ(it.kv_cache, 0);
@@ -53,8 +53,8 @@ TEST(LeastMemory, OfActivationsByHand) {
     of.activations -= positions;
     return of;
   };
-  const std::int64_t input = 4096 * 2, cheap = (2 * 4096 + 14336) * 2,
-                     rest = (3 * 4096 + 2 * 1024 + 2 * 14336) * 2 + 32 * 4;
+  const std::int64_t input = std::int64_t{4096} * 2, cheap = (std::int64_t{2} * 4096 + 14336) * 2,
+                     rest = (std::int64_t{3} * 4096 + 2 * 1024 + 2 * 14336) * 2 + 32 * 4;
   EXPECT_EQ(memory("recompute=none", tokens, 1).activations, layers * tokens * (input + cheap + rest));
   EXPECT_EQ(memory("recompute=selective", tokens, 1).activations, layers * tokens * (input + rest));
   EXPECT_EQ(memory("recompute=full", tokens, 1).activations, layers * tokens * input);

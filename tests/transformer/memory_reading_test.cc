@@ -44,6 +44,9 @@ std::int64_t callers_bytes(const Plan& plan, std::string_view term) {
 
 // ---- by hand ----
 
+constexpr std::int64_t kLlamaRows = 8192, kLlamaHidden = 4096, kLlamaColumns = 14336;
+constexpr std::int64_t kLlamaPositions = kLlamaRows * 128 * 4;  // sines and cosines
+
 // One rank with all parameters: 8,030,261,248 in bf16, in f32, with gradients in f32 and two states in f32;
 // sines and cosines of 8,192 positions, 128 of each; ids, labels and losses, 4 bytes a token each; and the
 // arena of the micro-batch, which is larger than that of the update.
@@ -56,11 +59,12 @@ TEST(MemoryReading, OfOneRankByHand) {
   EXPECT_EQ(memory.gradients, kParameters * 4);
   EXPECT_EQ(memory.optimizer, kParameters * 8);
   const Plan step = step_plan(request, StepPart::micro_batch, 0, 0);
-  EXPECT_EQ(memory.allocated(), kParameters * 18 + 8192 * 128 * 4 + 3 * 2 * 8192 * 4 + step.arena_bytes);
+  EXPECT_EQ(memory.allocated(),
+            kParameters * 18 + kLlamaPositions + 3 * 2 * kLlamaRows * 4 + step.arena_bytes);
   // The inputs of 33 layers, and of each norms, q, k, v, out, lse, mid, gate, up and their product.
-  const std::int64_t tokens = 2 * 8192, input = 4096 * 2,
-                     kept = (2 * 4096 + 2 * 4096 + 2 * 1024 + 4096 + 3 * 14336) * 2 + 32 * 4;
-  EXPECT_EQ(memory.activations, 8192 * 128 * 4 + tokens * (33 * input + 32 * kept));
+  const std::int64_t tokens = 2 * kLlamaRows, input = kLlamaHidden * 2,
+                     kept = (5 * kLlamaHidden + 2 * 1024 + 3 * kLlamaColumns) * 2 + 32 * 4;
+  EXPECT_EQ(memory.activations, kLlamaPositions + tokens * (33 * input + 32 * kept));
 }
 
 // Four stages in 1F1B: the first one keeps four micro-batches for their backward passes, whose plan says what
@@ -70,13 +74,14 @@ TEST(MemoryReading, OfStagesByHand) {
   const Plan forward = step_plan(request, StepPart::forward, 0, 0),
              backward = step_plan(request, StepPart::backward, 0, 0),
              update = step_plan(request, StepPart::update, 0, 0);
-  const std::int64_t positions = 8192 * 128 * 4, x = 8192 * 4096 * 2;
-  const std::int64_t kept = callers_bytes(backward, "activations/") - positions;
-  EXPECT_EQ(kept + x, callers_bytes(forward, "activations/") - positions);  // what is sent on is not kept
+  const std::int64_t x = kLlamaRows * kLlamaHidden * 2;
+  const std::int64_t kept = callers_bytes(backward, "activations/") - kLlamaPositions;
+  EXPECT_EQ(kept + x,
+            callers_bytes(forward, "activations/") - kLlamaPositions);  // what is sent on is not kept
   const Memory memory = memory_of(request, plain_rules(request));
   const std::int64_t parameters = callers_bytes(update, "parameters/");
-  EXPECT_EQ(memory.allocated(), parameters * (2 + 4 + 4 + 8) / 2 + positions + 8192 * 4 + 4 * kept +
-                                    std::max(backward.arena_bytes, forward.arena_bytes + x));
+  EXPECT_EQ(memory.allocated(), parameters * (2 + 4 + 4 + 8) / 2 + kLlamaPositions + kLlamaRows * 4 +
+                                    4 * kept + std::max(backward.arena_bytes, forward.arena_bytes + x));
 }
 
 // ---- what implementations add ----
@@ -90,7 +95,7 @@ TEST(MemoryReading, CopiesOfTheLossAreOfAChunk) {
       rules.loss_f32_copies = copies;
       return memory_of(request, rules).logits;
     };
-    const std::int64_t logits = 32768 / chunks * std::int64_t{128256};
+    const std::int64_t logits = std::int64_t{32768} / chunks * 128256;
     EXPECT_EQ(with(3) - with(1), logits * 2 * 4);
     EXPECT_EQ(with(1) - with(0.5), logits * (4 - 2));  // the first takes the place of the gradient in bf16
   }
@@ -102,14 +107,15 @@ TEST(MemoryReading, OfServingCountsTheFormatsOfTheSoftware) {
   request.workload.global_batch = 4;
   MemoryRules rules = plain_rules(request);
   const Memory in_16 = memory_of(request, rules);
-  constexpr std::int64_t kEnds = 2 * 128256 * 4096 + 4096;  // embedding, head and the last norm
+  // Embedding, head and the last norm.
+  constexpr std::int64_t kEnds = 2 * 128256 * kLlamaHidden + kLlamaHidden;
   rules.served_layer_bytes = 1;
   EXPECT_EQ(in_16.parameters - memory_of(request, rules).parameters,
             (in_16.parameters - kEnds / 2 * 2 - 4096) / 2);
   rules.cached_bytes = 1;
   EXPECT_EQ(memory_of(request, rules).kv_cache * 2, in_16.kv_cache);
   EXPECT_EQ(in_16.kv_cache, std::int64_t{4} * 8192 * 32 * 2 * 8 / 2 * 128 * 2);
-  EXPECT_GE(in_16.logits, 4 * 128256 / 2 * 4);
+  EXPECT_GE(in_16.logits, std::int64_t{4} * 128256 / 2 * 4);
 }
 
 TEST(MemoryReading, KnowsWhichPartsWereRead) {
