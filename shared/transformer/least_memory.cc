@@ -523,7 +523,6 @@ Memory least_memory_of(const Transformer& model, const Workload& workload, const
     return of.of(0, all, all);
   }
   const std::vector<std::int64_t> stages = stage_layers(model, layout);
-  const std::int64_t largest = *std::max_element(stages.begin(), stages.end());
   Memory result;
   // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
   // has the head. Where layers have different MLPs, any of them: of those between the ends that have the same
@@ -536,9 +535,10 @@ Memory least_memory_of(const Transformer& model, const Workload& workload, const
       const auto stage = stages.begin() + std::ptrdiff_t{chunk} * layout.pp + rank;
       const Layers of_stage = layers_of(std::accumulate(stages.begin(), stage, std::int64_t{0}), *stage);
       layers.add(of_stage);
-      if (chunk == 0 || (!layers_of.alike() && of.kept_by(of_stage) > of.kept_by(most))) most = of_stage;
+      const bool keeps_more = layers_of.alike() ? of_stage.count() > most.count()
+                                                : chunk > 0 && of.kept_by(of_stage) > of.kept_by(most);
+      if (chunk == 0 || keeps_more) most = of_stage;
     }
-    if (layers_of.alike()) most = layers_of(0, largest);
     if (rank > 0 && rank < layout.pp - 1 && workload.phase == Phase::training) {
       const std::pair of_rank{layers, most};
       if (std::find(seen.begin(), seen.end(), of_rank) != seen.end()) continue;

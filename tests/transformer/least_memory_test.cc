@@ -70,6 +70,19 @@ TEST(LeastMemory, OfActivationsByHand) {
   EXPECT_EQ(memory("pp=4,recompute=none", tokens, 8).activations, layers * tokens * (input + cheap + rest));
 }
 
+// Two stages of two ranks have 2, 3, 2 and 2 layers. The first rank has five passes in flight, and none of
+// its stages has three layers.
+TEST(LeastMemory, OfStagesThatAreARanksOwn) {
+  Transformer model;
+  model.hidden = 64, model.layers = 9, model.q_heads = 4, model.kv_heads = 4, model.head_dim = 16;
+  model.intermediate = 64, model.vocab = 64;
+  Workload workload;
+  workload.seq_len = 32768, workload.global_batch = 8;
+  const Memory least = least_memory_of(
+      model, workload, parse_parallel_layout("pp=2,virtual_stages=2,recompute=full,loss_chunks=16"), {});
+  EXPECT_EQ(least.activations, 5 * 2 * 32768 * 64 * 2 + 32768 * 16 * 4);
+}
+
 TEST(LeastMemory, OfTheOptimizerByHand) {
   Workload workload;
   const double shard = 8030261248.0 / 8;
