@@ -217,8 +217,8 @@ TEST(ServedRecurrence, TheFinalStateTravelsOnceIfItMust) {
     const RecurrenceRequest request{
         problem, ranks_to(4), {StateScan::sequential, parse_balance(balance)}, false};
     std::int64_t count = 0;
-    for (const StepRef& ref : steps_of(recurrence_plan(request, RecurrencePass::forward, 3)))
-      count += ref.step->label == "final state" ? 1 : 0;
+    const Plan plan = recurrence_plan(request, RecurrencePass::forward, 3);
+    for (const StepRef& ref : steps_of(plan)) count += ref.step->label == "final state" ? 1 : 0;
     return count;
   };
   EXPECT_EQ(sent("contiguous"), 1);

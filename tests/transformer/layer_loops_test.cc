@@ -91,8 +91,9 @@ RC_GTEST_PROP(LayerLoops, VisitEachLayerOnce, ()) {
   for (std::size_t layer = 0; layer < kinds.size(); ++layer) kinds[layer] = in_turn[layer % in_turn.size()];
   // Layers of one kind have their rows where the others have not, and what is behind them has them anywhere.
   const int elsewhere = pick("kind elsewhere", rc::gen::inRange(0, 4));
-  std::vector<int> homes;
-  for (const int kind : kinds) homes.push_back(kind == elsewhere ? 1 : 0);
+  std::vector<int> homes(kinds.size());
+  std::transform(kinds.begin(), kinds.end(), homes.begin(),
+                 [&](int kind) { return kind == elsewhere ? 1 : 0; });
   homes.push_back(pick("home behind", rc::gen::inRange(0, 2)));
   const Recompute recompute =
       pick("recompute", rc::gen::element(Recompute{}, kFull, every(2), every(3), every(5)));

@@ -224,7 +224,7 @@ TEST(StepChoices, ALongerSequenceOnMoreRanksTakesItsTableOfPositions) {
   const StepRequest one = request_of("dp_shard=8");
   StepRequest eight = request_of("cp=8,strategy=ring,balance=head_tail");
   eight.workload.seq_len *= 8;
-  EXPECT_EQ(least_of(eight).activations - least_of(one).activations, 7 * 4096 * 64 * kF32);
+  EXPECT_EQ(least_of(eight).activations - least_of(one).activations, kF32 * 7 * 4096 * 64);
   const Plan plan = step_plan(eight, StepPart::micro_batch, 0, 3);
   std::int64_t table = 0;
   for (const Buffer& buffer : plan.buffers)
@@ -242,7 +242,7 @@ TEST(StepChoices, ChunksOfAnMlpAreNotKept) {
   EXPECT_EQ(chunks.activations, bytes_of(plan, "activations") - tokens * hidden * k16);
   // Gradients of q and k before their rotation and behind it, which are more than those of a piece of the
   // MLP.
-  EXPECT_EQ(chunks.working, tokens * (2 * (1024 + 512) + hidden) * k16);
+  EXPECT_EQ(chunks.working, tokens * (hidden + 2 * 1024 + 2 * 512) * k16);
   std::int64_t inside = 0;
   for (const Buffer& buffer : plan.buffers) {
     if (buffer.name.ends_with("gate_up") || buffer.name.ends_with("activated")) inside += buffer.bytes();
@@ -285,7 +285,7 @@ TEST(StepChoices, WhatLayersKeepGoesToTheHostAndComesBack) {
     // As much as without, but for the last layer's output, there and back.
     StepRequest stays = request;
     stays.layout.host_activations = false;
-    const std::int64_t positions = 4096 * 64 * kF32, kept = least_of(stays).activations - positions;
+    const std::int64_t positions = kF32 * 4096 * 64, kept = least_of(stays).activations - positions;
     EXPECT_EQ(moved_on(plan, "to_host"), kept) << layout;
     EXPECT_EQ(moved_on(plan, "from_host"), kept) << layout;
     EXPECT_EQ(bytes_of(plan, "host/activations"), kept) << layout;
@@ -294,7 +294,7 @@ TEST(StepChoices, WhatLayersKeepGoesToTheHostAndComesBack) {
   }
   // Of stages: as little, however many micro-batches are in flight, of rows alone.
   StepRequest stages = request_of("pp=2,activations=host");
-  EXPECT_EQ(least_of(stages).activations, 4096 * 64 * kF32 + 2 * 4096 * 512 * k16);
+  EXPECT_EQ(least_of(stages).activations, kF32 * 4096 * 64 + k16 * 2 * 4096 * 512);
   EXPECT_GT(moved_on(step_plan(stages, StepPart::backward, 0, 0), "from_host"), 0);
   EXPECT_EQ(moved_on(step_plan(stages, StepPart::backward, 0, 0), "to_host"), 0);
 }
