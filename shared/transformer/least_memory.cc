@@ -402,6 +402,11 @@ class MemoryModel {
     // again for its mixer's backward pass some is gone by then.
     const std::int64_t workspace = workspace_of(of.mixer), inside = mixer_inside(of.mixer) * width_;
     moment(std::max({inside, again, workspace}), gradients.of_layer + gradients.of_experts, workspace);
+    // Of a recurrence that is computed where its rows are, both, but for the output behind its norm.
+    if (of.mixer == Mixer::recurrence && training_ && !(layout_.scan == StateScan::heads && layout_.cp > 1)) {
+      const std::int64_t behind_norm = sizes_.tokens * sizes_.recurrence.value_width() * width_;
+      moment(inside - behind_norm + workspace, gradients.of_layer + gradients.of_experts, workspace);
+    }
     if (of.mlp == Mlp::none) return *fullest;
     // Nothing but what was made by then: of experts their own gradients, and of the MLP beside them none.
     const auto in_mlp = [&](const InMlp& at, std::int64_t more, std::int64_t of_gradients) {

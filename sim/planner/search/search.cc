@@ -437,6 +437,10 @@ class Search {
       if (!candidate && found[i].leanest) {
         ++counts_.out_of_memory;
         misses_.too_large(*found[i].leanest, found[i].least.used());
+        // With latent rows other things are kept: what is known is of layouts with heads.
+        if (!another_attention_may_fit(*found[i].leanest, found[i].least) &&
+            found[i].leanest->keys == round[i].layout->keys)
+          too_large_.try_emplace(but_for_attention(*round[i].layout), found[i].least);
         take_instead_of(round[i], found[i].least);
         continue;
       }
@@ -463,6 +467,10 @@ class Search {
   }
 
   void look_at_one(const ParallelLayout& heads, Found& found, std::size_t thread) {
+    if (const auto known = too_large_.find(but_for_attention(heads)); known != too_large_.end()) {
+      found.leanest = heads, found.least = known->second;
+      return;
+    }
     // Latent rows first where they are fewer bytes: heads come in their place only where they are faster.
     const std::optional<ParallelLayout> rows = with_rows(space_, attention_, heads);
     const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
@@ -482,17 +490,40 @@ class Search {
       const auto fitting = [&](const ParallelLayout& choice) { return may_fit(choice, found); };
       for (const ParallelLayout& mixers : attention_.best_mixers(way, fitting, space_.runs_plans()))
         look_at_choices(mixers, found, thread);
-    } while (found.too_large.size() > known && another_attention_may_fit(found.least));
+    } while (found.too_large.size() > known && another_attention_may_fit(way, found.least));
   }
-  bool another_attention_may_fit(Memory memory) const {
-    if (question_.model.recurrence) return true;  // other scans keep other states
+  // Another scan may keep less of the states that come in to two chunks and go on, of each layer, for all
+  // passes in flight.
+  bool another_attention_may_fit(const ParallelLayout& layout, Memory memory) const {
     memory.attention = 0;
+    if (question_.model.recurrence && layout.cp > 1 && !question_.fixed.scan) {
+      const RecurrenceProblem problem = recurrence_problem(question_.model, question_.workload, layout);
+      memory.activations -= 2 * (problem.state_numel() + problem.transition_numel()) *
+                            size_bytes(DType::f32) * question_.model.layers;
+    }
     return fits(memory);
   }
 
+  // What needs the same memory but for attention: layouts that differ in nothing but its core, what this
+  // moves in how many pieces, and scans.
+  static Digest but_for_attention(ParallelLayout layout) {
+    Strategy other;
+    other.ulysses_degree = layout.strategy.ulysses_degree, other.balance = layout.strategy.balance;
+    layout.strategy = other;
+    layout.window_core.reset(), layout.window_balance.reset(), layout.scan_balance.reset();
+    layout.scan = {};
+    Hasher hasher;
+    return hash(hasher, layout).digest();
+  }
+
   bool may_fit(const ParallelLayout& choice, const Found& found) const {
-    return std::find(found.too_large.begin(), found.too_large.end(), choice) == found.too_large.end() &&
-           fits(memory(choice));
+    // Recurrences have more at work than attention: whatever attention does, their scan needs too much.
+    const bool by_scan = question_.model.recurrence && !options_.exhaustive;
+    const auto is_known = [&](const ParallelLayout& known) {
+      return by_scan ? known.scan == choice.scan && known.scan_balance == choice.scan_balance
+                     : known == choice;
+    };
+    return std::none_of(found.too_large.begin(), found.too_large.end(), is_known) && fits(memory(choice));
   }
 
   void look_at_choices(const ParallelLayout& asked, Found& found, std::size_t thread) {
@@ -517,7 +548,7 @@ class Search {
         found.too_large.push_back(layout);
         if (!found.leanest || one->memory.used() < found.least.used())
           found.leanest = layout, found.least = one->memory;
-        if (!another_attention_may_fit(one->memory)) return;
+        if (!another_attention_may_fit(layout, one->memory)) return;
       } else if (!found.best || one->step_us * (1 + kTie) < found.best->step_us) {
         found.best = std::move(one);
       }
@@ -615,6 +646,7 @@ class Search {
   std::map<std::string, std::int64_t> rejected_;
   NearestMisses misses_;
 
+  std::map<Digest, Memory> too_large_;  // whatever the attention, by but_for_attention()
   std::vector<Candidate> all_;
   std::map<LayoutKind, double> kinds_;           // best time of each
   std::map<std::string, double> class_mark_ns_;  // the same
