@@ -212,7 +212,7 @@ TEST(MemoryTerms, AtWorkByHand) {
   EXPECT_EQ(at_work("plain", "micro_batch=2"), at_work("plain", "tp=1") * 2);
   // Two rows of experts for each token: the gradients inside; or those inside of one product, and of the
   // rows.
-  EXPECT_EQ(at_work("experts", "tp=1"), kTokens * (kHidden + 2 * 3 * kExpert) * k16);
+  EXPECT_EQ(at_work("experts", "tp=1"), kTokens * (kHidden + 6 * kExpert) * k16);
   EXPECT_EQ(at_work("mixed", "tp=1"), at_work("experts", "tp=1"));
   // Gradients arrive beside those that are to be sent.
   EXPECT_EQ(at_work("experts", "tp=8,dp_shard=2,ep=2,sequence_parallel=no"), kTokens * 5 * kHidden * k16);
@@ -223,7 +223,7 @@ TEST(MemoryTerms, WhatIsMadeAgainIsAtWork) {
   constexpr std::int64_t kMixer = kTokens * ((2 * kQ + 2 * kKv) * k16 + 16 * kF32);
   EXPECT_EQ(at_work("plain", "recompute=full"), kMixer + kTokens * (kHidden + (3 + 2) * kColumns) * k16);
   EXPECT_EQ(at_work("experts", "recompute=full"),
-            kMixer + 2 * kTokens * kHidden * k16 + kTokens * (kHidden + 2 * (3 + 2) * kExpert) * k16);
+            kMixer + 2 * kTokens * kHidden * k16 + kTokens * (kHidden + 10 * kExpert) * k16);
   // Nothing is claimed of norms, nor where some layers are made again.
   for (const char* some : {"recompute=selective", "recompute=every:2"})
     EXPECT_EQ(at_work("plain", some), at_work("plain", "recompute=none")) << some;
@@ -251,7 +251,7 @@ TEST(MemoryTerms, AtWorkInServingByHand) {
   EXPECT_EQ(working("plain", "tp=1"), kFresh * (2 * kHidden + 3 * kColumns) * k16);
   EXPECT_EQ(working("wide attention", "tp=1"), kFresh * (2 * kHidden + 2 * (kQ + kKv)) * k16);
   EXPECT_EQ(working("plain", "tp=2"), kFresh * (2 * kHidden / 2 + 3 * kColumns / 2) * k16);
-  EXPECT_EQ(working("experts", "tp=1"), kFresh * (2 * kHidden + 2 * 3 * kExpert) * k16);
+  EXPECT_EQ(working("experts", "tp=1"), kFresh * (2 * kHidden + 6 * kExpert) * k16);
 }
 
 // ---- what the cluster adds ----

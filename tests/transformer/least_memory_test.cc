@@ -54,7 +54,8 @@ TEST(LeastMemory, OfActivationsByHand) {
     return of;
   };
   const std::int64_t input = std::int64_t{4096} * 2, cheap = (std::int64_t{2} * 4096 + 14336) * 2,
-                     rest = (std::int64_t{3} * 4096 + 2 * 1024 + 2 * 14336) * 2 + 32 * 4;
+                     rest = (std::int64_t{3} * 4096 + std::int64_t{2} * (1024 + 14336)) * 2 +
+                            std::int64_t{32} * 4;
   EXPECT_EQ(memory("recompute=none", tokens, 1).activations, layers * tokens * (input + cheap + rest));
   EXPECT_EQ(memory("recompute=selective", tokens, 1).activations, layers * tokens * (input + rest));
   EXPECT_EQ(memory("recompute=full", tokens, 1).activations, layers * tokens * input);

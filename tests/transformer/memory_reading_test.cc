@@ -59,11 +59,10 @@ TEST(MemoryReading, OfOneRankByHand) {
   EXPECT_EQ(memory.gradients, kParameters * 4);
   EXPECT_EQ(memory.optimizer, kParameters * 8);
   const Plan step = step_plan(request, StepPart::micro_batch, 0, 0);
-  EXPECT_EQ(memory.allocated(),
-            kParameters * 18 + kLlamaPositions + 3 * 2 * kLlamaRows * 4 + step.arena_bytes);
+  EXPECT_EQ(memory.allocated(), kParameters * 18 + kLlamaPositions + 24 * kLlamaRows + step.arena_bytes);
   // The inputs of 33 layers, and of each norms, q, k, v, out, lse, mid, gate, up and their product.
   const std::int64_t tokens = 2 * kLlamaRows, input = kLlamaHidden * 2,
-                     kept = (5 * kLlamaHidden + 2 * 1024 + 3 * kLlamaColumns) * 2 + 32 * 4;
+                     kept = (5 * kLlamaHidden + kLlamaHidden / 2 + 3 * kLlamaColumns) * 2 + 128;
   EXPECT_EQ(memory.activations, kLlamaPositions + tokens * (33 * input + 32 * kept));
 }
 
@@ -108,7 +107,7 @@ TEST(MemoryReading, OfServingCountsTheFormatsOfTheSoftware) {
   MemoryRules rules = plain_rules(request);
   const Memory in_16 = memory_of(request, rules);
   // Embedding, head and the last norm.
-  constexpr std::int64_t kEnds = 2 * 128256 * kLlamaHidden + kLlamaHidden;
+  constexpr std::int64_t kEnds = kLlamaHidden * (2 * 128256 + 1);
   rules.served_layer_bytes = 1;
   EXPECT_EQ(in_16.parameters - memory_of(request, rules).parameters,
             (in_16.parameters - kEnds / 2 * 2 - 4096) / 2);
