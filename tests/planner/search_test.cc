@@ -412,7 +412,7 @@ TEST(Search, ServesModelsWithRecurrentLayers) {
   ASSERT_TRUE(best.ttft_us);
   EXPECT_GT(*best.ttft_us, best.step_us);
   // Four times as long, attention alone reads more.
-  const Candidate& longer = decode(131072).second.best.front();
+  const Candidate longer = decode(131072).second.best.front();
   EXPECT_GT(longer.step_us, best.step_us);
   EXPECT_LT(longer.step_us, 2 * best.step_us);
 }
