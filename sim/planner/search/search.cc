@@ -278,7 +278,7 @@ class Search {
       if (may_fit) members.insert(members.end(), stood_for.begin(), stood_for.end());
       if (!may_fit) counts_.out_of_memory += count;
     };
-    take_back(node.dominated, kFewerLossChunks, fits(least));
+    take_back(node.dominated, kFewerLossChunks, options_.exhaustive || fits(least));
     take_back(node.unneeded, kUnneededSavings, true);
     if (members.empty()) return;
     Opened opened = look_into(members, node.family);
@@ -467,12 +467,14 @@ class Search {
   }
 
   void look_at_one(const ParallelLayout& heads, Found& found, std::size_t thread) {
-    if (const auto known = too_large_.find(but_for_attention(heads)); known != too_large_.end()) {
+    // Latent rows first where they are fewer bytes: heads come in their place only where they are faster.
+    const std::optional<ParallelLayout> rows = with_rows(space_, attention_, heads);
+    // What is known is of layouts with heads.
+    const auto known = too_large_.find(but_for_attention(heads));
+    if (known != too_large_.end() && !rows) {
       found.leanest = heads, found.least = known->second;
       return;
     }
-    // Latent rows first where they are fewer bytes: heads come in their place only where they are faster.
-    const std::optional<ParallelLayout> rows = with_rows(space_, attention_, heads);
     const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
     if (rows && fitting(*rows)) look_at_way(*rows, found, thread);
     if (!rows || fitting(heads) || fitting(overlap_.in_most_pieces(heads))) look_at_way(heads, found, thread);
@@ -493,13 +495,18 @@ class Search {
     } while (found.too_large.size() > known && another_attention_may_fit(way, found.least));
   }
   // Another scan may keep less of the states that come in to two chunks and go on, of each layer, for all
-  // passes in flight.
+  // passes in flight. An exhaustive search asks each choice itself.
   bool another_attention_may_fit(const ParallelLayout& layout, Memory memory) const {
+    if (options_.exhaustive) return true;
     memory.attention = 0;
     if (question_.model.recurrence && layout.cp > 1 && !question_.fixed.scan) {
       const RecurrenceProblem problem = recurrence_problem(question_.model, question_.workload, layout);
+      const std::int64_t passes =
+          layout.pp == 1 || question_.workload.phase != Phase::training
+              ? 1
+              : in_flight(0, layout.pp, layout.virtual_stages, accumulation(question_.workload, layout));
       memory.activations -= 2 * (problem.state_numel() + problem.transition_numel()) *
-                            size_bytes(DType::f32) * question_.model.layers;
+                            size_bytes(DType::f32) * question_.model.layers * passes;
     }
     return fits(memory);
   }
