@@ -98,12 +98,12 @@ GradientPlace UnshardWriter::gradient(StackIndex piece, StackIndex turn) {
   return {in_slot(buffer, padded, turn, count), false};
 }
 
-void UnshardWriter::reduce(StackIndex piece, StackIndex turn) {
+void UnshardWriter::reduce(StackIndex piece, StackIndex turn, bool more) {
   if (!unit_.adds_gradients()) {
     const Window gradient = this->gradient(piece, turn).window;
     unit_.has_whole_gradients() ? add_to_whole(piece, gradient) : reduce_and_scatter(piece, gradient);
   }
-  if (unit_.sends_gradients) send_to_host(piece);
+  if (unit_.sends_gradients && !more) send_to_host(piece);
 }
 
 void UnshardWriter::reduce_and_scatter(StackIndex piece, const Window& gradient) {

@@ -95,8 +95,12 @@ class UnshardWriter {
   // them.
   GradientPlace gradient(StackIndex piece, StackIndex turn);
   // Behind the backward pass of a piece: adds its gradients to those of the step, unless the products have
-  // done so, and sends them to the host if the unit asks for it.
-  void reduce(StackIndex piece, StackIndex turn);
+  // done so, and sends them to the host if the unit asks for it, and if no `more` of them come in this pass.
+  void reduce(StackIndex piece, StackIndex turn, bool more = false);
+
+  // Behind it, what is gathered and reduced has temporaries of its own, and turns begin anew. For a unit that
+  // is used again much later: in between nothing of its whole pieces lives.
+  void begin_use() { slots_ = gradient_slots_ = cast_ = -1; }
 
   const ShardedUnit& unit() const { return unit_; }
 

@@ -70,6 +70,7 @@ constexpr std::array<Facts, kActivations> kFacts = {{
     {Activation::activated, "activated", Having::dense, true},
     {Activation::shared_gate_up, "shared_gate_up", Having::experts},
     {Activation::shared_activated, "shared_activated", Having::experts, true},
+    {Activation::joined, "joined", Having::anything, true},
 }};
 static_assert([] {
   for (std::size_t i = 0; i < kFacts.size(); ++i) {
@@ -85,6 +86,20 @@ const Facts& facts_of(Activation what) { return kFacts[index_of(what)]; }
 bool is_in_chunks(Activation what) { return what == Activation::gate_up || what == Activation::activated; }
 
 }  // namespace
+
+Activations::Activations(StepWriter& writer, BufferKind kind)
+    : writer_(writer),
+      kind_(kind),
+      layers_that_keep_(writer.context().layers_that_keep),
+      on_host_(writer.context().layout.host_activations && writer.context().training) {
+  for (int home = 0; home < kMostHomes; ++home) layers_at_[idx(home)] = writer.context().layers_at(home);
+}
+
+Activations::Activations(StepWriter& writer, const LayerPlace& alone)
+    : writer_(writer), kind_(BufferKind::temporary), on_host_(false) {
+  layers_at_[idx(alone.home)] = 1;
+  layers_that_keep_[idx(alone.home)][alone.parts] = alone.recomputed ? 0 : 1;
+}
 
 bool Activations::keeps(Activation what, const LayerPlace& place) const {
   const StepContext& context = writer_.context();
@@ -131,7 +146,7 @@ StackIndex Activations::index(Activation what, const LayerPlace& place) const {
 }
 
 std::int64_t Activations::pieces(Activation what, const LayerPlace& place) const {
-  return count_of(writer_.context().layers_that_keep[idx(place.home)], facts_of(what).owner);
+  return count_of(layers_that_keep_[idx(place.home)], facts_of(what).owner);
 }
 
 std::string Activations::stack_name(std::string_view name, int home) const {
@@ -264,13 +279,6 @@ View Activations::recurrence_operand(std::string_view name, const LayerPlace& pl
   return at(what, place, numel).flat(0, numel);
 }
 
-View Activations::positions() {
-  const StepContext& context = writer_.context();
-  const std::int64_t rows = context.workload.seq_len, width = context.model.rotated_dim();
-  if (positions_ < 0) positions_ = writer_.builder().input("activations/positions", DType::f32, rows * width);
-  return dense_view(positions_, 0, {std::min(rows, context.tokens), width});
-}
-
 View Activations::x(StackIndex input) {
   const StepContext& context = writer_.context();
   const std::int64_t piece = context.tokens_tp * context.hidden;
@@ -286,7 +294,7 @@ View Activations::x(StackIndex input) {
   // What the last layer makes is the loss's, and is not sent.
   // No backward pass reads what the last layer made.
   const bool hands_on = kind_ != BufferKind::input && context.homes.back() == home;
-  const std::int64_t layers = context.layers_at(home), pieces = layers + (hands_on ? 1 : 0);
+  const std::int64_t layers = layers_at_[idx(home)], pieces = layers + (hands_on ? 1 : 0);
   if (on_host()) return slot(stack, name, writer_.dtype(), piece, layers, input).dense(0, shape);
   if (buffer < 0) buffer = this->stack(name, writer_.dtype(), pieces * piece);
   return in_stack(buffer, piece, input).dense(0, shape);

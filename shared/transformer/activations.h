@@ -70,14 +70,18 @@ enum class Activation : std::uint8_t {
   activated,
   shared_gate_up,  // of the shared MLP beside experts
   shared_activated,
+  joined,  // of a prediction layer: both of its inputs, normalized, side by side: [tokens_tp, 2 hidden]
 };
-inline constexpr std::size_t kActivations = 50;
+inline constexpr std::size_t kActivations = 51;
 
 class Activations {
  public:
   // `kind` is that of the stacks: temporary, or buffers of the caller. Stacks in host memory are always the
   // caller's.
-  Activations(StepWriter& writer, BufferKind kind) : writer_(writer), kind_(kind) {}
+  Activations(StepWriter& writer, BufferKind kind);
+  // Of a prediction layer, which is alone: its backward pass follows before anything else's, so that what it
+  // keeps stays on the GPU, in temporaries.
+  Activations(StepWriter& writer, const LayerPlace& alone);
 
   // The place of `what` in this layer, `numel` elements. Buffers are made on first use.
   Window at(Activation what, const LayerPlace& place, std::int64_t numel);
@@ -91,11 +95,6 @@ class Activations {
   View recurrence_operand(std::string_view name, const LayerPlace& place, std::int64_t numel);
   // Whether `what` is kept in a stack, and not in a working buffer.
   bool keeps(Activation what, const LayerPlace& place) const;
-
-  // The table of sines and cosines for all positions of a sequence, f32, [seq_len, what of head_dim is
-  // rotated]. Rotary kernels read the rows of the rank's positions. Every rank has the whole table, however
-  // many ranks share the sequence.
-  View positions();
 
   // The input of a layer (or, behind the last layer, of the head), [tokens_tp, hidden], of the layers at the
   // home that the context has entered. If there is no backward pass, two slots take turns.
@@ -122,7 +121,7 @@ class Activations {
   // where ranks have more rows at one home than at the other.
   std::string stack_name(std::string_view name, int home) const;
 
-  bool on_host() const { return writer_.context().layout.host_activations && writer_.context().training; }
+  bool on_host() const { return on_host_; }
   BufferId stack(std::string_view name, DType dtype, std::int64_t numel);
   BufferId host_stack(std::string_view name, DType dtype, std::int64_t numel);
   Window slot(Stack& stack, std::string_view name, DType dtype, std::int64_t piece, std::int64_t pieces,
@@ -132,9 +131,11 @@ class Activations {
 
   StepWriter& writer_;
   BufferKind kind_;
+  std::array<std::int64_t, kMostHomes> layers_at_{};                // at each home
+  std::array<ByParts<std::int64_t>, kMostHomes> layers_that_keep_;  // of these; more than their input
+  bool on_host_;
   std::array<std::array<Stack, kActivations>, kMostHomes> stacks_{};  // of the layers at each home
   std::array<Stack, kMostHomes> x_;
-  BufferId positions_ = -1;
   bool fetches_ = false;
 };
 

@@ -32,7 +32,9 @@ Rank busiest_rank(const StepRequest& request, int stage) {
   const std::vector<Rank> ranks = RankGroups(layout, first).cp_group();
   if (request.workload.phase == Phase::decode) return ranks[idx(index_of_token(request))];
   const auto [first_layer, count] = layers_of_stage(request.model, layout, stage);
-  const std::vector<std::int64_t> layers = layers_of_kinds(request.model, first_layer, count);
+  std::vector<std::int64_t> layers = layers_of_kinds(request.model, first_layer, count);
+  if (stage == layout.pp * layout.virtual_stages - 1)
+    layers[idx(request.model.last_kind())] += request.model.prediction_layers;
   std::vector<std::int64_t> pairs(ranks.size());  // of the layers of the stage
   for (std::size_t kind = 0; kind < layers.size(); ++kind) {
     if (layers[kind] == 0 || request.model.kinds[kind].mixer != Mixer::attention) continue;

@@ -1,5 +1,9 @@
 #include "shared/transformer/flops.h"
 
+#include <cstdint>
+#include <vector>
+
+#include "shared/base/index.h"
 #include "shared/context_parallel/pair_counts.h"
 #include "shared/transformer/parallel_layout.h"
 
@@ -12,7 +16,8 @@ double allowed_pairs(const Transformer& model, const Workload& workload, const L
 }
 
 double allowed_pairs(const Transformer& model, const Workload& workload) {
-  const std::vector<std::int64_t> layers = layers_of_kinds(model);
+  std::vector<std::int64_t> layers = layers_of_kinds(model);
+  if (workload.phase == Phase::training) layers[idx(model.last_kind())] += model.prediction_layers;
   double pairs = 0;
   for (std::size_t kind = 0; kind < layers.size(); ++kind) {
     if (layers[kind] > 0)
@@ -22,6 +27,11 @@ double allowed_pairs(const Transformer& model, const Workload& workload) {
 }
 
 ModelFlops model_flops(const Transformer& model, const Workload& workload) {
+  if (workload.phase != Phase::training && model.prediction_layers > 0) {  // serving has none
+    Transformer served = model;
+    served.prediction_layers = 0;
+    return model_flops(served, workload);
+  }
   const ParameterCounts counts = parameter_counts(model);
   const auto batch = static_cast<double>(workload.global_batch);
   const bool training = workload.phase == Phase::training;
@@ -31,7 +41,9 @@ ModelFlops model_flops(const Transformer& model, const Workload& workload) {
   const auto head = static_cast<double>(model.vocab * model.hidden);
   const auto layers = static_cast<double>(counts.multiplied);
   ModelFlops flops;
-  flops.products = 2 * passes * batch * (rows * layers + (training ? rows : 1) * head);
+  flops.products =
+      2 * passes * batch *
+      (rows * layers + (training ? rows * static_cast<double>(1 + model.prediction_layers) : 1) * head);
   // Absorbed queries meet whole latent rows, and their values; kv_up's products are as many as otherwise.
   const bool absorbed = latent_use(model, workload, {}) == LatentUse::absorbed;
   const std::int64_t of_pair =
@@ -40,8 +52,10 @@ ModelFlops model_flops(const Transformer& model, const Workload& workload) {
       2 * passes * batch * static_cast<double>(of_pair * model.q_heads) * allowed_pairs(model, workload);
   if (const auto& recurrence = model.recurrence) {
     const std::int64_t state = recurrence->value_heads * recurrence->key_dim * recurrence->value_dim,
-                       touched = recurrence->rule == RecurrenceRule::delta ? 3 : 2,
-                       of_model = count_of(layers_of_parts(model, layers_of_kinds(model)), Mixer::recurrence);
+                       touched = recurrence->rule == RecurrenceRule::delta ? 3 : 2;
+    std::vector<std::int64_t> layers_of_kind = layers_of_kinds(model);
+    layers_of_kind[idx(model.last_kind())] += model.prediction_layers;
+    const std::int64_t of_model = count_of(layers_of_parts(model, layers_of_kind), Mixer::recurrence);
     flops.recurrence = 2 * passes * batch * rows * static_cast<double>(of_model * touched * state);
   }
   return flops;

@@ -231,7 +231,7 @@ void LayerBackward::latent(const LayerPlace& place, const Window& weights, const
     rotated.push_back(writer_.working_rows("d v", tokens, sizes.v_width));
     before.insert(before.end(), {d_kv, columns_of(d_kv_rows, latent.kv_rank, latent.rope_dim)});
   }
-  if (tokens > 0) rotated.push_back(activations_.positions());
+  if (tokens > 0) rotated.push_back(writer_.positions());
   writer_.kernel({RowOperation::rotary_backward, std::move(rotated), std::move(before), {}},
                  "rotary backward");
 
@@ -286,7 +286,7 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
   View d_all = d_projections();
   const View d_qkv = context_.sizes.gate_width == 0 ? d_all : columns_of(d_all, 0, qk_width + kv_width);
   std::vector<View> rotated{dq, dk, dv};
-  if (tokens > 0) rotated.push_back(activations_.positions());
+  if (tokens > 0) rotated.push_back(writer_.positions());
   if (!context_.model.qk_norm) {
     writer_.kernel({RowOperation::rotary_backward, std::move(rotated), {d_qkv}, {}}, "rotary backward");
     return d_all;

@@ -272,7 +272,7 @@ View LayerForward::expand_output(const LayerPlace& place, const Window& weights)
 
 // Serving has its positions' sines and cosines in the bytes that an implementation adds to a model.
 void LayerForward::rotate(std::vector<View> products, std::vector<View> operands) {
-  if (context_.training && context_.tokens > 0) products.push_back(activations_.positions());
+  if (context_.training && context_.tokens > 0) products.push_back(writer_.positions());
   writer_.kernel({RowOperation::rotary, std::move(products), std::move(operands), {}}, "rotary");
 }
 

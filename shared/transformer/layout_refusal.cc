@@ -327,8 +327,17 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
   return std::nullopt;
 }
 
-std::optional<LayoutRefusal> refuse_serving(const Workload& workload, const ParallelLayout& layout) {
+std::optional<LayoutRefusal> refuse_serving(const Transformer& model, const Workload& workload,
+                                            const ParallelLayout& layout) {
   if (workload.phase == Phase::training) return std::nullopt;
+  if (model.prediction_layers > 0) {
+    return LayoutRefusal{"prediction layers are planned for training alone",
+                         str(name(workload.phase),
+                             " leaves out the layers that predict further tokens, and "
+                             "prediction_layers is ",
+                             model.prediction_layers),
+                         "plan training, or prediction_layers=0"};
+  }
   if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1 ||
       layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations) {
     return LayoutRefusal{"a choice of training",
@@ -348,7 +357,7 @@ std::optional<LayoutRefusal> refuse(const Transformer& model, const Workload& wo
     return LayoutRefusal{"the same layout twice", "sharding=dp_shard and dp_shard_cp mean the same with cp=1",
                          "use sharding=dp_shard_cp"};
   }
-  if (auto refusal = refuse_serving(workload, layout)) return refusal;
+  if (auto refusal = refuse_serving(model, workload, layout)) return refusal;
   if (auto refusal = refuse_heads(model, layout)) return refusal;
   if (auto refusal = refuse_batch(workload, layout)) return refusal;
   if (auto refusal = refuse_experts(model, layout)) return refusal;

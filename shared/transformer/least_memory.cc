@@ -134,7 +134,8 @@ class MemoryModel {
       if (!most || of.sum() > most->sum()) most = of;
     }
     memory.unsharded = most->unsharded, memory.working = most->working, memory.attention = most->attention;
-    if (last) memory.logits = logits();
+    // All of them keep what they made while the first of all losses is at work, that of the deepest one.
+    if (last) memory.logits = logits() + kept_of_predictions();
     // The update of a stage has the shards of its gradients, when nothing of a micro-batch is left.
     const std::int64_t at_work =
         std::max(memory.unsharded + memory.working + memory.attention, memory.logits);
@@ -148,12 +149,17 @@ class MemoryModel {
   }
 
  private:
+  // Which prediction layers have.
+  LayerParts last_parts() const { return model_.parts_of(model_.kinds[idx(model_.last_kind())]); }
+
   // Returns the bytes that the update makes for itself.
-  std::int64_t add_parameters(Memory& memory, const Layers& layers, bool first, bool last) const {
+  std::int64_t add_parameters(Memory& memory, Layers layers, bool first, bool last) const {
     const bool head_here = last && !model_.tied_embeddings,
-               embedding_here = first || (last && model_.tied_embeddings);
+               embedding_here = first || (last && model_.embeds_behind_layers());
+    const std::int64_t predictions = last ? model_.prediction_layers : 0;
+    layers.with[last_parts()] += predictions;
     const std::int64_t ends = (embedding_here ? sizes_.embedding : 0) + (head_here ? sizes_.head : 0) +
-                              (last ? sizes_.final_norm : 0);
+                              (last ? sizes_.final_norm : 0) + predictions * sizes_.prediction;
     const std::int64_t with_experts = count_of(layers.with, Mlp::experts),
                        experts = with_experts * sizes_.expert_layer;
     std::int64_t dense = ends;
@@ -175,6 +181,7 @@ class MemoryModel {
                          ceil_div((head_here ? sizes_.head : 0) + (last ? sizes_.final_norm : 0), ranks);
     for (const LayerParts parts : kLayerParts)
       shard += shard_of(layers.with[parts], sizes_.layer[parts], ranks);
+    shard += shard_of(predictions, sizes_.prediction, ranks);
     std::int64_t in_update = add_shards(memory, {dense, shard}, ranks);
     if (experts > 0) {
       const std::int64_t sharing = expert_ranks();
@@ -358,6 +365,17 @@ class MemoryModel {
         bytes += at_home[parts] * beside_input(kept[parts]);
     }
     return bytes;
+  }
+
+  // The rows that each prediction layer embeds, takes and hands on; its two inputs, normalized; and what its
+  // layer keeps. `every` counts the model's layers, of which it is none, and it stays on the GPU.
+  std::int64_t kept_of_predictions() const {
+    if (model_.prediction_layers == 0) return 0;
+    const std::int64_t rows = kept_with(Having::anything).input;
+    LayerKept kept = kept_of_layer(last_parts());
+    kept.cheap += 2 * rows;
+    const bool keeps = layers_that_keep(1, layout_.recompute) > 0;
+    return model_.prediction_layers * (3 * rows + (keeps ? beside_input(kept) : 0));
   }
 
   // In host memory: of two layers, which take turns. Of what some layers alone have, and at either home,

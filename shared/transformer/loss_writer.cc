@@ -1,16 +1,28 @@
 #include "shared/transformer/loss_writer.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
+
+#include "shared/base/text.h"
 
 namespace cp {
+namespace {
+
+// "working/tokens", and of another depth "working/tokens 1 ahead".
+std::string name_of(const char* name, std::int64_t ahead) {
+  return ahead == 0 ? name : str(name, " ", ahead, " ahead");
+}
+
+}  // namespace
 
 // ---- embedding ----
 
-EmbeddingWriter::EmbeddingWriter(StepWriter& writer) : writer_(writer) {}
+EmbeddingWriter::EmbeddingWriter(StepWriter& writer, std::int64_t ahead) : writer_(writer), ahead_(ahead) {}
 
 View EmbeddingWriter::tokens() {
   const std::int64_t count = writer_.context().tokens;
-  if (tokens_ < 0) tokens_ = writer_.builder().input("working/tokens", DType::i32, count);
+  if (tokens_ < 0) tokens_ = writer_.builder().input(name_of("working/tokens", ahead_), DType::i32, count);
   return flat_view(tokens_, 0, count);
 }
 
@@ -33,16 +45,17 @@ void EmbeddingWriter::backward(const View& dx, const Window& gradient) {
 
 // ---- head and loss ----
 
-void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients, const View& x,
-                       const View& dx) {
+void LossWriter::write(const LossPart& part, const HeadPieces& weights, const HeadGradients& gradients,
+                       const View& x, const View& dx) {
   const std::int64_t hidden = context_.hidden, tokens = context_.tokens;
   const View norm = writer_.working_rows("final norm", context_.tokens_tp, hidden);
   writer_.kernel({RowOperation::rms_norm, {x, weights.norm.flat(0, hidden)}, {norm}, {}}, "final norm");
   const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, hidden),
              d_rows = writer_.partial_rows(d_norm, "d partial");
-  const BufferId targets = writer_.builder().input("working/targets", DType::i32, tokens),
-                 losses = writer_.builder().output("working/losses", DType::f32, tokens);
+  const BufferId targets =
+                     writer_.builder().input(name_of("working/targets", part.ahead), DType::i32, tokens),
+                 losses = writer_.builder().output(name_of("working/losses", part.ahead), DType::f32, tokens);
 
   // A rank may have no rows: then one chunk of none, which still writes its (zero) gradients and meets the
   // others.
@@ -51,11 +64,11 @@ void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients
   // The first chunk stands apart, since it overwrites the table's gradient and the others add to it. The
   // whole chunks behind it are a Repeat, and what is left over is a last, shorter chunk.
   const auto write_chunk = [&](std::int64_t first, std::int64_t step, std::int64_t count, bool is_first) {
-    const auto part = [&](BufferId buffer, std::int64_t width) {
+    const auto rows_of_chunk = [&](BufferId buffer, std::int64_t width) {
       return Window{buffer, first * width, step == 0 ? Advance{} : Advance{step * width, 0, 0}};
     };
-    chunk(weights, gradients, part(rows.buffer, hidden), part(d_rows.buffer, hidden), part(targets, 1),
-          part(losses, 1), count, is_first);
+    chunk(weights, gradients, rows_of_chunk(rows.buffer, hidden), rows_of_chunk(d_rows.buffer, hidden),
+          rows_of_chunk(targets, 1), rows_of_chunk(losses, 1), count, is_first);
   };
   write_chunk(0, 0, std::min(each, tokens), true);
   if (whole == 2) write_chunk(each, 0, each, false);
@@ -67,13 +80,16 @@ void LossWriter::write(const HeadPieces& weights, const HeadGradients& gradients
   if (tokens > whole * each) write_chunk(whole * each, 0, tokens - whole * each, false);
 
   writer_.scatter_rows(d_rows, d_norm, "scatter d head");
-  const Weight norm_weight{0, 1, hidden};
-  writer_.kernel_with_gradients(
-      {RowOperation::rms_norm_backward, {x, weights.norm.flat(0, hidden), d_norm}, {dx}, {}}, {norm_weight},
-      gradients.norm, "final norm backward");
-  if (gradients.norm.adds || !writer_.splits_rows())
-    return;  // the sums of all micro-batches are added up in the update
-  writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum, norm_weight.flat(gradients.norm.window),
+  RowKernel backward{RowOperation::rms_norm_backward, {x, weights.norm.flat(0, hidden), d_norm}, {}, {}};
+  (part.adds ? backward.updates : backward.writes).push_back(dx);
+  writer_.kernel_with_gradients(std::move(backward), {context_.head.norm}, gradients.norm,
+                                "final norm backward");
+}
+
+void LossWriter::add_up_norm(const GradientPlace& norm) {
+  // Where products add to the gradients, the sums of all micro-batches are added up in the update.
+  if (norm.adds || !writer_.splits_rows()) return;
+  writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum, context_.head.norm.flat(norm.window),
                      "tp", "add up d final norm");
 }
 

@@ -16,7 +16,8 @@ namespace cp {
 
 class EmbeddingWriter {
  public:
-  explicit EmbeddingWriter(StepWriter& writer);
+  // Of the tokens `ahead` positions behind each of the rank's rows.
+  explicit EmbeddingWriter(StepWriter& writer, std::int64_t ahead = 0);
 
   // Looks up the rank's tokens and writes x, [tokens_tp, hidden].
   void forward(const Window& table, const View& x);
@@ -30,6 +31,7 @@ class EmbeddingWriter {
   View tokens();
 
   StepWriter& writer_;
+  std::int64_t ahead_;
   BufferId tokens_ = -1;
 };
 
@@ -41,13 +43,22 @@ struct HeadGradients {
   GradientPlace norm, table;
 };
 
+// One of a step's losses. Each is summed by itself; the weight of one is in its gradient.
+struct LossPart {
+  std::int64_t ahead = 0;  // how many positions its labels lie behind the next tokens: a prediction's depth
+  bool adds = false;       // to the gradient of its rows, which another one has written
+};
+
 class LossWriter {
  public:
   explicit LossWriter(StepWriter& writer) : writer_(writer), context_(writer.context()) {}
 
   // Computes the loss from x, the last layer's output, and goes back to dx, its gradient; both are
   // [tokens_tp, hidden]. The gradients of norm and table are written.
-  void write(const HeadPieces& weights, const HeadGradients& gradients, const View& x, const View& dx);
+  void write(const LossPart& part, const HeadPieces& weights, const HeadGradients& gradients, const View& x,
+             const View& dx);
+  // Adds up the gradient of the norm over the tp ranks, each of which has seen a part of the rows.
+  void add_up_norm(const GradientPlace& norm);
   // For serving: computes the logits of the last row of each sequence.
   void last_logits(const HeadPieces& weights, const View& x);
 

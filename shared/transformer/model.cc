@@ -134,7 +134,8 @@ double estimated_parameters(const Transformer& model) {
       (f(recurrence.key_heads) * f(recurrence.key_dim) + f(recurrence.value_heads) * f(recurrence.value_dim));
   const double of_experts = f(experts.count) * f(experts.intermediate) + f(experts.shared),
                mlp = 3 * f(model.hidden) * std::max(of_experts, f(model.intermediate));
-  return f(model.layers) * (std::max(attention, of_recurrence) + mlp) + 2 * f(model.vocab) * f(model.hidden);
+  return f(model.layers + model.prediction_layers) * (std::max(attention, of_recurrence) + mlp) +
+         2 * f(model.hidden) * (f(model.vocab) + f(model.prediction_layers) * f(model.hidden));
 }
 
 }  // namespace
@@ -163,6 +164,7 @@ void validate_model(const Transformer& model) {
   require_size("vocab", model.vocab, complaints);
   require_size("max_seq_len", model.max_seq_len, complaints, 0);
   check_kinds(model, complaints);
+  complaints.require_range("prediction_layers", model.prediction_layers, 0, kMostPredictionLayers);
   complaints.require(model.norms_before || model.norms_behind,
                      "norms_before=false needs norms_behind=true: layers without any norm are not described");
   complaints.require(model.qk_norm || !model.qk_norm_of_all_heads,
@@ -312,7 +314,12 @@ ParameterCounts parameter_counts(const Transformer& model) {
   }
   counts.final_norm = model.hidden;
   counts.head = model.tied_embeddings ? 0 : counts.embedding;
-  const ByParts<std::int64_t> layers = layers_of_parts(model, layers_of_kinds(model));
+  const LayerParts last = model.parts_of(model.kinds[idx(model.last_kind())]);
+  ByParts<std::int64_t> layers = layers_of_parts(model, layers_of_kinds(model));
+  layers[last] += model.prediction_layers;
+  counts.prediction_join = 2 * model.hidden * model.hidden;
+  const std::int64_t of_prediction = counts.prediction_join + 3 * model.hidden;
+  counts.prediction = counts.layer(last) + of_prediction;
   std::int64_t of_layers = 0;
   for (const LayerParts parts : kLayerParts) of_layers += layers[parts] * counts.layer(parts);
   const std::int64_t of_rows =
@@ -320,9 +327,10 @@ ParameterCounts parameter_counts(const Transformer& model) {
       count_of(layers, Mixer::recurrence) * counts.recurrence_rows +
       (2 * count_of(layers) - count_of(layers, Mixer::none) - count_of(layers, Mlp::none)) * counts.norms;
   const std::int64_t met = of_layers - count_of(layers, Mlp::experts) * not_met;
-  counts.total = counts.embedding + of_layers + counts.final_norm + counts.head;
-  counts.active = met + counts.final_norm + counts.embedding;
-  counts.multiplied = met - of_rows;
+  const std::int64_t beside_layers = counts.final_norm + model.prediction_layers * of_prediction;
+  counts.total = counts.embedding + of_layers + beside_layers + counts.head;
+  counts.active = met + beside_layers + counts.embedding;
+  counts.multiplied = met - of_rows + model.prediction_layers * counts.prediction_join;
   return counts;
 }
 
@@ -353,6 +361,8 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
     hasher.add(std::string_view("recurrence")).add(static_cast<int>(rule)).add(key_heads).add(value_heads);
     hasher.add(key_dim).add(value_dim).add(convolution).add(bias);
   }
+  if (model.prediction_layers > 0)
+    hasher.add(std::string_view("prediction layers")).add(model.prediction_layers);
   hasher.add(model.latent.has_value());
   const Latent latent = model.latent.value_or(Latent{});
   hasher.add(latent.q_rank).add(latent.kv_rank).add(latent.rope_dim).add(latent.v_head_dim);

@@ -12,6 +12,13 @@
 // mixture of experts has `experts` instead, of which each token uses top_k, and beside them it may have a
 // shared MLP, which all tokens use. Behind the last layer come a final norm and the head; the head may share
 // its weights with the embedding.
+//
+// In training, prediction layers may follow (multi-token prediction, MTP; DeepSeek-V3, arXiv 2412.19437,
+// section 2.2). That of depth 1 takes the last layer's output and predicts the token behind the next one;
+// that of depth k takes the output of depth k - 1. Each normalizes these rows, normalizes beside them the
+// embedding of the token k positions ahead, and multiplies the two side by side with a matrix, 2 hidden ->
+// hidden. One layer of the model's last kind follows, a final norm of its own, and the model's head, whose
+// labels are k positions further than those of the model. Table and head are the model's.
 #pragma once
 
 #include <array>
@@ -130,6 +137,9 @@ struct LayerKind {
   bool operator==(const LayerKind&) const = default;
 };
 
+// Chosen: DeepSeek-V3 and GLM-4.5 have one, and a plan has the steps of each.
+inline constexpr std::int64_t kMostPredictionLayers = 8;
+
 struct Transformer {
   std::string name;
   std::int64_t hidden = 0, layers = 0;
@@ -152,6 +162,8 @@ struct Transformer {
   std::optional<Recurrence> recurrence;                      // of all layers that have one
   std::vector<LayerKind> kinds = std::vector<LayerKind>(1);  // at least one; no two are equal
   std::vector<int> order;  // of each layer, its index among `kinds`; empty: all layers are kinds[0]
+  // Beside `layers`, and at most kMostPredictionLayers. Training has them, and serving does not.
+  std::int64_t prediction_layers = 0;
   bool operator==(const Transformer&) const = default;
 
   std::int64_t q_width() const { return q_heads * head_dim; }
@@ -161,6 +173,9 @@ struct Transformer {
   // What is made of a latent row for each head: its key but for the rotated part, and its value.
   std::int64_t up_head_dim() const { return head_dim - latent->rope_dim + latent->v_head_dim; }
   int kind_of(std::int64_t layer) const { return order.empty() ? 0 : order[idx(layer)]; }
+  int last_kind() const { return kind_of(layers - 1); }  // which prediction layers are of
+  // Whether the embedding's table is used behind the last layer, too: by the head, or by prediction layers.
+  bool embeds_behind_layers() const { return tied_embeddings || prediction_layers > 0; }
   LayerParts parts_of(const LayerKind& kind) const {
     return {kind.mixer, !kind.has_mlp ? Mlp::none : experts && !kind.dense ? Mlp::experts : Mlp::dense};
   }
@@ -204,11 +219,13 @@ struct ParameterCounts {
   // Behind the last layer:
   std::int64_t final_norm = 0;
   std::int64_t head = 0;  // 0 if the head uses the embedding's table
+  // Of one prediction layer, all that is its own: layer, three norms, and the matrix that joins its inputs.
+  std::int64_t prediction = 0, prediction_join = 0;
 
   std::int64_t layer(LayerParts of) const;
   std::int64_t total = 0;  // of the whole model
   // The parameters that one token is multiplied with: of the experts top_k, the head even if it is tied, and
-  // not the embedding, which is looked up.
+  // not the embedding, which is looked up. Those of prediction layers are counted in all three.
   std::int64_t active = 0;
   std::int64_t multiplied = 0;  // those of them in the matrices of layers
 };

@@ -51,12 +51,16 @@ std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout) {
 Mesh build_mesh(const ParallelLayout& layout) { return with_parallel_aliases(Mesh(mesh_axes(layout))); }
 
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout) {
-  const std::int64_t stages = std::int64_t{layout.pp} * layout.virtual_stages, extra = model.layers % stages;
-  std::vector<std::int64_t> layers(static_cast<std::size_t>(stages), model.layers / stages);
+  const std::int64_t stages = std::int64_t{layout.pp} * layout.virtual_stages,
+                     all = model.layers + model.prediction_layers, extra = all % stages;
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(stages), all / stages);
   for (std::int64_t i = 0; i < extra; ++i) {
     const std::int64_t middle = stages - 2, at = i < middle ? i + 1 : 0;
     ++layers[static_cast<std::size_t>(at)];
   }
+  // Of a stage that has nothing but prediction layers, others have one fewer: the largest, from the end on.
+  layers.back() -= model.prediction_layers;
+  for (; layers.back() < 1; ++layers.back()) --*std::max_element(layers.rbegin() + 1, layers.rend());
   return layers;
 }
 

@@ -153,7 +153,8 @@ std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout);
 
 // How many layers each of the pp * virtual_stages stages has, in the order of the layers. They are as even as
 // possible. If the layers do not divide evenly, the last stage gets one fewer, because it also has the head;
-// and then the first stage, because it has the embedding.
+// and then the first stage, because it has the embedding. Prediction layers, which are not counted here,
+// count among those of the last stage for this; it has one other at least.
 std::vector<std::int64_t> stage_layers(const Transformer& model, const ParallelLayout& layout);
 
 // Which layers one of these stages has: `count` ones from `first` on.

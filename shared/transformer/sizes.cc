@@ -79,6 +79,7 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
   sizes.embedding = sizes.vocab * hidden;
   sizes.head = model.tied_embeddings ? 0 : sizes.vocab * hidden;
   sizes.final_norm = hidden;
+  if (model.prediction_layers > 0) sizes.prediction = PredictionWeights(model).numel;
   return sizes;
 }
 

@@ -39,6 +39,7 @@ struct LocalSizes {
   ByParts<std::int64_t> layer;    // without the experts, which other ranks share
   std::int64_t expert_layer = 0;  // the experts of one layer
   std::int64_t embedding = 0, head = 0, final_norm = 0;
+  std::int64_t prediction = 0;  // what a prediction layer has beside its layer; 0 if there is none
 };
 LocalSizes local_sizes(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
 

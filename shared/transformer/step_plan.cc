@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/transformer/layer_backward.h"
 #include "shared/transformer/loss_writer.h"
+#include "shared/transformer/prediction_writer.h"
 #include "shared/transformer/update_writer.h"
 
 namespace cp {
@@ -26,6 +29,7 @@ class PartWriter {
     for (const LayerParts parts : kLayerParts) layers_[parts] = open(units_.layers[parts]);
     experts_ = open(units_.experts);
     embedding_ = open(units_.embedding), head_ = open(units_.head);
+    prediction_ = open(units_.prediction);
   }
 
   Plan write() && {
@@ -54,6 +58,9 @@ class PartWriter {
   static constexpr StackIndex kOnly{};
 
   bool tied() const { return context_.model.tied_embeddings && context_.layout.pp == 1; }
+  // A tied table is gathered once, and its gradient is a sum that is reduced behind its last use. Else head
+  // and embedding are gathered for each use and reduced behind it.
+  bool reduces_each_use() const { return !context_.model.tied_embeddings; }
   // What the last layer hands on: behind the inputs of the stage's layers that are at the same home.
   StackIndex last() const { return {context_.layers_at(context_.homes.back()), 0}; }
   // The gradient that goes from layer to layer, in place, while it stays at the home that the context is at.
@@ -66,7 +73,7 @@ class PartWriter {
     embedding.forward(table(), activations.x(kOnly));
     layers_forward(activations, nullptr);
     const View dx = this->dx();
-    loss(activations.x(last()), dx);
+    losses(activations.x(last()), dx);
     const View of_input = layers_backward(activations, dx);
     embedding_backward(embedding, of_input);
   }
@@ -84,7 +91,7 @@ class PartWriter {
     if (!context_.last_stage) return writer_.send(+1, activations.x(last()));
     const std::int64_t numel = context_.tokens_tp * context_.hidden;
     const BufferId buffer = writer_.builder().output("working/dx", writer_.dtype(), numel);
-    loss(activations.x(last()), dense_view(buffer, 0, {context_.tokens_tp, context_.hidden}));
+    losses(activations.x(last()), dense_view(buffer, 0, {context_.tokens_tp, context_.hidden}));
   }
 
   void write_backward() {
@@ -174,22 +181,97 @@ class PartWriter {
     }
     for_each_layer(backward_loops(context_.stage_layers(), context_.layout.recompute),
                    [&](const LayerPlace& place) {
-                     const LayerPieces weights = unshard(place);
-                     UnshardWriter& layers = *layers_[place.parts];
-                     LayerGradients gradients{layers.gradient(place.of_parts, place.turn), {}};
-                     if (has_experts(place))
-                       gradients.experts = experts_->gradient(place.of_mlp, place.mlp_turn);
-                     activations.begin_fetching(place);
-                     const View& own = gradients_at[idx(place.home)];
-                     if (place.next_home != place.home)
-                       writer_.move_rows(place.next_home, gradients_at[idx(place.next_home)], own,
-                                         "gradients of rows to the home before");
-                     backward.write(place, weights, gradients, activations.x(place.input), own);
-                     layers.reduce(place.of_parts, place.turn);
-                     if (has_experts(place)) experts_->reduce(place.of_mlp, place.mlp_turn);
+                     layer_backward(backward, activations, behind_predictions(place),
+                                    gradients_at[idx(place.next_home)], gradients_at[idx(place.home)]);
                    });
     context_.enter(context_.homes.front());
     return gradients_at[idx(context_.homes.front())];
+  }
+
+  // From the gradient of what the layer hands on, where the layer behind it has its rows, to that of its
+  // input, dx. Both are the same where the layer is at the same home.
+  void layer_backward(LayerBackward& backward, Activations& activations, const LayerPlace& place,
+                      const View& handed_on, const View& dx) {
+    const LayerPieces weights = unshard(place);
+    UnshardWriter& layers = *layers_[place.parts];
+    LayerGradients gradients{layers.gradient(place.of_parts, place.turn), {}};
+    if (has_experts(place)) gradients.experts = experts_->gradient(place.of_mlp, place.mlp_turn);
+    activations.begin_fetching(place);
+    if (place.next_home != place.home)
+      writer_.move_rows(place.next_home, handed_on, dx, "gradients of rows to the home before");
+    backward.write(place, weights, gradients, activations.x(place.input), dx);
+    layers.reduce(place.of_parts, place.turn);
+    if (has_experts(place)) experts_->reduce(place.of_mlp, place.mlp_turn);
+  }
+
+  // ---- prediction layers ----
+
+  // Which piece of the prediction's unit a depth has, and how many pieces a pass has used before it.
+  static StackIndex forward_turn(const PredictionWriter& of) { return {of.depth() - 1, 0}; }
+  StackIndex backward_turn(const PredictionWriter& of) const {
+    return {context_.predictions - of.depth(), 0};
+  }
+
+  // The place of its layer among the pieces of units, behind the layers of the stage; in the backward pass it
+  // comes before them.
+  LayerPlace forward_place(const PredictionWriter& of) const {
+    const std::int64_t before = of.depth() - 1 - context_.predictions;
+    LayerPlace place = of.place();
+    place.of_parts.first = place.turn.first = context_.layers_with[place.parts] + before;
+    place.of_mlp.first = place.mlp_turn.first = count_of(context_.layers_with, place.parts.mlp) + before;
+    return place;
+  }
+  LayerPlace backward_place(const PredictionWriter& of) const {
+    LayerPlace place = forward_place(of);
+    place.turn = place.mlp_turn = backward_turn(of);
+    return place;
+  }
+  // The place of a layer of the stage in the backward pass.
+  LayerPlace behind_predictions(LayerPlace place) const {
+    const LayerParts parts = context_.parts[idx(context_.model.last_kind())];
+    if (place.parts == parts) place.turn.first += context_.predictions;
+    if (place.parts.mlp == parts.mlp) place.mlp_turn.first += context_.predictions;
+    return place;
+  }
+
+  // The losses of all depths, from the deepest one to the model's own, and the gradients of all that stands
+  // behind the last layer; dx is the gradient of that layer's output x.
+  void losses(const View& x, const View& dx) {
+    std::vector<PredictionWriter> predictions;
+    predictions.reserve(idx(context_.predictions));
+    std::vector<View> rows{x}, gradients{dx};  // that the model and each depth hand on
+    for (std::int64_t depth = 1; depth <= context_.predictions; ++depth) {
+      PredictionWriter& of = predictions.emplace_back(writer_, depth);
+      writer_.begin_region();
+      of.forward(embedding_table(), prediction_->unshard(forward_turn(of), forward_turn(of)), rows.back());
+      writer_.begin_region();
+      const LayerPlace place = forward_place(of);
+      LayerForward(writer_, of.activations(), nullptr).write(place, unshard(place), of.input(), of.output());
+      rows.push_back(of.output());
+      gradients.push_back(writer_.working_rows("dx", context_.tokens_tp, context_.hidden));
+    }
+    for (std::int64_t depth = context_.predictions; depth >= 1; --depth) {
+      PredictionWriter& of = predictions[idx(depth - 1)];
+      const StackIndex piece = forward_turn(of), turn = backward_turn(of);
+      const View& d_rows = gradients[idx(depth)];
+      const Window weights = prediction_->unshard(piece, turn);
+      const GradientPlace own = prediction_->gradient(piece, turn);
+      const std::int64_t norm = context_.prediction.norm.begin;
+      loss(depth, FinalNorm{at(weights, norm), {at(own.window, norm), own.adds}}, rows[idx(depth)], d_rows);
+      writer_.begin_region();
+      LayerBackward backward(writer_, of.activations());
+      layer_backward(backward, of.activations(), backward_place(of), d_rows, d_rows);
+      writer_.begin_region();
+      of.backward(weights, own, embedding_gradient(), rows[idx(depth - 1)], d_rows,
+                  gradients[idx(depth - 1)]);
+      if (reduces_each_use()) embedding_->reduce(kOnly, kOnly, /*more=*/depth > 1 || context_.first_stage);
+      // Each tp rank has seen a part of the rows.
+      if (!own.adds && writer_.splits_rows())
+        writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum,
+                           own.window.flat(0, context_.prediction.numel), "tp", "add up d prediction");
+      prediction_->reduce(piece, turn);
+    }
+    loss(0, std::nullopt, x, dx);
   }
 
   // ---- the ends ----
@@ -198,32 +280,67 @@ class PartWriter {
     if (!table_) table_ = embedding_->unshard(kOnly, kOnly);
     return *table_;
   }
+  // The table that prediction layers look rows up in. With stages, a tied one is the copy of the head.
+  Window embedding_table() {
+    if (tied()) return table();
+    if (context_.model.tied_embeddings) return at(head_->unshard(kOnly, kOnly), context_.head.table.begin);
+    embedding_->begin_use();
+    return embedding_->unshard(kOnly, kOnly);
+  }
+  // Its gradient, to which looked-up rows are added. A tied one has been written by the loss of the same
+  // depth.
+  Window embedding_gradient() {
+    if (tied()) return embedding_->gradient(kOnly, kOnly).window;
+    if (context_.model.tied_embeddings)
+      return at(head_->gradient(kOnly, kOnly).window, context_.head.table.begin);
+    return zeroed_embedding_gradient();
+  }
 
   HeadPieces head_pieces() {
     const Window head = head_->unshard(kOnly, kOnly);
     return {head, tied() ? table() : at(head, context_.head.table.begin)};
   }
 
-  void loss(const View& x, const View& dx) {
+  struct FinalNorm {
+    Window weights;
+    GradientPlace gradient;
+  };
+  // The loss of a depth; 0 is the model's own, whose norm is the head's, and behind which the head's
+  // gradients are complete.
+  void loss(std::int64_t depth, const std::optional<FinalNorm>& norm, const View& x, const View& dx) {
     writer_.begin_region();
-    const HeadPieces weights = head_pieces();
-    const GradientPlace head = head_->gradient(kOnly, kOnly);
-    const HeadGradients gradients{
-        head, tied() ? embedding_->gradient(kOnly, kOnly)
-                     : GradientPlace{at(head.window, context_.head.table.begin), head.adds}};
-    LossWriter(writer_).write(weights, gradients, x, dx);
-    head_->reduce(kOnly, kOnly);
+    const bool deepest = depth == context_.predictions;
+    const HeadPieces head = head_pieces();
+    const GradientPlace own = head_->gradient(kOnly, kOnly);
+    GradientPlace d_table = tied() ? embedding_->gradient(kOnly, kOnly)
+                                   : GradientPlace{at(own.window, context_.head.table.begin), own.adds};
+    d_table.adds = d_table.adds || !(deepest || reduces_each_use());
+    LossWriter writer(writer_);
+    writer.write({depth, !deepest}, {norm ? norm->weights : head.norm, head.table},
+                 {norm ? norm->gradient : own, d_table}, x, dx);
+    if (depth == 0) {
+      writer.add_up_norm(own);
+      head_->reduce(kOnly, kOnly);
+    } else if (reduces_each_use()) {
+      // The head's unit begins with the model's final norm, of which this loss knows nothing.
+      if (!own.adds) writer_.fill(context_.head.norm.flat(own.window), 0, "no d final norm yet");
+      head_->reduce(kOnly, kOnly, /*more=*/true);
+    }
+  }
+
+  // The kernel adds to the rows that were looked up and touches no others, so all must be zero before. Layers
+  // are at work between two uses.
+  Window zeroed_embedding_gradient() {
+    embedding_->begin_use();
+    const GradientPlace gradient = embedding_->gradient(kOnly, kOnly);
+    if (!gradient.adds) writer_.fill(context_.embedding.flat(gradient.window), 0, "no d embedding yet");
+    return gradient.window;
   }
 
   void embedding_backward(EmbeddingWriter& embedding, const View& dx) {
     writer_.begin_region();
-    const GradientPlace gradient = embedding_->gradient(kOnly, kOnly);
-    // The kernel adds to the rows that were looked up and touches no others, so all must be zero before. If
-    // the table is tied, the head's gradient is there already.
-    if (!tied() && !gradient.adds) {
-      writer_.fill(context_.embedding.flat(gradient.window), 0, "no d embedding yet");
-    }
-    embedding.backward(dx, gradient.window);
+    // If the table is tied, the head's gradient is there already.
+    embedding.backward(dx, tied() ? embedding_->gradient(kOnly, kOnly).window : zeroed_embedding_gradient());
     embedding_->reduce(kOnly, kOnly);
   }
 
@@ -236,7 +353,7 @@ class PartWriter {
   StepWriter writer_;
   StepUnits units_;
   ByParts<std::unique_ptr<UnshardWriter>> layers_;
-  std::unique_ptr<UnshardWriter> experts_, embedding_, head_;
+  std::unique_ptr<UnshardWriter> experts_, embedding_, head_, prediction_;
   std::optional<Window> table_;
 };
 

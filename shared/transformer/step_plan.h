@@ -23,9 +23,16 @@
 //     rows
 //   fsdp_experts, fsdp_experts_reduce, replicas_experts   experts, which are sharded over other ranks
 //   tp_kv                                                 tp ranks that hold one kv head
-//   tied                                                  stages that share the embedding's table
+//   tied                                                  the first and the last stage, where both have the
+//                                                         embedding's table: it is tied, or prediction layers
+//                                                         look rows up in it
 //   norm_shards, norm_tp, norm_pp                         the norm of the gradients
 // axis_of_group() (group_axis.h) knows all of them.
+//
+// Prediction layers (model.h) stand behind the last layer, with their backward passes. Their steps are
+// written one depth after the other. They are pieces of the units of the layers that they are like; their
+// norms and matrices are a unit of their own. Of losses there is one for each depth, working/losses K ahead,
+// whose labels and embedded tokens are inputs, working/targets K ahead and working/tokens K ahead.
 //
 // Parameters. Without pipeline stages, each layer, the experts of each layer, the embedding, and the head
 // with the final norm are units of their own (shared/fully_shard/unshard_writer.h). They are gathered when
@@ -49,6 +56,8 @@
 //                 states that came in, and the output before and behind its norm. With experts also the
 //                 router's logits and choice, and the rows and weights that arrived
 //   selective     the same without the outputs of the norms, of the activation and of gates
+// A prediction layer keeps the same, beside it the rows that it embeds and hands on, and by `none` its two
+// normalized inputs. `every` counts the stage's layers and leaves it as it is; and it stays on the GPU.
 // With mlp_chunks, nothing that a dense MLP makes on its way is kept.
 //
 // Kernels for which no host version exists are RowKernels. A plan that has them is complete, but no device
@@ -72,8 +81,9 @@ namespace cp {
 
 // The parts of a step. Without pipeline stages, a training step is micro_batch, accumulation() times, and
 // then update. With stages, it is forward and backward of each stage for each micro-batch, in the order of
-// the schedule, and then update of each stage. The forward part of the last stage ends with head and loss,
-// forward and backward; it hands over working/dx, the gradient of the last layer's output.
+// the schedule, and then update of each stage. The forward part of the last stage ends with prediction
+// layers, head and loss, forward and backward; it hands over working/dx, the gradient of the last layer's
+// output.
 enum class StepPart : std::uint8_t {
   micro_batch,  // embedding, layers, loss, and back
   forward,      // of one stage: receives, computes, sends

@@ -58,12 +58,15 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       first_stage(stage == 0),
       last_stage(stage == layout.pp * layout.virtual_stages - 1),
       training(workload.phase == Phase::training),
+      predictions(training && last_stage ? model.prediction_layers : 0),
       hidden(model.hidden),
       experts(model, sizes),
       head(model, sizes, owns_table(asked)),
-      embedding{0, sizes.vocab, model.hidden} {
+      embedding{0, sizes.vocab, model.hidden},
+      prediction(model) {
   latent = latent_use(model, workload, layout);
   for (const int kind : kinds) ++layers_with[parts[idx(kind)]];
+  layers_with[parts[idx(model.last_kind())]] += predictions;
   for (const LayerParts of : kLayerParts) {
     if (model.has(of)) layer[of] = LayerWeights(model, sizes, of);
   }
@@ -247,6 +250,12 @@ void StepWriter::scatter_rows(const View& partial, const View& local, const std:
     fill(rows_of(all, context_.tokens, context_.padded_tokens - context_.tokens), 0, "pad rows");
   }
   builder_.add(builder_.stream("tp"), ReduceScatter{tp_, ReduceOp::sum, all, local}, label);
+}
+
+View StepWriter::positions() {
+  const std::int64_t rows = context_.workload.seq_len, width = context_.model.rotated_dim();
+  if (positions_ < 0) positions_ = builder_.input("activations/positions", DType::f32, rows * width);
+  return dense_view(positions_, 0, {std::min(rows, context_.tokens), width});
 }
 
 // ---- between stages ----

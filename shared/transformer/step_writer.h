@@ -48,9 +48,10 @@ struct StepContext {
   std::vector<int> homes;             // of these, and of the rows that they hand on (homes_of_stage())
   std::vector<LayerParts> parts;      // of the model's kinds of layers
   std::int64_t layers = 0;            // of the stage
-  ByParts<std::int64_t> layers_with;  // of the stage
+  ByParts<std::int64_t> layers_with;  // of the stage, prediction layers among them
   std::array<ByParts<std::int64_t>, kMostHomes> layers_that_keep;  // at each home; more than their input
   bool first_stage, last_stage, training;
+  std::int64_t predictions = 0;  // prediction layers of the stage: in training the last one has all of them
 
   std::int64_t hidden = 0;
   // Of this rank, at the home of what is written: where layers have their rows at two homes, a rank may have
@@ -78,6 +79,13 @@ struct StepContext {
     const std::int64_t begin = layout.row_ranks() > 1 ? 0 : weights.norm2.end();
     return {begin, 1, weights.replicated - begin};
   }
+  // Whether the stage has the embedding's table in a unit of its own. With stages, the last one needs it for
+  // prediction layers, unless it has a copy as the head's.
+  bool has_embedding() const {
+    return first_stage || (last_stage && (layout.pp == 1 || (predictions > 0 && !model.tied_embeddings)));
+  }
+  // Whether the first and the last stage have copies of the table, whose gradients they add up.
+  bool copies_table() const { return layout.pp > 1 && model.embeds_behind_layers(); }
   // Whether the norms of q and k are over heads of several tp ranks, which add up sums of each row.
   bool norms_cross_ranks() const { return model.qk_norm_of_all_heads && layout.tp > 1; }
   StageLayers stage_layers() const { return {kinds, parts, homes}; }
@@ -95,6 +103,7 @@ struct StepContext {
   ExpertWeights experts;
   HeadWeights head;
   Weight embedding;
+  PredictionWeights prediction;
 
  private:
   int home_ = 0;
@@ -155,6 +164,11 @@ class StepWriter {
   View partial_rows(const View& local, std::string_view name);
   void scatter_rows(const View& partial, const View& local, const std::string& label);
 
+  // The table of sines and cosines for all positions of a sequence, f32, [seq_len, what of head_dim is
+  // rotated]. Rotary kernels read the rows of the rank's positions. Every rank has the whole table, however
+  // many ranks share the sequence.
+  View positions();
+
   // Exchanges rows, [tokens_tp, hidden], with the stage before (direction -1) or behind (+1).
   void receive(int direction, const View& rows);
   void send(int direction, const View& rows);
@@ -184,6 +198,7 @@ class StepWriter {
   PlanBuilder builder_;
   StreamId compute_;
   GroupId tp_ = -1, ep_ = -1;
+  BufferId positions_ = -1;
   std::vector<std::pair<std::string, BufferId>> working_;
 };
 

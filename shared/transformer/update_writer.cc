@@ -1,5 +1,7 @@
 #include "shared/transformer/update_writer.h"
 
+#include <algorithm>
+
 #include "shared/base/index.h"
 #include "shared/base/text.h"
 
@@ -69,22 +71,22 @@ StepUnits::StepUnits(const StepContext& context) {
     sharded.sends_gradients = workload.optimizer.offload && completes_gradients(context, made);
     return made;
   };
-  // With stages, the last one has a table of its own for the head, even if it is tied: the head's unit.
-  const bool table = context.first_stage || (context.last_stage && layout.pp == 1);
   const auto& with = context.layers_with;
   for (const LayerParts parts : kLayerParts)
     layers[parts] = unit(name_of_layers(context.model, parts),
                          with[parts] > 0 ? context.layer[parts].numel : 0, with[parts], false);
   const std::int64_t with_experts = count_of(with, Mlp::experts);
   experts = unit("experts", with_experts > 0 ? context.experts.numel : 0, with_experts, true);
-  embedding = unit("embedding", table ? context.embedding.numel() : 0, 1, false);
+  // With stages, the last one has a table of its own for the head, even if it is tied: the head's unit.
+  embedding = unit("embedding", context.has_embedding() ? context.embedding.numel() : 0, 1, false);
+  prediction = unit("prediction", context.predictions > 0 ? context.prediction.numel : 0,
+                    std::max<std::int64_t>(1, context.predictions), false);
   head = unit("head", context.last_stage ? context.head.numel : 0, 1, false);
 }
 
 bool StepUnits::completes_gradients(const StepContext& context, const StepUnit& unit) {
   const bool sums_of_tp = unit.sharded.adds_gradients() && context.layout.tp > 1;
-  const bool tied_stages = context.model.tied_embeddings && context.layout.pp > 1;
-  return context.training && unit.sharded.replicas.size() == 1 && !sums_of_tp && !tied_stages &&
+  return context.training && unit.sharded.replicas.size() == 1 && !sums_of_tp && !context.copies_table() &&
          !unit.sharded.resident_sums;
 }
 
@@ -94,7 +96,7 @@ std::vector<const StepUnit*> StepUnits::present() const {
     if (unit.sharded.numel > 0) units.push_back(&unit);
   };
   for (const LayerParts parts : kLayerParts) add(layers[parts]);
-  add(experts), add(embedding), add(head);
+  add(experts), add(embedding), add(prediction), add(head);
   return units;
 }
 
@@ -135,9 +137,12 @@ void UpdateWriter::add_up_replicated() {
   for_each_unit([&](LayerParts parts, const LayerWeights&) {
     const Weight summed = context_.summed_over_tp(parts);
     if (summed.numel() > 0)
-      add_up_pieces(parts, "tp", context_.groups.tp_group(), summed.begin, summed.numel(),
+      add_up_pieces(units_.layers[parts], "tp", context_.groups.tp_group(), summed.begin, summed.numel(),
                     "replicated weights");
   });
+  if (context_.predictions > 0 && writer_.splits_rows())
+    add_up_pieces(units_.prediction, "tp", context_.groups.tp_group(), 0, context_.prediction.numel,
+                  "prediction");
   if (context_.last_stage && writer_.splits_rows()) {
     writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum,
                        context_.head.norm.flat({whole_gradients(units_.head), 0, {}}), "tp",
@@ -149,19 +154,20 @@ void UpdateWriter::add_up_replicated() {
   for_each_unit([&](LayerParts parts, const LayerWeights& layer) {
     if (parts.mixer != Mixer::attention) return;
     const Weight kv = layer.qkv.part(q_width, 2 * kv_width);
-    add_up_pieces(parts, "tp_kv", sharing, kv.begin, kv.numel(), "k, v weights");
+    const StepUnit& unit = units_.layers[parts];
+    add_up_pieces(unit, "tp_kv", sharing, kv.begin, kv.numel(), "k, v weights");
     if (context_.model.qkv_bias)
-      add_up_pieces(parts, "tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
+      add_up_pieces(unit, "tp_kv", sharing, layer.qkv_bias.begin + q_width, 2 * kv_width, "k, v biases");
     if (context_.model.qk_norm_of_all_heads)
-      add_up_pieces(parts, "tp_kv", sharing, layer.k_norm.begin, layer.k_norm.numel(), "k norm");
+      add_up_pieces(unit, "tp_kv", sharing, layer.k_norm.begin, layer.k_norm.numel(), "k norm");
   });
 }
 
-void UpdateWriter::add_up_pieces(LayerParts parts, const std::string& group, const std::vector<Rank>& ranks,
-                                 std::int64_t begin, std::int64_t numel, const std::string& label) {
-  const ShardedUnit& layers = units_.layers[parts].sharded;
-  const View pieces{
-      whole_gradients(units_.layers[parts]), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
+void UpdateWriter::add_up_pieces(const StepUnit& unit, const std::string& group,
+                                 const std::vector<Rank>& ranks, std::int64_t begin, std::int64_t numel,
+                                 const std::string& label) {
+  const ShardedUnit& layers = unit.sharded;
+  const View pieces{whole_gradients(unit), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
   // What makes latent rows, and replicated kv heads, are millions of elements of a layer: packed they would
   // need as much memory again for all layers. Chosen: 2 to 4 MB take longer on a link than its latency.
   constexpr std::int64_t kLeastAlone = std::int64_t{1} << 20;
@@ -182,9 +188,9 @@ void UpdateWriter::add_up_pieces(LayerParts parts, const std::string& group, con
 }
 
 void UpdateWriter::add_up_tied_tables() {
-  if (!context_.model.tied_embeddings || context_.layout.pp == 1) return;
-  // The first stage's gradient comes from the look-up, the last stage's from the head. Both add up the two
-  // and then make the same update, so their tables stay equal.
+  if (!context_.copies_table()) return;
+  // The first stage's gradient comes from its look-up, the last stage's from the head, or from the look-ups
+  // of prediction layers. Both add up the two and then make the same update, so their tables stay equal.
   const std::vector<Rank> ends = {context_.groups.on_pipeline_rank(0),
                                   context_.groups.on_pipeline_rank(context_.layout.pp - 1)};
   const std::int64_t numel = context_.embedding.numel();
@@ -193,9 +199,10 @@ void UpdateWriter::add_up_tied_tables() {
                        "pp", "add up tied tables");
   }
   if (context_.last_stage) {
-    writer_.all_reduce("tied", ends, ReduceOp::sum,
-                       flat_view(whole_gradients(units_.head), context_.head.table.begin, numel), "pp",
-                       "add up tied tables");
+    const View of_last = context_.has_embedding()
+                             ? flat_view(whole_gradients(units_.embedding), 0, numel)
+                             : flat_view(whole_gradients(units_.head), context_.head.table.begin, numel);
+    writer_.all_reduce("tied", ends, ReduceOp::sum, of_last, "pp", "add up tied tables");
   }
 }
 

@@ -31,10 +31,11 @@ struct StepUnit {
 // The units of a stage: "layers", "experts", "embedding", and "head" (the final norm, and the head's table
 // unless it is the embedding's). Pieces of one unit are equally large, so that layers with other parts are
 // units of their own: "dense_layers" where other layers have experts, "recurrent_layers", "recurrence_layers"
-// and "mlp_layers" of a recurrence or an MLP alone, and so on. A unit that the stage lacks has numel 0.
+// and "mlp_layers" of a recurrence or an MLP alone, and so on. "prediction" is what prediction layers have
+// beside layers. A unit that the stage lacks has numel 0.
 struct StepUnits {
   ByParts<StepUnit> layers;
-  StepUnit experts, embedding, head;
+  StepUnit experts, embedding, head, prediction;
 
   explicit StepUnits(const StepContext& context);
   // Whether the backward pass itself completes the gradients of the step, so that it can send them to the
@@ -55,11 +56,11 @@ class UpdateWriter {
   // Adds up, over the tp ranks, the gradients of weights that all of them hold, if the backward pass has
   // added its products to the gradients of the step directly.
   void add_up_replicated();
-  // Adds up the same piece of the gradients of every layer with these parts over `ranks`, packed into one
-  // AllReduce if it is a small one.
-  void add_up_pieces(LayerParts parts, const std::string& group, const std::vector<Rank>& ranks,
+  // Adds up the same elements of the gradients of every piece of a unit over `ranks`, packed into one
+  // AllReduce if they are few.
+  void add_up_pieces(const StepUnit& unit, const std::string& group, const std::vector<Rank>& ranks,
                      std::int64_t begin, std::int64_t numel, const std::string& label);
-  // Adds up the gradients of a tied table, which both the first and the last stage hold.
+  // Adds up the gradients of a table that both the first and the last stage hold.
   void add_up_tied_tables();
   void take_norm(const std::vector<View>& gradients);
   void optimize(const StepUnit& unit, const View& gradients);

@@ -76,4 +76,12 @@ HeadWeights::HeadWeights(const Transformer& model, const LocalSizes& sizes, bool
   numel = placing.end();
 }
 
+PredictionWeights::PredictionWeights(const Transformer& model) {
+  Placing placing;
+  hidden_norm = placing.vector(model.hidden), embedding_norm = placing.vector(model.hidden);
+  join = placing.matrix(model.hidden, 2 * model.hidden);
+  norm = placing.vector(model.hidden);
+  numel = placing.end();
+}
+
 }  // namespace cp

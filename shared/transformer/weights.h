@@ -81,4 +81,15 @@ struct HeadWeights {
   std::int64_t numel = 0;
 };
 
+// What a prediction layer has beside its layer: the norms of its two inputs, the matrix that they are joined
+// by, [hidden, rows before and embedding], and its final norm. All tp ranks hold it alike: the rows between
+// tensor-parallel regions are joined where they are, and travel no more often for that.
+struct PredictionWeights {
+  PredictionWeights() = default;
+  explicit PredictionWeights(const Transformer& model);
+
+  Weight hidden_norm, embedding_norm, join, norm;
+  std::int64_t numel = 0;
+};
+
 }  // namespace cp

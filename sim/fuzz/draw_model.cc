@@ -84,6 +84,7 @@ class ModelDraw {
     if (swarm_.take(numbers_, "softcap")) step_.set_softcap(numbers_.of({0.5, 50.0}));
     if (!training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
     if (training) choose_own_balances();
+    if (training && swarm_.take(numbers_, "predictions")) step_.set_prediction_layers(numbers_.in(1, 3));
   }
 
   // Where a window or a chunk cuts.

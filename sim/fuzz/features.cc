@@ -106,6 +106,7 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"latent attention", {"no", "heads travel", "rows travel"}},
                        {"recurrence", {"no", "delta", "decay"}},
                        {"parts of layers", {"both", "one"}},
+                       {"prediction layers", {"0", "1", "more"}},
                        {"matrices of an MLP", {"3", "2"}},
                        {"tied", {"no", "yes"}},
                        {"kv heads", {"1", "more"}},
@@ -323,6 +324,9 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   const bool of_one_part = std::any_of(job.kinds().begin(), job.kinds().end(),
                                        [](const auto& kind) { return kind.no_mixer() || kind.no_mlp(); });
   answers.add("parts of layers", of_one_part ? "one" : "both");
+  answers.add("prediction layers", job.prediction_layers() == 0   ? "0"
+                                   : job.prediction_layers() == 1 ? "1"
+                                                                  : "more");
   answers.add("matrices of an MLP", job.ungated_mlp() ? "2" : "3");
   answers.add("tied", job.tied_embeddings() ? "yes" : "no");
   answers.add("kv heads", job.kv_heads() == 1 ? "1" : "more");

@@ -94,7 +94,12 @@ void closed_terms(const StepRequest& request, const Memory& least, const Trial& 
                                                  : layout.micro_batch * request.workload.seq_len / layout.cp /
                                                        layout.row_ranks() * request.model.hidden *
                                                        size_bytes(request.workload.dtype);
-  require("activations", least.activations, bytes_of(step, "activations") - x);
+  // Prediction layers keep theirs while a loss is at work, where the closed form counts it.
+  Transformer without = request.model;
+  without.prediction_layers = 0;
+  const std::int64_t logits =
+      least_memory_of(without, request.workload, layout, plain_rules(request.workload)).logits;
+  require("activations", least.activations + least.logits - logits, bytes_of(step, "activations") - x);
 }
 
 void memory(const StepRequest& request, const Trial& trial) {

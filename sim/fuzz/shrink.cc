@@ -400,7 +400,7 @@ class Simpler {
         next.mutable_model()->set_layout(join(fewer, ","));
       });
     }
-    without(kJob, {"no_norms_before", "qk_norm_of_all_heads", "sinks", "softcap"});
+    without(kJob, {"no_norms_before", "qk_norm_of_all_heads", "sinks", "softcap", "prediction_layers"});
     without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "gated_attention", "ungated_mlp",
                    "window", "kinds", "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "dtype"});
     with([](proto::FuzzCase& next) {

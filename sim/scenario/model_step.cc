@@ -30,6 +30,7 @@ Transformer model_of(const proto::ModelStep& step) {
   model.norms_before = !step.no_norms_before(), model.norms_behind = step.norms_behind();
   model.qk_norm_of_all_heads = step.qk_norm_of_all_heads();
   model.sinks = step.sinks(), model.softcap = step.softcap();
+  model.prediction_layers = step.prediction_layers();
   model.gated_attention = step.gated_attention(), model.gated_mlp = !step.ungated_mlp();
   if (step.latent_kv_rank() > 0) {
     model.latent =

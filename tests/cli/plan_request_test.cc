@@ -84,6 +84,32 @@ TEST(PlanRequest, TheBatchMayBeGivenInTokens) {
   EXPECT_EQ(make_plan_question(job).workload.global_batch, 24);
 }
 
+TEST(PlanRequest, PredictionLayersArePlannedWhereTheyAreAskedFor) {
+  Job job = training();
+  job.set_model("deepseek-v3"), job.set_mtp_layers(1);
+  const sim::PlanQuestion question = make_plan_question(job);
+  EXPECT_EQ(question.model.prediction_layers, 1);
+  EXPECT_THAT(question.assumptions, Not(Contains(HasSubstr("(MTP)"))));
+  EXPECT_THAT(plan_command(job), HasSubstr(" --mtp-layers 1"));
+  // Where a framework's models have none, it is planned without them, which is said.
+  const sim::PlanQuestion emitted = make_plan_question(job, sim::Framework::torchtitan);
+  EXPECT_EQ(emitted.model.prediction_layers, 0);
+  EXPECT_THAT(emitted.unsaid, Contains("--mtp-layers 1: its models predict the next token alone"));
+  EXPECT_EQ(make_plan_question(job, sim::Framework::megatron).model.prediction_layers, 1);
+  EXPECT_EQ(error_after(job, [](Job& j) { j.set_mtp_layers(2); }),
+            "--mtp-layers 2: num_nextn_predict_layers of deepseek-v3 is 1; use at most 1");
+  EXPECT_EQ(error_after(job, [](Job& j) { j.set_model("llama-3.1-8b"); }),
+            "--mtp-layers 1: the config of llama-3.1-8b has no layers that predict further tokens "
+            "(num_nextn_predict_layers is 0 or missing); leave it out");
+  job.clear_mtp_layers();
+  Job served = serving(Job::prefill);
+  EXPECT_EQ(error_after(served, [](Job& j) { j.set_model("deepseek-v3"), j.set_mtp_layers(1); }),
+            "--mtp-layers does not apply to prefill; leave it out: layers that predict further tokens are of "
+            "training");
+  EXPECT_THAT(make_plan_question(job).assumptions,
+              Contains(HasSubstr("(MTP) are neither counted nor timed")));
+}
+
 TEST(PlanRequest, LimitsAndFixedPartsAreTaken) {
   Job job = training();
   job.set_micro_batch(2);

@@ -157,6 +157,7 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   question.model.gated_attention =
       !question.model.latent && pick("gated attention", rc::gen::arbitrary<bool>());
   if (pick("whether recurrence", rc::gen::element(false, false, true))) choose_recurrence(question.model);
+  question.model.prediction_layers = pick("prediction layers", rc::gen::element<std::int64_t>(0, 0, 1, 3));
   pick_and_check(question);
 }
 
@@ -256,6 +257,26 @@ TEST(StepBound, CountsWhatLayersWaitForAndSkip) {
     const ParallelLayout layout = parse_parallel_layout(row.layout);
     const double step_ns = Evaluator(question).evaluate(layout).step_us * 1e3;
     EXPECT_GE(StepBound(question).ns(layout) / step_ns, row.least) << row.model << ' ' << row.layout;
+  }
+}
+
+// What a prediction layer adds to the bound is near what it adds to the step: the layer, a head and its loss,
+// and the matrix that joins its inputs. Chosen, below what was measured; without one of the parts it is less.
+TEST(StepBound, KnowsWhatPredictionLayersTake) {
+  PlanQuestion with = testing::small_question(8, 65536);
+  with.model.experts = Experts{8, 2, 512, 384};
+  const PlanQuestion without = with;
+  with.model.prediction_layers = 2;
+  for (const char* text : {"dp_shard=8", "tp=4,dp_shard=2", "tp=2,cp=4,strategy=ulysses", "dp_shard=8,ep=4",
+                           "pp=2,tp=4", "dp_shard=8,recompute=full", "tp=8,loss_chunks=4"}) {
+    const ParallelLayout layout = parse_parallel_layout(text);
+    const auto added = [&](const auto& of) { return of(with) - of(without); };
+    const double step_ns =
+        added([&](const PlanQuestion& of) { return Evaluator(of).evaluate(layout).step_us * 1e3; });
+    const double bound_ns = added(
+        [&](const PlanQuestion& of) { return StepBound(of).ns(layout, AttentionTimer(of).least(layout)); });
+    EXPECT_GT(bound_ns, 0.85 * step_ns) << text << " " << bound_ns / step_ns;
+    EXPECT_LT(bound_ns, 1.01 * step_ns) << text << " " << bound_ns / step_ns;
   }
 }
 

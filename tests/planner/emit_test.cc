@@ -465,6 +465,19 @@ TEST(EmitMegatron, LatentAttentionHasItsRanksAndHeads) {
                                                  Not(HasSubstr("--q-lora-rank"))));
 }
 
+TEST(EmitMegatron, PredictionLayersHaveAFlagAndStandOnTheLastStage) {
+  Transformer model = find_model("deepseek-v2-lite").model;
+  model.prediction_layers = 2;
+  const auto text = [&](const char* layout) {
+    return emit(Framework::megatron, model, training(4096, 8), parse_parallel_layout(layout), {"m", 1, 8})
+        .text;
+  };
+  EXPECT_THAT(text("tp=8"), HasSubstr("--mtp-num-layers 2\n"));
+  EXPECT_THAT(text("pp=2,tp=4"), HasSubstr("'Et*15|t*12m*2L'"));
+  model.prediction_layers = 0;
+  EXPECT_THAT(text("tp=8"), Not(HasSubstr("mtp")));
+}
+
 TEST(EmitMegatron, SaysWhichLayersHaveAWindow) {
   const auto text_of_layers = [](const std::vector<LayerKind>& layers) {
     Transformer model = find_model("mistral-7b").model;

@@ -1,6 +1,7 @@
 // The configs of open models as people download them (published_models/): each is read as what it is, with as
 // many parameters as were published, or refused by what is not described.
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -40,13 +41,31 @@ const std::map<std::string, std::string>& refused() {
   return kAll;
 }
 
-// Where the published totals count a layer that predicts a further token (MTP), and its copies of the
-// embedding and of the head, these stand beside the model: two norms of its inputs, which one matrix joins, a
-// layer with experts, and a norm (layers.md).
-std::int64_t prediction_layer(const Transformer& model) {
-  const ParameterCounts counts = parameter_counts(model);
-  return 2 * model.hidden + 2 * model.hidden * model.hidden + counts.layer({Mixer::attention, Mlp::experts}) +
-         model.hidden + 2 * counts.embedding;
+// Of a layer that predicts a further token (MTP), which published totals count: without its copies of the
+// embedding and of the head, which some files have stored.
+std::int64_t prediction_layer(Transformer model) {
+  const std::int64_t without = parameter_counts(model).total;
+  model.prediction_layers = 1;
+  return parameter_counts(model).total - without;
+}
+
+// What was counted of the files (layers.md), but for what is neither counted nor timed of any layer: a number
+// for each of the 256 experts, by which DeepSeek's routers choose, and the row of 2,048 that gates
+// Qwen3-Next's shared expert.
+TEST(PublishedModels, HavePredictionLayersAsLargeAsPublished) {
+  const Transformer deepseek = read("deepseek-v3").model;
+  EXPECT_EQ(parameter_counts(deepseek).total + std::int64_t{58} * 256, 671'026'419'200);
+  EXPECT_EQ(prediction_layer(deepseek) + 256, 11'610'068'224);
+  EXPECT_EQ(prediction_layer(read("deepseek-r1").model) + 256, 11'610'068'224);
+  EXPECT_EQ(prediction_layer(read("qwen3-next-80b-a3b").model) + 2048, 1'650'471'424);
+  // Two digits behind the point: HF totals with copies 358.34 and 110.47 B, 352.80 and 106.85 B without.
+  const auto with_copies = [](const char* name) {
+    const Transformer model = read(name).model;
+    const ParameterCounts counts = parameter_counts(model);
+    return static_cast<double>(counts.total + prediction_layer(model) + 2 * counts.embedding) / 1e9;
+  };
+  EXPECT_NEAR(with_copies("glm-4.5"), 358.34, 0.005);
+  EXPECT_NEAR(with_copies("glm-4.5-air"), 110.47, 0.005);
 }
 
 TEST(PublishedModels, AreReadOrRefusedByWhatIsMissing) {
@@ -62,10 +81,11 @@ TEST(PublishedModels, AreReadOrRefusedByWhatIsMissing) {
     ParameterCounts counts = parameter_counts(model.model);
     if (name.starts_with("glm-4.5") || name == "deepseek-v3" || name == "deepseek-r1") {
       EXPECT_THAT(model.assumptions, ::testing::Contains(HasSubstr("(MTP) are neither counted nor timed")));
-      counts.total += prediction_layer(model.model);
+      EXPECT_EQ(model.prediction_layers, 1) << name;
+      counts.total += prediction_layer(model.model) + 2 * counts.embedding;
     }
-    // Its prediction layer takes the embedding and the head of the model.
-    if (name.starts_with("qwen3-next")) counts.total += prediction_layer(model.model) - 2 * counts.embedding;
+    // It is not in this config, and takes the embedding and the head of the model.
+    if (name.starts_with("qwen3-next")) counts.total += prediction_layer(model.model);
     const auto published = static_cast<double>(row.whole("total_parameters"));
     const double total = static_cast<double>(counts.total) / published;
     // Of those with vision the language model alone is read. The tower has some 0.42 B parameters, and the

@@ -471,6 +471,30 @@ struct Bad {
   std::string message;
 };
 
+TEST(ReadModel, PredictionLayersAreLeftOutUntilTheyAreAskedFor) {
+  constexpr const char* kKey = "num_nextn_predict_layers";
+  ReadModel of_three = read({{kKey, "3"}});
+  EXPECT_EQ(of_three.prediction_layers, 3);
+  EXPECT_EQ(of_three.model.prediction_layers, 0);
+  EXPECT_THAT(of_three.assumptions,
+              ElementsAre("num_nextn_predict_layers is 3: the layers that predict further tokens (MTP) are "
+                          "neither counted nor timed; in training --mtp-layers 3 plans them"));
+  plan_prediction_layers(of_three, 1);
+  EXPECT_EQ(of_three.model.prediction_layers, 1);
+  EXPECT_THAT(of_three.assumptions, ElementsAre(HasSubstr("is 3: but for 1, the layers that predict")));
+  plan_prediction_layers(of_three, 3);
+  EXPECT_THAT(of_three.assumptions, IsEmpty());
+  EXPECT_EQ(message_of([&] { plan_prediction_layers(of_three, 4); }),
+            "num_nextn_predict_layers of small is 3; use at most 3");
+  ReadModel of_none = read({});
+  EXPECT_EQ(message_of([&] { plan_prediction_layers(of_none, 1); }),
+            "the config of small has no layers that predict further tokens (num_nextn_predict_layers is 0 or "
+            "missing); leave it out");
+  ReadModel of_many = read({{kKey, "100"}});
+  EXPECT_THAT(message_of([&] { plan_prediction_layers(of_many, 9); }),
+              HasSubstr("prediction_layers=9 must be at least 0 and at most 8"));
+}
+
 TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
   const std::vector<Bad> all = {
       {{{"hidden_size", "\"64\""}},

@@ -245,6 +245,7 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models.push_back(tiny()), models.back().sinks = true;
   models.push_back(tiny()), models.back().qk_norm_of_all_heads = true;
   models.push_back(tiny()), models.back().softcap = 30;
+  models.push_back(tiny()), models.back().prediction_layers = 1;
   for (const Latent& latent :
        {Latent{}, Latent{1, 0, 0, 0}, Latent{0, 1, 0, 0}, Latent{0, 0, 1, 0}, Latent{0, 0, 0, 1}})
     models.push_back(tiny()), models.back().latent = latent;

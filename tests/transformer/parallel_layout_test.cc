@@ -310,6 +310,19 @@ TEST(ParallelLayout, StagesInTheMiddleTakeWhatIsLeftOver) {
   EXPECT_THAT(layers(10, "pp=2,virtual_stages=2"), ElementsAre(2, 3, 3, 2));
 }
 
+// Prediction layers are the last stage's, which has fewer others.
+TEST(ParallelLayout, PredictionLayersCountAmongThoseOfTheLastStage) {
+  const auto layers = [](std::int64_t total, std::int64_t predictions, const char* layout) {
+    Transformer model = llama();
+    model.layers = total, model.prediction_layers = predictions;
+    return stage_layers(model, parsed(layout));
+  };
+  EXPECT_THAT(layers(61, 1, "pp=8"), ElementsAre(7, 8, 8, 8, 8, 8, 8, 6));
+  EXPECT_THAT(layers(32, 1, "pp=4"), ElementsAre(8, 9, 8, 7));
+  EXPECT_THAT(layers(32, 2, "pp=1"), ElementsAre(32));
+  EXPECT_THAT(layers(5, 2, "pp=4"), ElementsAre(2, 1, 1, 1));
+}
+
 RC_GTEST_PROP(ParallelLayout, StagesHoldAllLayersEvenly, ()) {
   Transformer model = llama();
   ParallelLayout layout;
@@ -321,6 +334,19 @@ RC_GTEST_PROP(ParallelLayout, StagesHoldAllLayersEvenly, ()) {
   const auto [least, most] = std::minmax_element(layers.begin(), layers.end());
   RC_ASSERT(*most - *least <= 1);
   RC_ASSERT(layers.back() == *least || *most == *least);
+  // With what else the last one has they are as even, unless that alone is more.
+  model.prediction_layers = pick("prediction layers", rc::gen::inRange(1, 4));
+  std::vector<std::int64_t> beside = stage_layers(model, layout);
+  RC_ASSERT(std::accumulate(beside.begin(), beside.end(), std::int64_t{0}) == model.layers);
+  RC_ASSERT(*std::min_element(beside.begin(), beside.end()) >= 1);
+  if (beside.size() == 1) return;
+  if (beside.back() == 1) {
+    beside.pop_back();
+  } else {
+    beside.back() += model.prediction_layers;
+  }
+  RC_ASSERT(
+      *std::max_element(beside.begin(), beside.end()) - *std::min_element(beside.begin(), beside.end()) <= 1);
 }
 
 }  // namespace

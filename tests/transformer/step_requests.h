@@ -50,6 +50,7 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
     out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
     if (model.experts->shared > 0) out << " beside a shared MLP of " << model.experts->shared;
   }
+  if (model.prediction_layers > 0) out << ", " << model.prediction_layers << " prediction layers";
 }
 
 }  // namespace cp
@@ -139,6 +140,7 @@ inline Transformer any_model() {
       set_layers(model, layers);
     }
   }
+  model.prediction_layers = any_of(0, 0, 1, 2);
   return model;
 }
 
@@ -189,6 +191,7 @@ inline StepRequest any_request() {
     if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
     if (!is_scan_of(workload, request.layout.scan)) request.layout.scan = StateScan::all_gather;
     if (workload.phase != Phase::training) {
+      request.model.prediction_layers = 0;
       request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
       request.layout.zero = 0, request.layout.mlp_chunks = 1, request.layout.host_activations = false;
       request.layout.window_balance.reset(), request.layout.scan_balance.reset();

@@ -74,23 +74,31 @@ Work work_of(const std::vector<Plan>& plans) {
   return all;
 }
 
+// Of a micro-batch of all replicas, the rows that are multiplied with a weight that all tp ranks hold alike.
+// Each of them takes its own rows between tensor-parallel regions, with zeros behind the last one; where rows
+// are not split, all take all of them.
+std::int64_t own_rows(const StepRequest& request) {
+  const ParallelLayout& layout = request.layout;
+  const AttentionSharding sharding(
+      attention_problem(request.model, request.workload, layout, first_attention(request.model)), layout.cp,
+      layout.cp > 1 ? layout.strategy : Strategy{});
+  std::int64_t made = 0;
+  for (int cp = 0; cp < layout.cp; ++cp) {
+    const std::int64_t rows = layout.micro_batch * sharding.home_q(cp).num_rows();
+    made +=
+        std::int64_t{layout.dp()} * layout.tp * (layout.row_ranks() > 1 ? ceil_div(rows, layout.tp) : rows);
+  }
+  return made;
+}
+
 // Products of latent attention's weights with tokens of a micro-batch, in a layer, but for those of attention
 // itself where latent rows travel.
 std::int64_t latent_products(const StepRequest& request) {
   const Transformer& model = request.model;
   const ParallelLayout& layout = request.layout;
   const Latent& latent = *model.latent;
-  // Each tp rank makes the latent rows of its own rows, with zeros behind the last one; where rows are not
-  // split, all make all of them.
-  const AttentionSharding sharding(attention_problem(model, request.workload, layout, first_attention(model)),
-                                   layout.cp, layout.cp > 1 ? layout.strategy : Strategy{});
-  std::int64_t tokens = 0, made = 0;
-  for (int cp = 0; cp < layout.cp; ++cp) {
-    const std::int64_t rows = layout.micro_batch * sharding.home_q(cp).num_rows();
-    tokens += layout.dp() * rows;
-    made +=
-        std::int64_t{layout.dp()} * layout.tp * (layout.row_ranks() > 1 ? ceil_div(rows, layout.tp) : rows);
-  }
+  const std::int64_t tokens = layout.dp() * layout.micro_batch * request.workload.seq_len,
+                     made = own_rows(request);
   const std::int64_t q_in = latent.q_rank > 0 ? latent.q_rank : model.hidden,
                      not_rotated = model.head_dim - latent.rope_dim;
   const bool at_home = layout.cp == 1 || layout.keys == Strategy::Keys::heads;
@@ -153,12 +161,16 @@ Work work_by_formula(const StepRequest& request) {
     return sequences * model.q_heads * pairs;
   };
   Work work;
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const LayerKind& kind = model.kinds[static_cast<std::size_t>(model.kind_of(layer))];
+  // Prediction layers are of the kind of the last one, and none is among every so many.
+  for (std::int64_t layer = 0; layer < model.layers + model.prediction_layers; ++layer) {
+    const bool predicts = layer >= model.layers;
+    const LayerKind& kind =
+        model.kinds[static_cast<std::size_t>(model.kind_of(predicts ? model.layers - 1 : layer))];
     const std::int64_t pairs = pairs_of(kind);
-    const bool recomputed =
-        layout.recompute.kind == Recompute::Kind::full ||
-        (layout.recompute.kind == Recompute::Kind::every && (layer + 1) % layout.recompute.every == 0);
+    const bool recomputed = layout.recompute.kind == Recompute::Kind::full ||
+                            (layout.recompute.kind == Recompute::Kind::every && !predicts &&
+                             (layer + 1) % layout.recompute.every == 0);
+    if (predicts) work.product_flops += 6 * own_rows(request) * 2 * model.hidden * model.hidden;
     work.product_flops += (recomputed ? 8 : 6) * products_of(kind) +
                           (recomputed ? 2 : 1) * expanding_flops(request, kind, AttentionPass::forward) +
                           expanding_flops(request, kind, AttentionPass::backward);
@@ -167,10 +179,14 @@ Work work_by_formula(const StepRequest& request) {
   }
   const std::int64_t padded_vocab = ceil_div(model.vocab, tp) * tp;
   // Chunks of an MLP make gate and up again, whatever else is computed again.
-  const std::int64_t with_mlp = count_of(layers_of_parts(model, layers_of_kinds(model)), Mlp::dense);
+  const bool dense =
+      model.parts_of(model.kinds[static_cast<std::size_t>(model.kind_of(model.layers - 1))]).mlp ==
+      Mlp::dense;
+  const std::int64_t with_mlp = count_of(layers_of_parts(model, layers_of_kinds(model)), Mlp::dense) +
+                                (dense ? model.prediction_layers : 0);
   const std::int64_t of_chunks =
       layout.mlp_chunks > 1 ? 2 * with_mlp * tokens * (matrices - 1) * model.hidden * model.intermediate : 0;
-  work.product_flops += 6 * tokens * model.hidden * padded_vocab + of_chunks;
+  work.product_flops += (1 + model.prediction_layers) * 6 * tokens * model.hidden * padded_vocab + of_chunks;
   return work;
 }
 
@@ -192,6 +208,13 @@ TEST(StepPlans, OfAllStagesComputeTogetherWhatTheModelNeeds) {
     work.product_flops += backward.product_flops, work.forward_pairs += backward.forward_pairs;
     work.backward_pairs += backward.backward_pairs;
     EXPECT_EQ(work, work_by_formula(request)) << layout;
+    request.model.prediction_layers = 2;
+    const auto of_part = [&](StepPart part) { return work_of(plans_of_all_ranks(request, part)); };
+    const Work forward = of_part(StepPart::forward), again = of_part(StepPart::backward);
+    EXPECT_EQ((Work{forward.product_flops + again.product_flops, forward.forward_pairs + again.forward_pairs,
+                    forward.backward_pairs + again.backward_pairs}),
+              work_by_formula(request))
+        << layout;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "cli/common/flags.h"
 #include "cli/cpsim/plan/plan_request.h"
 #include "shared/mesh/mesh.h"
+#include "shared/transformer/model.h"
 #include "shared/transformer/workload.h"
 #include "sim/scenario/redistribute_request.h"
 
@@ -79,6 +80,12 @@ void add_step(FlagSet app, LayoutFlags& flags) {
       app, flags, "--global-batch-tokens", "TOKENS",
       "Training: how many tokens a step has, instead of --global-batch",
       [](Job& job, Text text) { job.set_global_batch_tokens(parse_tokens("--global-batch-tokens", text)); })
+      .group(group);
+  add_field(app, flags, "--mtp-layers", "N",
+            "Training: how many of the config's layers that predict further tokens (MTP) are planned [0]",
+            [](Job& job, Text text) {
+              job.set_mtp_layers(parse_whole("--mtp-layers", text, 0, kMostPredictionLayers));
+            })
       .group(group);
   add_field(app, flags, "--concurrent", "N", "Serving: how many requests run at once [1]",
             [](Job& job, Text text) { job.set_concurrent(parse_whole("--concurrent", text, 1)); })

@@ -46,6 +46,9 @@ void take_model(const Job& job, sim::PlanQuestion& question, std::optional<DType
   if (job.model().empty())
     throw InvalidInput("--model is missing; add, for example, --model llama-3.1-8b, or a config.json");
   sim::ReadModel read = value_of("--model", job.model(), [&] { return sim::load_model(job.model()); });
+  if (job.mtp_layers() > 0)
+    value_of("--mtp-layers", str(job.mtp_layers()),
+             [&] { return sim::plan_prediction_layers(read, job.mtp_layers()); });
   question.model = std::move(read.model);
   question.model_source = std::move(read.source);
   question.assumptions = std::move(read.assumptions);
@@ -227,7 +230,8 @@ void keep_to(sim::Framework framework, sim::PlanQuestion& question) {
     return;
   question.frameworks.push_back(framework);
   // What the framework runs instead is planned, so that what fits here fits there.
-  sim::FrameworkCase said{question.model, question.workload, {}, sim::fp8_products(question)};
+  sim::FrameworkCase said{
+      question.model, question.workload, {}, sim::fp8_products(question), question.model.prediction_layers};
   for (const sim::FrameworkRule& rule : sim::rules(framework)) {
     if (rule.part != sim::RulePart::workload) continue;
     std::string lost = rule.lost(said);
@@ -235,7 +239,7 @@ void keep_to(sim::Framework framework, sim::PlanQuestion& question) {
     question.assumptions.push_back(str("of ", sim::name(framework), ", ", lost));
     question.unsaid.push_back(std::move(lost));
   }
-  question.workload = said.workload;
+  question.workload = said.workload, question.model.prediction_layers = said.prediction_layers;
   if (!said.fp8_products) question.software.linear_precision = sim::LinearPrecision::b16;
 }
 

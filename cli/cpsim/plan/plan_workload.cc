@@ -116,6 +116,8 @@ class WorkloadReader {
                     ": all requests of a replica run at once");
     require_missing(!job_.optimizer().empty(), "--optimizer", phase, "");
     require_missing(!job_.recompute().empty(), "--recompute", phase, "");
+    require_missing(job_.mtp_layers() > 0, "--mtp-layers", phase,
+                    ": layers that predict further tokens are of training");
     require_missing(job_.gradient_dtype() != 0, "--gradient-dtype", phase, "");
     workload_.global_batch = job_.has_concurrent() ? job_.concurrent() : 1;
     if (!job_.has_concurrent()) assume("concurrent 1");

@@ -78,6 +78,7 @@ constexpr FrameworkRule kDeepspeedRules[] = {
        if (optimizer.name == "adamw_16") optimizer.name = "adamw";
        return str("states in ", name(asked), ": they are in f32");
      }},
+    {RulePart::workload, "--mtp-layers", "0", "models of transformers", lost_prediction_layers},
     {RulePart::workload, "--linear-dtype", "that of --dtype", "deepspeed.ai/docs/config-json: bf16, fp16",
      [](FrameworkCase& said) {
        return std::string(

@@ -146,6 +146,11 @@ std::string lost_own_balances(FrameworkCase& said) {
   return join(lost, "; ");
 }
 
+std::string lost_prediction_layers(FrameworkCase& said) {
+  const std::int64_t asked = std::exchange(said.prediction_layers, 0);
+  return asked == 0 ? "" : str("--mtp-layers ", asked, ": its models predict the next token alone");
+}
+
 std::string lost_slots(FrameworkCase& said) {
   const int slots =
       said.layout.cp == 1 ? kLeastSlots : std::exchange(said.layout.strategy.slots, kLeastSlots);

@@ -58,6 +58,7 @@ struct FrameworkCase {
   Workload workload;
   ParallelLayout layout;
   bool fp8_products = false;
+  std::int64_t prediction_layers = 0;  // of the model: what is planned
 
   int ring_size() const { return layout.cp / layout.strategy.ulysses_degree; }
 };

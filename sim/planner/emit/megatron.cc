@@ -82,6 +82,7 @@ class MegatronFlags {
     if (model_.norms_behind) note("the norms behind attention and MLP: there is no flag for them");
     if (!model_.tied_embeddings) flag("untie-embeddings-and-output-weights");
     windows();
+    if (model_.prediction_layers > 0) flag("mtp-num-layers", model_.prediction_layers);
     if (!model_.experts) return;
     flag("num-experts", model_.experts->count);
     flag("moe-router-topk", model_.experts->top_k);
@@ -194,6 +195,7 @@ class MegatronFlags {
     std::vector<std::string> stages;
     for (const std::int64_t count : layers) stages.push_back(str("t*", count));
     stages.front() = "E" + stages.front();
+    if (model_.prediction_layers > 0) stages.back() += str("m*", model_.prediction_layers);
     stages.back() += "L";
     flag("pipeline-model-parallel-layout", str("'", join(stages, "|"), "'"));
   }

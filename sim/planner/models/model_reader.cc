@@ -307,10 +307,8 @@ class ModelReader {
   }
 
   void take_prediction_heads() {
-    const std::int64_t heads = fields_.whole("num_nextn_predict_layers").value_or(0);
-    if (heads > 0)
-      fields_.assume(str("num_nextn_predict_layers is ", heads,
-                         ": the layers that predict further tokens (MTP) are neither counted nor timed"));
+    read_.prediction_layers = fields_.whole(kPredictionLayersKey).value_or(0);
+    if (read_.prediction_layers > 0) fields_.assume(left_out_predictions(read_.prediction_layers, 0));
   }
 
   void take_storage() {
@@ -334,6 +332,13 @@ class ModelReader {
 };
 
 }  // namespace
+
+std::string left_out_predictions(std::int64_t has, std::int64_t planned) {
+  return str(
+      kPredictionLayersKey, " is ", has, ": ", planned == 0 ? "the" : str("but for ", planned, ", the"),
+      " layers that predict further tokens (MTP) are neither counted nor timed; in training --mtp-layers ",
+      has, " plans them");
+}
 
 ReadModel model_of(const nlohmann::json& config, const std::string& filename, const std::string& name) {
   constexpr const char* kLanguageModel = "text_config";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <span>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -125,6 +126,20 @@ ReadModel find_model(const std::string& name) {
   read.source = config.value(kPresetSource, "");
   read.repository = config.value(kPresetRepository, "");
   return read;
+}
+
+void plan_prediction_layers(ReadModel& read, std::int64_t count) {
+  const std::int64_t has = read.prediction_layers;
+  if (count > has) {
+    throw InvalidInput(
+        has == 0 ? str("the config of ", read.model.name, " has no layers that predict further tokens (",
+                       kPredictionLayersKey, " is 0 or missing); leave it out")
+                 : str(kPredictionLayersKey, " of ", read.model.name, " is ", has, "; use at most ", has));
+  }
+  std::erase(read.assumptions, left_out_predictions(has, read.model.prediction_layers));
+  read.model.prediction_layers = count;
+  validate_model(read.model);
+  if (count < has) read.assumptions.push_back(left_out_predictions(has, count));
 }
 
 std::vector<std::string> model_names() { return names_of(embedded_models()); }

@@ -6,6 +6,7 @@
 // attention, state spaces, encoders, plain MLPs, shared experts).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,7 +18,10 @@
 namespace cp::sim {
 
 struct ReadModel {
-  Transformer model;
+  Transformer model;  // without prediction layers
+  // How many the config has. They are left out of `model`, which is an assumption, unless
+  // plan_prediction_layers() puts them there.
+  std::int64_t prediction_layers = 0;
   // What the text does not say, or what is not taken from it as it stands: "num_key_value_heads is missing,
   // so 32 is taken, as num_attention_heads (no grouping)".
   std::vector<std::string> assumptions;
@@ -41,6 +45,10 @@ ReadModel read_model(std::string_view text, const std::string& filename, const s
 // Returns a preset by its name, in upper or lower case, with or without the organisation in front:
 // "llama-3.1-8b", "meta-llama/Llama-3.1-8B". Throws InvalidInput with the presets and the nearest one.
 ReadModel find_model(const std::string& name);
+
+// Puts `count` of the config's prediction layers into the model, and says in the assumptions what is left out
+// then. Throws InvalidInput if the config has fewer, or if there are more than are planned.
+void plan_prediction_layers(ReadModel& read, std::int64_t count);
 
 // The names of the presets, in ascending order.
 std::vector<std::string> model_names();

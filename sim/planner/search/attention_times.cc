@@ -297,8 +297,10 @@ std::set<int> AttentionTimer::all_busiest(const ParallelLayout& layout) {
   const StepRequest request{question_.model, question_.workload, layout};
   std::set<int> indices;
   std::set<std::vector<int>> kinds;  // of stages that have been looked at
-  for (int stage = 0; stage < layout.pp * layout.virtual_stages; ++stage) {
-    if (kinds.insert(kinds_of_stage(question_.model, layout, stage)).second)
+  const int stages = layout.pp * layout.virtual_stages;
+  for (int stage = 0; stage < stages; ++stage) {
+    const bool predicts = question_.model.prediction_layers > 0 && stage == stages - 1;
+    if (kinds.insert(kinds_of_stage(question_.model, layout, stage)).second || predicts)
       indices.insert(busiest_index(request, stage));
   }
   const std::scoped_lock lock(mutex_);

@@ -49,6 +49,19 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   }
   shared.table = sharding(layout, sizes.embedding);
   shared.head_shards = sharding(layout, sizes.head + sizes.final_norm);
+  const Transformer& model = question_.model;
+  const LayerParts last = model.parts_of(model.kinds[idx(model.last_kind())]);
+  if (model.prediction_layers > 0) {
+    // Each depth gathers its layer and what is its own forward and backward, and reduces both. A tied table
+    // is gathered and reduced with the model's own use of it.
+    const std::int64_t times = model.prediction_layers;
+    shared.predictions = shared.shards[last].times(2 * times, times);
+    shared.predictions += sharding(layout, sizes.prediction).times(2 * times, times);
+    if (!model.tied_embeddings) {
+      shared.predictions += shared.table.times(times, times);
+      shared.predictions += shared.head_shards.times(times, times);
+    }
+  }
   if (layout.pp == 1) shared.ends = ends(layout, shared), shared.casts_ns = casts_ns(layout, sizes);
   ByParts<std::int64_t> of_rank = layers_of_parts_;  // of the one that has the head, which updates last
   if (layout.pp > 1) {
@@ -62,6 +75,7 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
       for (const LayerParts parts : kLayerParts) of_rank[parts] += more[parts];
     }
   }
+  of_rank[last] += model.prediction_layers;
   if (layout.pp > 1) {
     const double rows =
         real(size_bytes(question_.workload.dtype)) * real(sizes.tokens_tp * question_.model.hidden);
@@ -103,6 +117,12 @@ StepBound::Pass StepBound::head(const ParallelLayout& layout, const LocalSizes& 
   return pass;
 }
 
+double StepBound::embed_ns(const LocalSizes& sizes) const {
+  const double rows = real(size_bytes(question_.workload.dtype)) * real(question_.model.hidden) *
+                      real(sizes.tokens + std::min(sizes.tokens, sizes.vocab));
+  return kernels_.memory_ns(rows) + launch_ns_;
+}
+
 // The embedding's table is gathered, its rows are looked up and scattered over the tensor-parallel ranks.
 // Weights are gathered in the order of their use, so those of the first layer come behind the table. Backward
 // the first layer's gradients are complete with its first norm's, and are scattered while the table gets its
@@ -111,9 +131,7 @@ StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shar
   const Transformer& model = question_.model;
   const LocalSizes& sizes = shared.sizes;
   const LayerParts first = model.parts_of(model.kinds[idx(model.kind_of(0))]);
-  const double rows = real(size_bytes(question_.workload.dtype)) * real(model.hidden) *
-                      real(sizes.tokens + std::min(sizes.tokens, sizes.vocab)),
-               looked_up_ns = kernels_.memory_ns(rows) + launch_ns_ + region(layout, sizes).scatter_ns;
+  const double looked_up_ns = embed_ns(sizes) + region(layout, sizes).scatter_ns;
   Ends ends{looked_up_ns, 0};
   if (layout.sharding_size() == 1) return ends;
   if (!layout.keeps_whole_parameters()) {
@@ -137,10 +155,12 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
              of_head = head(layout, shared.sizes, whole_family);
   if (question_.workload.phase != Phase::training) return of_layers.forward_ns + of_head.forward_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
+  const double of_predictions = predictions_ns(layout, shared, of_head, whole_family, replayed);
   if (layout.pp == 1)
-    return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head, whole_family, replayed) +
+    return real(times) *
+               micro_batch_ns(layout, shared, of_kinds, of_head, of_predictions, whole_family, replayed) +
            shared.update_ns;
-  const PipelineBound pipeline = this->pipeline(layout, shared, of_kinds, of_head, replayed);
+  const PipelineBound pipeline = this->pipeline(layout, shared, of_kinds, of_head, of_predictions, replayed);
   const double ns = pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
   if (replayed == nullptr || ns > most_ns || !is_quick(pipeline.stages.size(), times)) return ns;
   // Passes have a fixed order on each rank, so the schedule of passes that take less ends no later.
@@ -148,7 +168,8 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
 }
 
 double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& shared,
-                                 const std::vector<Pass>& of_kinds, const Pass& of_head, bool whole_family,
+                                 const std::vector<Pass>& of_kinds, const Pass& of_head,
+                                 double predictions_ns, bool whole_family,
                                  const AttentionTimes* replayed) const {
   const Transformer& model = question_.model;
   Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
@@ -176,7 +197,8 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
     const double behind_last =
         parts.mlp == Mlp::experts ? shared.work[parts].experts_ns : of_kinds[last].forward_ns;
     forward = std::max(forward, shared.table.gather_ns + all.gather_ns + behind_last);
-    gathered_twice = shared.table.gather_ns + shared.head_shards.gather_ns + 2 * all.gather_ns + behind_ns;
+    gathered_twice = shared.table.gather_ns + shared.head_shards.gather_ns + 2 * all.gather_ns +
+                     shared.predictions.gather_ns + behind_ns;
   } else {
     late.gather_ns = late.port_gather_ns = 0;
   }
@@ -187,18 +209,45 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
     late.scatter_ns = late.port_scatter_ns = 0;
   }
   backward = std::max(backward, late.ns() - of_head.backward_ns);
-  return std::max(forward + of_head.forward_ns + of_head.backward_ns + backward, gathered_twice);
+  return std::max(forward + predictions_ns + of_head.forward_ns + of_head.backward_ns + backward,
+                  gathered_twice);
+}
+
+// Each depth's passes follow those of the layers before it, forward and then backward, and what is gathered
+// and scattered of weights meanwhile is not claimed. Of every k-th layer, which is computed again, it is
+// none. Embedded rows are scattered beside the norm of the rows before; nothing is computed while their
+// gradients are gathered.
+double StepBound::predictions_ns(const ParallelLayout& layout, const Shared& shared, const Pass& of_head,
+                                 bool whole_family, const AttentionTimes* replayed) const {
+  const Transformer& model = question_.model;
+  if (model.prediction_layers == 0) return 0;
+  ParallelLayout alone = layout;
+  if (alone.recompute.kind == Recompute::Kind::every) alone.recompute = {};
+  const Pass of_layer = layers(alone, shared, whole_family, replayed)[idx(model.last_kind())];
+  const LocalSizes& sizes = shared.sizes;
+  const Products join = products(sizes.tokens_tp, 2 * model.hidden, model.hidden);
+  const double rows = real(size_bytes(question_.workload.dtype)) * real(sizes.tokens_tp * model.hidden),
+               norm_ns = kernels_.memory_ns(2 * rows) + launch_ns_,
+               norm_backward_ns = kernels_.memory_ns(3 * rows) + launch_ns_;
+  const Region moved = region(layout, sizes);
+  const double forward_ns = embed_ns(sizes) + std::max(moved.scatter_ns, norm_ns) + norm_ns +
+                            kSlack * join.forward_ns + launch_ns_,
+               backward_ns = kSlack * (join.input_ns + join.weight_ns) + 2 * launch_ns_ +
+                             2 * norm_backward_ns + moved.gather_ns + embed_ns(sizes);
+  return real(model.prediction_layers) * (forward_ns + of_layer.forward_ns + of_head.forward_ns +
+                                          of_head.backward_ns + of_layer.backward_ns + backward_ns);
 }
 
 PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const {
   const Shared shared = this->shared(layout);
-  return pipeline(layout, shared, layers(layout, shared, false, &attention),
-                  head(layout, shared.sizes, false), &attention);
+  const Pass of_head = head(layout, shared.sizes, false);
+  return pipeline(layout, shared, layers(layout, shared, false, &attention), of_head,
+                  predictions_ns(layout, shared, of_head, false, &attention), &attention);
 }
 
 PipelineBound StepBound::pipeline(const ParallelLayout& layout, const Shared& shared,
                                   const std::vector<Pass>& of_kinds, const Pass& of_head,
-                                  const AttentionTimes* replayed) const {
+                                  double predictions_ns, const AttentionTimes* replayed) const {
   PipelineBound pipeline;
   pipeline.stages.reserve(shared.stages.size());
   for (const std::vector<std::int64_t>& of_stage : shared.stages) {
@@ -213,7 +262,7 @@ PipelineBound StepBound::pipeline(const ParallelLayout& layout, const Shared& sh
     sum.forward_ns += moved.forward_ns, sum.backward_ns += moved.backward_ns;
     pipeline.stages.push_back({sum.forward_ns, sum.backward_ns, shared.send_ns, shared.send_ns});
   }
-  pipeline.stages.back().forward_ns += of_head.forward_ns + of_head.backward_ns;
+  pipeline.stages.back().forward_ns += predictions_ns + of_head.forward_ns + of_head.backward_ns;
   pipeline.update_ns = shared.update_ns;
   return pipeline;
 }

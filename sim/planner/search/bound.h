@@ -130,6 +130,7 @@ class StepBound {
     double positions_ns = 0;
     ByParts<Sharding> shards;     // of one layer
     Sharding table, head_shards;  // of the embedding, and of the head with its norm
+    Sharding predictions;         // all that prediction layers gather and scatter in a micro-batch
     // Of gradients that the next layer waits for, of all layers.
     double casts_ns = 0;
     Ends ends;                                      // of a micro-batch without stages
@@ -143,9 +144,10 @@ class StepBound {
                  const AttentionTimes* replayed, double most_ns = kNever) const;
   // Without stages.
   double micro_batch_ns(const ParallelLayout& layout, const Shared& shared, const std::vector<Pass>& of_kinds,
-                        const Pass& of_head, bool whole_family, const AttentionTimes* replayed) const;
+                        const Pass& of_head, double predictions_ns, bool whole_family,
+                        const AttentionTimes* replayed) const;
   PipelineBound pipeline(const ParallelLayout& layout, const Shared& shared,
-                         const std::vector<Pass>& of_kinds, const Pass& of_head,
+                         const std::vector<Pass>& of_kinds, const Pass& of_head, double predictions_ns,
                          const AttentionTimes* replayed) const;
   static Pass sum_of(const std::vector<Pass>& of_kinds, const std::vector<std::int64_t>& layers_of_kind);
   // Of the rows that go from home to home between the layers of a stage.
@@ -179,6 +181,11 @@ class StepBound {
   double hop_ns(double bytes, const Ranks& ranks) const;
   std::int64_t on_a_node(const Ranks& ranks) const;
   Pass head(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
+  // Looks rows up in the embedding's table, or adds to its gradient.
+  double embed_ns(const LocalSizes& sizes) const;
+  // What all prediction layers compute of a micro-batch, and their losses, one behind the other.
+  double predictions_ns(const ParallelLayout& layout, const Shared& shared, const Pass& of_head,
+                        bool whole_family, const AttentionTimes* replayed) const;
   Ends ends(const ParallelLayout& layout, const Shared& shared) const;
   double casts_ns(const ParallelLayout& layout, const LocalSizes& sizes) const;
   double cast_of_gradients_ns(const ParallelLayout& layout, std::int64_t parameters) const;
@@ -213,7 +220,7 @@ class StepBound {
   const PlanQuestion& question_;
   const KernelCost kernels_;
   const std::vector<LayerLaunches> launches_;        // of a layer of each kind
-  const std::vector<std::int64_t> layers_of_kinds_;  // of the whole model
+  const std::vector<std::int64_t> layers_of_kinds_;  // of the whole model, without prediction layers
   const ByParts<std::int64_t> layers_of_parts_;
   std::vector<double> pairs_;  // of one sequence and head, for each kind of layers
   double best_hbm_ = 0;        // bytes per ns

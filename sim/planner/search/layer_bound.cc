@@ -38,10 +38,15 @@ double recomputed_share(const ParallelLayout& layout, const Transformer& model, 
     }
     return least;
   }
-  const std::int64_t fewest = model.layers / (std::int64_t{layout.pp} * layout.virtual_stages);
   const auto share = [&](std::int64_t number) {
     return real(number / layout.recompute.every) / real(number);
   };
+  if (model.prediction_layers > 0) {  // the last stage may have far fewer than the others
+    double least = 1;
+    for (const std::int64_t count : stage_layers(model, layout)) least = std::min(least, share(count));
+    return least;
+  }
+  const std::int64_t fewest = model.layers / (std::int64_t{layout.pp} * layout.virtual_stages);
   return std::min(share(fewest), share(fewest + 1));
 }
 

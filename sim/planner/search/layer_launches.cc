@@ -32,6 +32,7 @@ StepRequest request_of(const PlanQuestion& question, const std::vector<LayerKind
   set_layers(model, layers);
   model.layers = static_cast<std::int64_t>(layers.size());
   if (!model.has(Mixer::recurrence)) model.recurrence.reset();
+  model.prediction_layers = 0;  // each is a layer of a kind, and what it has beside that is left out
   Workload& workload = request.workload;
   const std::int64_t experts = model.experts ? model.experts->count : 1;
   workload.seq_len = experts * ceil_div(8, experts);

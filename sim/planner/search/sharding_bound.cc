@@ -137,9 +137,10 @@ double StepBound::update_ns(const ParallelLayout& layout, const Shared& shared,
                             const ByParts<std::int64_t>& layers) const {
   const Workload& workload = question_.workload;
   const LocalSizes& sizes = shared.sizes;
-  // The table of a model without stages is updated by the same rank.
-  const std::int64_t ends = (layout.pp == 1 ? sizes.embedding : 0) + sizes.head + sizes.final_norm +
-                            (layout.pp > 1 && question_.model.tied_embeddings ? sizes.embedding : 0);
+  // The table of a model without stages is updated by the same rank; and a copy of it, where there is one.
+  const bool has_table = layout.pp == 1 || question_.model.embeds_behind_layers();
+  const std::int64_t ends = (has_table ? sizes.embedding : 0) + sizes.head + sizes.final_norm +
+                            question_.model.prediction_layers * sizes.prediction;
   std::int64_t dense = ends;
   for (const LayerParts parts : kLayerParts) dense += layers[parts] * sizes.layer[parts];
   const std::int64_t experts = count_of(layers, Mlp::experts) * sizes.expert_layer,

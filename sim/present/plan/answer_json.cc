@@ -88,6 +88,7 @@ ordered_json model_json(const PlanQuestion& question) {
           {"window", m.kinds.size() == 1 ? or_null(m.kinds.front().window) : ordered_json()},
           {"layer_kinds", kinds},
           {"experts", experts},
+          {"prediction_layers", m.prediction_layers},
           {"parameters", counts.total},
           {"active_parameters", counts.active}};
 }

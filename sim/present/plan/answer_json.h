@@ -15,7 +15,8 @@
 //                  convolution_bias), window (of all layers; null if they differ), layer_kinds [{layers,
 //                  window, chunk, mixer ("attention", "recurrence", "none"), mlp ("dense", "experts",
 //                  "none")}],
-//                  experts {count, top_k, intermediate, shared}, parameters, active_parameters
+//                  experts {count, top_k, intermediate, shared}, prediction_layers (planned), parameters,
+//                  active_parameters
 //     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype,
 //                  kv_dtype, aggregated ("spread", "together", null), gradient_dtype, optimizer,
 //                  expert_imbalance

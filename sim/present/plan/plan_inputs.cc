@@ -77,6 +77,9 @@ std::string model_text(const PlanQuestion& question) {
     text += fmt::format(" ({} kv) of {}", model.kv_heads, model.head_dim);
   }
   text += kinds_text(model);
+  if (model.prediction_layers > 0)
+    text += fmt::format(", and {} that predict{} further tokens", model.prediction_layers,
+                        model.prediction_layers == 1 ? "s" : "");
   return text + (question.model_source.empty() ? "" : str("; ", question.model_source));
 }
 
