@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -84,12 +85,14 @@ class LayersOf {
 
 class MemoryModel {
  public:
+  // `living` is null where a micro-batch has several plans, or is not trained.
   MemoryModel(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
-              const MemoryRules& rules)
+              const MemoryRules& rules, std::shared_ptr<const LivingBuffers> living)
       : model_(model),
         workload_(workload),
         layout_(layout),
         rules_(rules),
+        living_(std::move(living)),
         sizes_(local_sizes(model, workload, layout)),
         attention_(model, workload, layout, sizes_),
         width_(size_bytes(workload.dtype)),
@@ -121,7 +124,7 @@ class MemoryModel {
           layout_.host_activations
               ? slots_of_activations(layers)
               : stages * activations_of(layout_.virtual_stages == 1 ? layers : most_of_a_stage, kept);
-      memory.activations += positions();
+      if (count_of(layers.with, Mixer::attention) > 0) memory.activations += positions();
     } else {
       memory.kv_cache = attention_.cached_elements(rank) *
                         (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
@@ -135,7 +138,7 @@ class MemoryModel {
     }
     memory.unsharded = most->unsharded, memory.working = most->working, memory.attention = most->attention;
     // All of them keep what they made while the first of all losses is at work, that of the deepest one.
-    if (last) memory.logits = logits() + kept_of_predictions();
+    if (last) memory.logits = logits() + kept_of_predictions() + gathered_around_loss(layers);
     // The update of a stage has the shards of its gradients, when nothing of a micro-batch is left.
     const std::int64_t at_work =
         std::max(memory.unsharded + memory.working + memory.attention, memory.logits);
@@ -193,8 +196,8 @@ class MemoryModel {
 
   // Where as many ranks share the experts as share the parameters, each expert is whole.
   int expert_ranks() const { return std::max(1, layout_.sharding_size() / layout_.ep); }
-  // Layers of other parts have slots of their own: two, or one for a layer that is alone.
-  static std::int64_t slots(std::int64_t count) { return std::min<std::int64_t>(2, count); }
+  // Slots of a unit: two, or one for a layer that is alone.
+  static std::int64_t turns(std::int64_t count) { return std::min<std::int64_t>(2, count); }
   // Whole pieces are as many elements as shards of equal sizes make.
   static std::int64_t padded(std::int64_t numel, std::int64_t ranks) {
     return ranks * ceil_div(numel, ranks);
@@ -225,38 +228,78 @@ class MemoryModel {
     return shards_of_whole;
   }
 
-  // Of a layer at work, in the slots to which layers with its parts are gathered. Those of others may be
-  // free.
-  std::int64_t gathered_for(LayerParts parts, const Layers& layers) const {
-    if (!training_ || layout_.keeps_whole_parameters()) return 0;
-    const auto of = [&](std::int64_t numel, std::int64_t count, std::int64_t ranks) {
-      return ranks == 1 ? 0 : slots(count) * padded(numel, ranks) * width_;
-    };
-    return of(sizes_.layer[parts], layers.with[parts], layout_.sharding_size()) +
-           (parts.mlp == Mlp::experts
-                ? of(sizes_.expert_layer, count_of(layers.with, Mlp::experts), expert_ranks())
-                : 0);
-  }
-  // Of a layer at work, on their way from its products. Where they stay, products add to them, in f32 or
-  // their own dtype; to those of another dtype what was made and rounded is added. Where they are scattered
-  // in the dtype in which they are made, they have slots that take turns, as parameters do.
-  struct Gradients {
-    std::int64_t of_layer = 0, of_experts = 0;
+  // What a unit of `count` pieces has in slots.
+  struct Slots {
+    std::int64_t gathered = 0;
+    // On their way from the products that make them: gradients in the dtype of the products, and what is made
+    // of these behind the products of a layer.
+    std::int64_t made = 0, cast = 0;
   };
-  Gradients gradients_of(LayerParts parts, const Layers& layers) const {
+  // Where gradients stay, products add to them, in f32 or their own dtype; to those of another dtype what was
+  // made is added, cast. Where they are scattered in the dtype in which they are made, they have slots that
+  // take turns, as parameters do.
+  Slots slots_of(std::int64_t numel, std::int64_t count, std::int64_t ranks) const {
     const std::int64_t gradient = size_bytes(workload_.gradient_dtype);
-    const auto of = [&](std::int64_t numel, std::int64_t count, std::int64_t ranks) {
-      const bool as_made = workload_.gradient_dtype == workload_.dtype;
-      if (ranks > 1 && !layout_.keeps_whole_gradients())
-        return padded(numel, ranks) * (as_made ? slots(count) * gradient : width_);
-      return as_made || workload_.gradient_dtype == DType::f32 ? 0 : numel * width_;
+    const bool as_made = workload_.gradient_dtype == workload_.dtype;
+    Slots slots;
+    if (!training_ || count == 0) return slots;
+    if (ranks > 1 && !layout_.keeps_whole_parameters())
+      slots.gathered = turns(count) * padded(numel, ranks) * width_;
+    if (ranks > 1 && !layout_.keeps_whole_gradients()) {
+      slots.made = padded(numel, ranks) * width_ * (as_made ? turns(count) : 1);
+      slots.cast = as_made ? 0 : padded(numel, ranks) * gradient;
+    } else if (!as_made && workload_.gradient_dtype != DType::f32) {
+      slots.made = numel * width_, slots.cast = numel * gradient;
+    }
+    return slots;
+  }
+  // Of the layers with these parts, without their experts; and of all experts.
+  Slots slots_of_layers(LayerParts parts, const Layers& layers) const {
+    return slots_of(sizes_.layer[parts], layers.with[parts], layout_.sharding_size());
+  }
+  Slots slots_of_experts(const Layers& layers) const {
+    return slots_of(sizes_.expert_layer, count_of(layers.with, Mlp::experts), expert_ranks());
+  }
+
+  // The forward pass has gathered to the slots that the backward pass gathers to.
+  std::int64_t gathered_around_loss(const Layers& layers) const {
+    if (layout_.pp > 1) return 0;
+    std::int64_t bytes = slots_of_experts(layers).gathered;
+    for (const LayerParts parts : kLayerParts) bytes += slots_of_layers(parts, layers).gathered;
+    return bytes;
+  }
+
+  // What else lives while a layer is at work: slots of others, and of its own those that live whatever it
+  // does; and what of all activations is gone by then.
+  struct Beside {
+    std::int64_t slots = 0, gone = 0;
+    bool own_gradients = false, own_expert_gradients = false;  // whether these are among the slots
+  };
+  Beside beside(LayerParts of, const Layers& layers, const LivingBuffers::Moment& moment) const {
+    Beside beside;
+    const auto add = [&](UnitSet unit, bool own, const Slots& slots, bool& own_gradients) {
+      if ((moment.gathered & unit) != 0 && !own) beside.slots += slots.gathered;
+      if ((moment.reduced & unit) == 0) return;
+      beside.slots += slots.made + slots.cast;
+      own_gradients = own_gradients || own;
     };
-    Gradients gradients;
-    if (!training_) return gradients;
-    gradients.of_layer = of(sizes_.layer[parts], layers.with[parts], layout_.sharding_size());
-    if (parts.mlp == Mlp::experts)
-      gradients.of_experts = of(sizes_.expert_layer, count_of(layers.with, Mlp::experts), expert_ranks());
-    return gradients;
+    for (const LayerParts parts : kLayerParts) {
+      if (layers.with[parts] > 0)
+        add(unit_of(parts), parts == of, slots_of_layers(parts, layers), beside.own_gradients);
+    }
+    add(kExpertUnit, of.mlp == Mlp::experts, slots_of_experts(layers), beside.own_expert_gradients);
+    // Slots for what waits in host memory live while they are used.
+    if (layout_.host_activations) {
+      beside.gone = slots_of_activations(layers) - slots_of_inputs(layers);
+      return beside;
+    }
+    for (int home = 0; home < kMostHomes; ++home) {
+      for (const Having what : kHaving) {
+        if ((moment.kept & stack_of(what, home)) == 0)
+          beside.gone += count_of(layers.keeping[idx(home)], what) * beside_input(kept_with(what));
+      }
+    }
+    return beside;
   }
 
   // Of the head's weights and their gradients while the loss is at work.
@@ -284,6 +327,9 @@ class MemoryModel {
       if (r.rule == RecurrenceRule::decay) kept.rest += tokens * r.value_width() * width_;
       return kept;
     }
+    const ScanShare scan = scan_of_a_rank();
+    const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
+    kept.rest += (scan.incoming * problem.state_numel() + scan.handed_on * problem.transition_numel()) * kF32;
     return kept;
   }
 
@@ -404,26 +450,43 @@ class MemoryModel {
     std::int64_t sum() const { return unsharded + working + attention; }
   };
   AtWork at_work(LayerParts of, const Layers& layers) const {
+    if (living_ == nullptr) return at_work(of, layers, Beside{});
+    std::optional<AtWork> fullest;
+    for (const LivingBuffers::Moment& moment : living_->at[of]) {
+      const AtWork at = at_work(of, layers, beside(of, layers, moment));
+      if (!fullest || at.sum() > fullest->sum()) fullest = at;
+    }
+    return *fullest;
+  }
+  AtWork at_work(LayerParts of, const Layers& layers, const Beside& beside) const {
+    const bool experts = of.mlp == Mlp::experts;
     const std::int64_t rows = (training_ ? 1 : 2) * sizes_.tokens_tp * model_.hidden * width_,
-                       gone = training_ && (layout_.pp == 1 || layout_.host_activations) ? gone_of(of, layers)
-                                                                                         : 0,
                        again = is_made_again() ? kept_by_mixer(of.mixer) : 0;
-    const std::int64_t gathered = gathered_for(of, layers);
-    const Gradients gradients = gradients_of(of, layers);
+    const Slots own = slots_of_layers(of, layers), of_experts = experts ? slots_of_experts(layers) : Slots{};
+    const std::int64_t gathered = own.gathered + of_experts.gathered + beside.slots,
+                       layer_gradients = beside.own_gradients ? 0 : own.made,
+                       expert_gradients = beside.own_expert_gradients ? 0 : of_experts.made;
+    const ScanShare scan = of.mixer == Mixer::recurrence ? scan_of_a_rank() : ScanShare{};
     std::optional<AtWork> fullest;
     // `working` may be less than nothing: what is gone by then is counted with all activations.
     const auto moment = [&](std::int64_t bytes, std::int64_t of_gradients, std::int64_t workspace = 0) {
-      const AtWork at{gathered + of_gradients, rows + bytes - gone - workspace, workspace};
+      const AtWork at{gathered + of_gradients, rows + bytes - beside.gone - workspace, workspace};
       if (!fullest || at.sum() > fullest->sum()) fullest = at;
     };
     // In the mixer: its operands and their gradients, or what its strategy allocates. Of what a layer made
     // again for its mixer's backward pass some is gone by then.
     const std::int64_t workspace = workspace_of(of.mixer), inside = mixer_inside(of.mixer) * width_;
-    moment(std::max({inside, again, workspace}), gradients.of_layer + gradients.of_experts, workspace);
+    moment(std::max({inside, again, workspace}), layer_gradients + expert_gradients, workspace);
     // Of a recurrence that is computed where its rows are, both, but for the output behind its norm.
     if (of.mixer == Mixer::recurrence && training_ && !(layout_.scan == StateScan::heads && layout_.cp > 1)) {
       const std::int64_t behind_norm = sizes_.tokens * sizes_.recurrence.value_width() * width_;
-      moment(inside - behind_norm + workspace, gradients.of_layer + gradients.of_experts, workspace);
+      moment(inside - behind_norm + workspace, layer_gradients + expert_gradients, workspace);
+    }
+    // States of all chunks come at once, before there are gradients of the layer.
+    if (of.mixer == Mixer::recurrence && scan.from_afar > 0) {
+      const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
+      const std::int64_t states = scan.from_afar * problem.state_numel() * kF32;
+      moment(states, 0, states);
     }
     if (of.mlp == Mlp::none) return *fullest;
     // Nothing but what was made by then: of experts their own gradients, and of the MLP beside them none.
@@ -431,33 +494,19 @@ class MemoryModel {
       moment(more + at.before, 0);
       moment(more + at.behind, of_gradients);
     };
-    const bool experts = of.mlp == Mlp::experts;
     const std::int64_t chunk = layout_.mlp_chunks > 1 ? sizes_.mlp_tokens : sizes_.tokens;
     in_mlp(moments_of_mlp(chunk * sizes_.columns(of.mlp), sizes_.tokens * model_.hidden,
                           layout_.row_ranks() > 1),
-           again, experts ? 0 : gradients.of_layer);
+           again, experts ? 0 : layer_gradients);
     if (!experts) return *fullest;
     // Rows come to the experts, and their gradients do, which have a place on both sides of an all-to-all.
     const std::int64_t columns = sizes_.expert_tokens * sizes_.expert_columns,
                        arrived = sizes_.expert_tokens * model_.hidden,
                        taken = again + (is_made_again() ? arrived * width_ : 0);
-    in_mlp(moments_of_mlp(columns, arrived, false), taken, gradients.of_experts);
+    in_mlp(moments_of_mlp(columns, arrived, false), taken, expert_gradients);
     if (training_ && layout_.ep > 1) moment(taken + 2 * arrived * width_, 0);
     return *fullest;
   }
-  // What is kept for one layer alone is gone, piece by piece, while that layer is at work. Stacks of several
-  // layers live until the first of these has used its piece; slots for what waits in host memory need not.
-  std::int64_t gone_of(LayerParts of, const Layers& layers) const {
-    if (layout_.host_activations) return slots_of_activations(layers) - slots_of_inputs(layers);
-    std::int64_t bytes = 0;
-    for (const ByParts<std::int64_t>& at_home : layers.keeping) {
-      for (const Having what : kHaving) {
-        if (have(of, what) && count_of(at_home, what) == 1) bytes += beside_input(kept_with(what));
-      }
-    }
-    return bytes;
-  }
-
   // In an MLP of so many elements before its last product, and of so many rows times their width. Forward the
   // most is where the activation function is at work. Backward the gradient of the output is used, and then
   // the gradients of all that the products made exist together; or behind that, where that of the input is
@@ -488,7 +537,8 @@ class MemoryModel {
   // be the first of all, when nothing is kept any more.
   bool is_made_again() const { return training_ && layout_.recompute.kind == Recompute::Kind::full; }
 
-  // Sines and cosines of a whole sequence, which every rank has: with cp they grow beside rows that do not.
+  // Sines and cosines of a whole sequence, which every rank with attention has: with cp they grow beside rows
+  // that do not.
   std::int64_t positions() const { return workload_.seq_len * model_.rotated_dim() * kF32; }
 
   // What a layer with a recurrence caches where a token is written, on the rank of the token, or where there
@@ -501,16 +551,52 @@ class MemoryModel {
     return layout_.micro_batch * (cache.state / (spread ? layout_.cp : 1) + cache.convolved);
   }
 
+  // Of the chunks of rank cp / 2, whose plans are read besides those of the busiest one: how many have states
+  // that come in, how many hand these on, and whose states come from afar with all_gather, forward and
+  // backward. That of the chunk before an own one comes to where it is kept.
+  struct ScanShare {
+    std::int64_t incoming = 0, handed_on = 0, from_afar = 0;
+  };
+  ScanShare scan_of_a_rank() const {
+    const RecurrenceStrategy strategy = recurrence_strategy(layout_);
+    ScanShare share;
+    if (!training_ || layout_.cp == 1 || layout_.scan == StateScan::heads) return share;
+    const std::int64_t cp = layout_.cp, chunks = has_two_chunks() ? 2 * cp : cp;
+    // Where the mask deals rows, or they do not divide, others may have most.
+    if (strategy.balance.kind == Balance::Kind::cost ||
+        layout_.strategy.balance.kind == Balance::Kind::cost || workload_.seq_len % (2 * cp) != 0)
+      return share;
+    // In a group of Ulysses a rank has a part of two chunks, which may be the last one of all; the first rows
+    // are rank 0's.
+    const bool in_groups = layout_.strategy.ulysses_degree > 1;
+    if (in_groups && chunks > cp) return {1, 0, 0};
+    const auto own = [&](std::int64_t chunk) {
+      return chunk == cp / 2 || (chunks > cp && chunk == chunks - 1 - cp / 2);
+    };
+    std::int64_t last = 0;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      if (!own(chunk)) continue;
+      last = chunk;
+      share.incoming += chunk > 0 ? 1 : 0, share.handed_on += chunk > 0 && chunk + 1 < chunks ? 1 : 0;
+    }
+    // Groups may have the chunks in another order.
+    if (layout_.scan != StateScan::all_gather || in_groups) return share;
+    for (std::int64_t chunk = 0; chunk < last; ++chunk)
+      share.from_afar += own(chunk) || own(chunk + 1) ? 0 : 1;
+    return share;
+  }
+  // A rank may have its rows in two chunks, one after the other.
+  bool has_two_chunks() const {
+    return recurrence_strategy(layout_).balance.kind == Balance::Kind::head_tail && layout_.cp > 1;
+  }
+
   // What recurrence plans allocate for the heads that are computed at once: backward the states of rows.
   std::int64_t recurrence_workspace() const {
     if (!training_) return 0;
     const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
-    const RecurrenceStrategy strategy = recurrence_strategy(layout_);
     const bool trades = layout_.scan == StateScan::heads && layout_.cp > 1;
-    // A rank may have its rows in two chunks, one after the other.
-    const bool two = strategy.balance.kind == Balance::Kind::head_tail && layout_.cp > 1;
     const std::int64_t key_heads = problem.key_heads / (trades ? layout_.cp : 1),
-                       rows = trades ? workload_.seq_len : ceil_div(sizes_.rows, two ? 2 : 1),
+                       rows = trades ? workload_.seq_len : ceil_div(sizes_.rows, has_two_chunks() ? 2 : 1),
                        lanes = std::min<std::int64_t>(kRecurrenceLanes, problem.batch * key_heads);
     return lanes * kF32 *
            recurrence_workspace_numel(rows, problem.value_heads / problem.key_heads, problem.key_dim,
@@ -529,6 +615,7 @@ class MemoryModel {
   const Workload& workload_;
   const ParallelLayout& layout_;
   const MemoryRules& rules_;
+  const std::shared_ptr<const LivingBuffers> living_;
   const LocalSizes sizes_;
   const AttentionMemory attention_;
   const std::int64_t width_;
@@ -537,15 +624,28 @@ class MemoryModel {
 
 }  // namespace
 
-Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
-                       const MemoryRules& rules) {
-  const MemoryModel of(model, workload, layout, rules);
-  const LayersOf layers_of(model, workload, layout);
+LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules)
+    : model_(model),
+      workload_(workload),
+      rules_(rules),
+      kinds_(model.order.empty() ? std::vector<int>(idx(model.layers), 0) : model.order),
+      parts_(parts_of_kinds(model)) {}
+
+std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& layout) const {
+  if (layout.pp > 1 || workload_.phase != Phase::training) return nullptr;
+  std::vector<int> homes;
+  if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
+  return living_.get({kinds_, parts_, homes}, layout.recompute);
+}
+
+Memory LeastMemory::of(const ParallelLayout& layout) const {
+  const MemoryModel of(model_, workload_, layout, rules_, living(layout));
+  const LayersOf layers_of(model_, workload_, layout);
   if (layout.pp == 1) {
-    const Layers all = layers_of(0, model.layers);
+    const Layers all = layers_of(0, model_.layers);
     return of.of(0, all, all);
   }
-  const std::vector<std::int64_t> stages = stage_layers(model, layout);
+  const std::vector<std::int64_t> stages = stage_layers(model_, layout);
   Memory result;
   // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
   // has the head. Where layers have different MLPs, any of them: of those between the ends that have the same
@@ -562,7 +662,7 @@ Memory least_memory_of(const Transformer& model, const Workload& workload, const
                                                 : chunk > 0 && of.kept_by(of_stage) > of.kept_by(most);
       if (chunk == 0 || keeps_more) most = of_stage;
     }
-    if (rank > 0 && rank < layout.pp - 1 && workload.phase == Phase::training) {
+    if (rank > 0 && rank < layout.pp - 1 && workload_.phase == Phase::training) {
       const std::pair of_rank{layers, most};
       if (std::find(seen.begin(), seen.end(), of_rank) != seen.end()) continue;
       seen.push_back(of_rank);
@@ -571,6 +671,11 @@ Memory least_memory_of(const Transformer& model, const Workload& workload, const
     if (memory.used() > result.used()) result = memory;
   }
   return result;
+}
+
+Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
+                       const MemoryRules& rules) {
+  return LeastMemory(model, workload, rules).of(layout);
 }
 
 }  // namespace cp

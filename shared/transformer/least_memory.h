@@ -3,17 +3,41 @@
 //
 // Parameters, gradients, states, the cache and what is kept for the backward pass are what plans declare, to
 // the byte where all sizes divide by all degrees. Of what a layer works with, and of the loss, some moments
-// are looked at, and of each what certainly lives then. Properties hold it below the plans of generated
-// models and layouts. Where the rows of a sequence do not divide by its ranks, it may count a row or two too
-// many, since it is not one rank that has most rows, most keys, and the most of what is kept of them.
+// are looked at, and of each what certainly lives then (living_buffers.h). Properties hold it below the plans
+// of generated models and layouts. Where the rows of a sequence do not divide by its ranks, it may count a
+// row or two too many, since it is not one rank that has most rows, most keys, and the most of what is kept
+// of them.
 #pragma once
 
+#include <memory>
+#include <vector>
+
+#include "shared/transformer/living_buffers.h"
 #include "shared/transformer/memory.h"
 #include "shared/transformer/parallel_layout.h"
 
 namespace cp {
 
-// Of the stage that needs most. The layout must not be one that is refused.
+class LeastMemory {
+ public:
+  // All must outlive this.
+  LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules);
+  LeastMemory(const Transformer& model, const Workload& workload, MemoryRules&& rules) = delete;
+
+  // Of the stage that needs most. The layout must not be one that is refused. Several threads may ask.
+  Memory of(const ParallelLayout& layout) const;
+
+ private:
+  std::shared_ptr<const LivingBuffers> living(const ParallelLayout& layout) const;
+
+  const Transformer& model_;
+  const Workload& workload_;
+  const MemoryRules& rules_;
+  const std::vector<int> kinds_;         // of the layers
+  const std::vector<LayerParts> parts_;  // of the kinds
+  mutable LivingBuffersCache living_;
+};
+// Of one layout alone.
 Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
                        const MemoryRules& rules);
 

@@ -87,7 +87,7 @@ void closed_terms(const StepRequest& request, const Memory& least, const Trial& 
   if (!whole) require("gradients", least.gradients, bytes_of(step, "gradients"));
   require("master", least.master, bytes_of(update, "master"));
   require("optimizer", least.optimizer, bytes_of(update, "optimizer"));
-  // Of scans over cp nothing is claimed.
+  // States that come in are counted of a rank that need not be this one.
   if (request.model.recurrence && layout.cp > 1) return;
   // The last layer's output is the loss's; in slots it has the place of an input.
   const std::int64_t x = layout.host_activations ? 0

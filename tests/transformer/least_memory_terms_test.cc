@@ -69,6 +69,22 @@ std::int64_t gathered_bytes(const Plan& plan, const View& view) {
   return buffer.kind == BufferKind::temporary ? view.numel() * size_bytes(buffer.dtype) : 0;
 }
 
+// Of layers: slots that the forward pass has gathered to, and the backward pass will gather to.
+std::int64_t slots_around_loss(const Plan& plan) {
+  StepId loss = -1;
+  for (const StepRef& ref : steps_of(plan)) loss = ref.step->label == "head" ? ref.id : loss;
+  const BufferId table = product(plan, "head").b.buffer;
+  std::int64_t bytes = 0;
+  for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
+    const Buffer& buffer = plan.buffers[id];
+    const bool lives = buffer.first_use >= 0 && buffer.first_use <= loss && loss <= buffer.last_use;
+    const bool of_head = static_cast<BufferId>(id) == table || buffer.name == "unsharded/head";
+    if (lives && !of_head && buffer.name.starts_with("unsharded/") && !buffer.name.ends_with("gradients"))
+      bytes += buffer.bytes();
+  }
+  return bytes;
+}
+
 // A chunk of logits, the gradient of one, the rows under the head, and the head's table where it is gathered;
 // behind the first chunk its gradient, too.
 std::int64_t loss_bytes(const Plan& plan, int chunks) {
@@ -76,7 +92,7 @@ std::int64_t loss_bytes(const Plan& plan, int chunks) {
                &wgrad = product(plan, "head, wgrad");
   return buffer_of(plan, head.out).bytes() + buffer_of(plan, dgrad.a).bytes() +
          buffer_of(plan, head.a).bytes() + gathered_bytes(plan, head.b) +
-         (chunks > 1 ? gathered_bytes(plan, wgrad.out) : 0);
+         (chunks > 1 ? gathered_bytes(plan, wgrad.out) : 0) + slots_around_loss(plan);
 }
 
 TEST(MemoryTerms, LogitsAreWhatTheLossOfPlansHolds) {

@@ -166,11 +166,18 @@ TEST(StepChoices, WhatIsShardedIsTheMemoryThatPlansDeclare) {
       }
     }
   }
-  // Of the ends while the loss is at work: gradients of the head with zero=2, behind the first chunk, and
-  // nothing with zero=1.
+  // While the loss is at work: the head and two slots of layers with zero=3, gradients of the head with
+  // zero=2, behind the first chunk, and nothing with zero=1.
   const std::int64_t head = 4096 * 512 * k16;
+  const auto slots_of = [&](const char* layout) {
+    const StepRequest request = request_of(layout);
+    const Plan step = step_plan(request, StepPart::micro_batch, 0, 0);
+    const auto slots = std::find_if(step.buffers.begin(), step.buffers.end(),
+                                    [](const Buffer& buffer) { return buffer.name == "unsharded/layers"; });
+    return slots == step.buffers.end() ? 0 : slots->bytes();
+  };
   const auto logits = [](const char* layout) { return least_of(request_of(layout)).logits; };
-  EXPECT_EQ(logits("dp_shard=4") - logits("dp_shard=4,zero=2"), head);
+  EXPECT_EQ(logits("dp_shard=4") - logits("dp_shard=4,zero=2"), head + slots_of("dp_shard=4"));
   EXPECT_EQ(logits("dp_shard=4,zero=2"), logits("dp_shard=4,zero=1"));
   EXPECT_EQ(logits("dp_shard=4,zero=2,loss_chunks=4") - logits("dp_shard=4,zero=1,loss_chunks=4"), head);
 }

@@ -96,9 +96,8 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
   const MemoryRules rules = memory_rules(question);
   const std::int64_t usable = usable_bytes(question);
   MixerPlanCache mixer_plans;
-  const auto least = [&](const ParallelLayout& layout) {
-    return least_memory_of(question.model, question.workload, layout, rules);
-  };
+  const LeastMemory least_memory(question.model, question.workload, rules);
+  const auto least = [&](const ParallelLayout& layout) { return least_memory.of(layout); };
   const auto may_fit = [&](const Memory& of) { return counted_bytes(of) <= usable; };
   const auto fits = [&](const ParallelLayout& layout) {
     return may_fit(least(layout)) && counted_bytes(memory_of({question.model, question.workload, layout},

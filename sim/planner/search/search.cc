@@ -53,6 +53,7 @@ class Search {
         attention_(question),
         overlap_(question, space_, attention_),
         rules_(memory_rules(question)),
+        least_memory_(question.model, question.workload, rules_),
         usable_(usable_bytes(question)) {
     for (int thread = 0; thread < threads_; ++thread) {
       evaluators_.emplace_back(question);
@@ -117,9 +118,7 @@ class Search {
 
   // By the least that a layout needs until it is replayed, and then by what its plans declare.
   bool fits(const Memory& memory) const { return counted_bytes(memory) <= usable_; }
-  Memory memory(const ParallelLayout& layout) const {
-    return least_memory_of(question_.model, question_.workload, layout, rules_);
-  }
+  Memory memory(const ParallelLayout& layout) const { return least_memory_.of(layout); }
 
   // What does not fit by one scan of recurrences may do so by that which needs least: in training the one
   // that hands one state on, and in serving maybe heads, which spreads what is cached.
@@ -640,6 +639,7 @@ class Search {
   mutable AttentionTimer attention_;
   const OverlapChoice overlap_;
   const MemoryRules rules_;
+  const LeastMemory least_memory_;
   const std::int64_t usable_;
   std::vector<Evaluator> evaluators_;   // by thread
   std::optional<PlanQuestion> prompt_;  // decode under a limit: reading the prompts
