@@ -1,0 +1,245 @@
+#include "shared/transformer/tensor_places.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/index.h"
+#include "shared/base/text.h"
+#include "shared/transformer/step_writer.h"
+#include "shared/transformer/update_writer.h"
+
+namespace cp {
+namespace {
+
+// Lists the blocks of one piece after the other.
+class Places {
+ public:
+  explicit Places(const StepContext& context)
+      : context_(context), model_(context.model), sizes_(context.sizes), tp_(context.groups.tp()) {}
+
+  // `layer` counts the model's layers, and prediction layers behind them.
+  std::vector<TensorBlock> layer(std::int64_t layer, LayerParts parts) {
+    begin(layer);
+    const LayerWeights& weights = context_.layer[parts];
+    vector(weights.norm1, "input_layernorm.weight");
+    vector(weights.norm1_behind, "post_attention_layernorm.weight");
+    vector(weights.norm2_behind, "post_feedforward_layernorm.weight");
+    vector(weights.norm2,
+           model_.norms_behind ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight");
+    attention(weights);
+    if (parts.mixer == Mixer::recurrence) recurrence(weights);
+    matrix(weights.router, "mlp.gate.weight", 0);
+    const bool shared = parts.mlp == Mlp::experts;
+    mlp(weights.gate_up, weights.down, shared ? "mlp.shared_experts." : "mlp.", sizes_.columns(parts.mlp));
+    return take();
+  }
+
+  std::vector<TensorBlock> experts(std::int64_t layer) {
+    begin(layer);
+    const std::vector<Rank> ep = context_.groups.ep_group();
+    const std::int64_t place = std::find(ep.begin(), ep.end(), context_.self) - ep.begin();
+    for (std::int64_t expert = 0; expert < sizes_.experts; ++expert) {
+      mlp(context_.experts.gate_up(expert), context_.experts.down(expert),
+          str("mlp.experts.", place * sizes_.experts + expert, "."), sizes_.expert_columns);
+    }
+    return take();
+  }
+
+  std::vector<TensorBlock> embedding() {
+    begin();
+    table(context_.embedding, "model.embed_tokens.weight");
+    return take();
+  }
+
+  std::vector<TensorBlock> head() {
+    begin();
+    vector(context_.head.norm, "model.norm.weight");
+    table(context_.head.table, model_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+    return take();
+  }
+
+  std::vector<TensorBlock> prediction(std::int64_t depth) {
+    begin(model_.layers + depth - 1);
+    const PredictionWeights& weights = context_.prediction;
+    vector(weights.hidden_norm, "hnorm.weight"), vector(weights.embedding_norm, "enorm.weight");
+    matrix(weights.join, "eh_proj.weight", 0);
+    vector(weights.norm, "shared_head.norm.weight");
+    return take();
+  }
+
+ private:
+  void begin() { prefix_.clear(), blocks_.clear(); }
+  void begin(std::int64_t layer) {
+    blocks_.clear();
+    prefix_ = str("model.layers.", layer, ".");
+  }
+  std::vector<TensorBlock> take() {
+    std::sort(blocks_.begin(), blocks_.end(),
+              [](const TensorBlock& a, const TensorBlock& b) { return a.begin < b.begin; });
+    return std::exchange(blocks_, {});
+  }
+
+  // Rows of a tensor from first_row on; nothing if the layer lacks it.
+  void matrix(const Weight& weight, const std::string& name, std::int64_t first_row,
+              std::int64_t first_column = 0) {
+    if (weight.numel() > 0)
+      blocks_.push_back({prefix_ + name, weight.begin, weight.rows, weight.columns, first_row, first_column});
+  }
+  void vector(const Weight& weight, const std::string& name, std::int64_t first = 0) {
+    matrix(weight, name, 0, first);
+  }
+  // The tp rank's columns of a matrix whose rows are added up over tp ranks.
+  void columns(const Weight& weight, const std::string& name) {
+    matrix(weight, name, 0, tp_ * weight.columns);
+  }
+  // Its rows, or where rows are fewer than ranks those that it shares with its neighbours.
+  void rows(const Weight& weight, const std::string& name) { matrix(weight, name, tp_ * weight.rows); }
+  // The last tp ranks may have fewer tokens than there is room for, or none.
+  void table(const Weight& weight, const std::string& name) {
+    const std::int64_t first = tp_ * sizes_.vocab,
+                       count = std::clamp<std::int64_t>(model_.vocab - first, 0, weight.rows);
+    matrix(weight.part(0, count), name, first);
+  }
+
+  void attention(const LayerWeights& weights) {
+    const std::int64_t q = sizes_.q_width, kv = sizes_.kv_width;
+    // With fewer kv heads than tp ranks neighbours have the same one.
+    const std::int64_t first_kv = model_.kv_heads * tp_ / context_.layout.tp * model_.head_dim;
+    vector(weights.q_latent_norm, "self_attn.q_a_layernorm.weight");
+    matrix(weights.q_down, "self_attn.q_a_proj.weight", 0);
+    matrix(weights.kv_down, "self_attn.kv_a_proj_with_mqa.weight", 0);
+    vector(weights.kv_latent_norm, "self_attn.kv_a_layernorm.weight");
+    if (model_.latent)
+      rows(weights.q_up, model_.latent->q_rank > 0 ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight");
+    rows(weights.kv_up, "self_attn.kv_b_proj.weight");
+    const bool of_all_heads = model_.qk_norm_of_all_heads;
+    vector(weights.q_norm, "self_attn.q_norm.weight", of_all_heads ? tp_ * q : 0);
+    vector(weights.k_norm, "self_attn.k_norm.weight", of_all_heads ? first_kv : 0);
+    if (weights.qkv.rows > 0) {
+      const Weight &all = weights.qkv, &bias = weights.qkv_bias;
+      const auto part = [&](std::int64_t first, std::int64_t count, const char* name, std::int64_t row) {
+        matrix(all.part(first, count), str("self_attn.", name, ".weight"), row);
+        if (bias.numel() > 0) vector({bias.begin + first, 1, count}, str("self_attn.", name, ".bias"), row);
+      };
+      part(0, q, "q_proj", tp_ * q);
+      part(q, kv, "k_proj", first_kv), part(q + kv, kv, "v_proj", first_kv);
+      part(q + 2 * kv, sizes_.gate_width, "gate_proj", tp_ * sizes_.gate_width);
+    }
+    vector(weights.sinks, "self_attn.sinks", tp_ * sizes_.q_heads);
+    if (weights.projection.rows == 0) columns(weights.out, "self_attn.o_proj.weight");
+  }
+
+  void recurrence(const LayerWeights& weights) {
+    const Recurrence &r = sizes_.recurrence, &whole = *model_.recurrence;
+    const std::int64_t keys = r.key_width(), values = r.value_width(), heads = r.value_heads;
+    // q, k and v stand one behind the other in the whole tensor too.
+    const auto convolved = [&](const Weight& weight, const std::string& name, bool is_vector) {
+      const auto part = [&](std::int64_t first, std::int64_t count, std::int64_t row) {
+        if (is_vector)
+          vector({weight.begin + first, 1, count}, name, row);
+        else
+          matrix(weight.part(first, count), name, row);
+      };
+      part(0, keys, tp_ * keys), part(keys, keys, whole.key_width() + tp_ * keys);
+      part(2 * keys, values, 2 * whole.key_width() + tp_ * values);
+    };
+    convolved(weights.projection, "linear_attn.in_proj_qkv.weight", false);
+    const std::int64_t behind = r.convolved() + values;
+    rows(weights.projection.part(r.convolved(), values), "linear_attn.in_proj_z.weight");
+    if (r.rule == RecurrenceRule::delta) {
+      rows(weights.projection.part(behind, heads), "linear_attn.in_proj_b.weight");
+      rows(weights.projection.part(behind + heads, heads), "linear_attn.in_proj_a.weight");
+    } else {
+      rows(weights.projection.part(behind, heads), "linear_attn.in_proj_dt.weight");
+    }
+    convolved(weights.convolution, "linear_attn.conv1d.weight", false);
+    if (r.convolution_bias) convolved(weights.convolution_bias, "linear_attn.conv1d.bias", true);
+    vector({weights.numbers.begin, 1, heads}, "linear_attn.A_log", tp_ * heads);
+    vector({weights.numbers.begin + heads, 1, heads}, "linear_attn.dt_bias", tp_ * heads);
+    vector(weights.skip, "linear_attn.D", tp_ * heads);
+    vector(weights.head_norm, "linear_attn.norm.weight");
+    vector(weights.row_norm, "linear_attn.norm.weight", tp_ * weights.row_norm.columns);
+    columns(weights.out, "linear_attn.out_proj.weight");
+  }
+
+  // gate_up has the rows of the gate, then those of up; or of up alone.
+  void mlp(const Weight& gate_up, const Weight& down, const std::string& name, std::int64_t width) {
+    std::int64_t first = 0;
+    if (model_.gated_mlp) rows(gate_up.part(std::exchange(first, width), width), name + "gate_proj.weight");
+    rows(gate_up.part(first, width), name + "up_proj.weight");
+    columns(down, name + "down_proj.weight");
+  }
+
+  const StepContext& context_;
+  const Transformer& model_;
+  const LocalSizes& sizes_;
+  const std::int64_t tp_;
+  std::string prefix_;
+  std::vector<TensorBlock> blocks_;
+};
+
+}  // namespace
+
+UnitTensors::Element UnitTensors::owned(std::int64_t index_in_shard) const {
+  if (unit.has_whole_gradients() && unit.ranks.size() > 1) {
+    // All pieces are shared as one.
+    const std::int64_t at = index * num_owned() + index_in_shard;
+    return {at / unit.numel, at % unit.numel};
+  }
+  return {index_in_shard / unit.shard_numel(),
+          index * unit.shard_numel() + index_in_shard % unit.shard_numel()};
+}
+
+std::int64_t UnitTensors::num_owned() const {
+  if (unit.has_whole_gradients() && unit.ranks.size() > 1) return unit.whole_numel() / unit.num_ranks();
+  return unit.pieces * unit.shard_numel();
+}
+
+std::vector<UnitTensors> tensors_of_stage(const StepRequest& request, int stage, Rank self) {
+  const bool training = request.workload.phase == Phase::training;
+  MixerPlanCache cache(2);
+  const StepContext context(request, training ? StepPart::update : parts_of(request).front(), stage, self,
+                            cache);
+  if (context.groups.pp() != stage % request.layout.pp)
+    throw InvalidInput(str("rank ", self, " does not hold stage ", stage, "; it holds stages ",
+                           context.groups.pp(), " + i * ", request.layout.pp));
+  const StepUnits units(context);
+  std::vector<UnitTensors> all;
+  const auto open = [&](const StepUnit& unit) -> UnitTensors& {
+    const std::vector<Rank>& ranks = unit.sharded.ranks;
+    return all.emplace_back(
+        UnitTensors{unit.sharded, std::find(ranks.begin(), ranks.end(), self) - ranks.begin(), {}});
+  };
+  Places places(context);
+  // The model's layers of the stage, and prediction layers, which are of the last kind.
+  std::vector<std::pair<std::int64_t, LayerParts>> layers;
+  const std::int64_t first = layers_of_stage(request.model, request.layout, stage).first;
+  for (std::int64_t layer = 0; layer < context.layers; ++layer)
+    layers.emplace_back(first + layer, context.parts[idx(context.kinds[idx(layer)])]);
+  for (std::int64_t depth = 0; depth < context.predictions; ++depth)
+    layers.emplace_back(request.model.layers + depth, context.parts[idx(request.model.last_kind())]);
+  for (const LayerParts parts : kLayerParts) {
+    if (units.layers[parts].sharded.numel == 0) continue;
+    UnitTensors& unit = open(units.layers[parts]);
+    for (const auto& [layer, of] : layers) {
+      if (of == parts) unit.pieces.push_back(places.layer(layer, parts));
+    }
+  }
+  if (units.experts.sharded.numel > 0) {
+    UnitTensors& unit = open(units.experts);
+    for (const auto& [layer, of] : layers) {
+      if (of.mlp == Mlp::experts) unit.pieces.push_back(places.experts(layer));
+    }
+  }
+  if (units.embedding.sharded.numel > 0) open(units.embedding).pieces.push_back(places.embedding());
+  if (units.prediction.sharded.numel > 0) {
+    UnitTensors& unit = open(units.prediction);
+    for (std::int64_t depth = 1; depth <= context.predictions; ++depth)
+      unit.pieces.push_back(places.prediction(depth));
+  }
+  if (units.head.sharded.numel > 0) open(units.head).pieces.push_back(places.head());
+  return all;
+}
+
+}  // namespace cp

@@ -1,0 +1,63 @@
+// Where a model's tensors lie on a rank: which elements of which tensor the pieces of its units are made of.
+// What initializes, saves, loads or compares parameters asks here; the plans themselves know units alone
+// (shared/fully_shard/unshard_writer.h).
+//
+// Tensors have Hugging Face's names, and matrices are [out, in]. Families differ in names; some stand here
+// for all:
+//   norms        input_layernorm before the mixer, post_attention_layernorm before the MLP (Llama). With
+//                norms behind, post_attention_layernorm is the one behind the mixer,
+//                pre_feedforward_layernorm before the MLP, post_feedforward_layernorm behind it (Gemma, OLMo
+//                2).
+//   attention    self_attn.{q,k,v,o}_proj, q_norm, k_norm, sinks, and gate_proj, the gates of its output
+//   latent       self_attn.{q_a_proj, q_a_layernorm, q_b_proj}, or q_proj; kv_a_proj_with_mqa, kv_a_layernorm,
+//                kv_b_proj
+//   recurrence   linear_attn.in_proj_qkv, in_proj_z (gates), in_proj_b and in_proj_a, or in_proj_dt; conv1d,
+//                A_log, dt_bias, D, norm, out_proj
+//   MLP          mlp.{gate,up,down}_proj; experts: mlp.gate (the router), mlp.experts.7.{gate,up,down}_proj,
+//                mlp.shared_experts.*
+//   predictions  those of depth d are layers.(layers + d - 1), and have hnorm, enorm, eh_proj and
+//                shared_head.norm beside a layer's
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shared/fully_shard/unshard_writer.h"
+#include "shared/transformer/step_plan.h"
+
+namespace cp {
+
+// Rows first_row .. first_row + rows - 1 of a tensor, and of these some columns, as they lie in a piece: row
+// by row, with no gaps, from element `begin` on. A vector is one row.
+struct TensorBlock {
+  std::string tensor;
+  std::int64_t begin = 0, rows = 0, columns = 0;
+  std::int64_t first_row = 0, first_column = 0;
+  bool operator==(const TensorBlock&) const = default;
+};
+
+// A unit as the rank has it. Elements of a piece that no block has are padding: they are zero, and no
+// gradient is ever made of them.
+struct UnitTensors {
+  ShardedUnit unit;
+  std::int64_t index = 0;                        // of the rank among those that share a piece
+  std::vector<std::vector<TensorBlock>> pieces;  // by piece, blocks by ascending begin
+
+  // An element of a piece.
+  struct Element {
+    std::int64_t piece = 0, at = 0;
+  };
+  // Of the elements that the rank owns, by which buffers of shards are numbered: f32 parameters or master
+  // copies, reduced gradients, and each state of the optimizer. One at or beyond the piece's numel is
+  // padding, as is one of no piece.
+  Element owned(std::int64_t index_in_shard) const;
+  std::int64_t num_owned() const;
+  // Where an element lies in a buffer of whole pieces.
+  std::int64_t in_whole(Element element) const { return element.piece * unit.whole_stride() + element.at; }
+};
+
+// Of one of the stages that the rank holds; throws InvalidInput as step_plan() does.
+std::vector<UnitTensors> tensors_of_stage(const StepRequest& request, int stage, Rank self);
+
+}  // namespace cp
