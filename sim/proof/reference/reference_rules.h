@@ -1,0 +1,60 @@
+// What sizes of a model do not say, and its layers need to be computed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace cp::sim {
+
+enum class MlpActivation : std::uint8_t {
+  silu,
+  gelu_tanh,    // GELU by tanh: "gelu_pytorch_tanh" (Gemma)
+  relu_squared  // "relu2" (Nemotron)
+};
+
+// How a router makes weights of its logits. The best top_k scores of a token choose its experts; of equal
+// ones the first. DeepSeek-V3's correction, which is added to the scores that choose and is no parameter, is
+// 0.
+struct RouterRules {
+  bool sigmoid = false;    // scores are sigmoids of the logits (DeepSeek-V3), and else their softmax
+  bool normalized = true;  // the weights of a token are divided by their sum ("norm_topk_prob")
+  double factor = 1;       // and multiplied with it ("routed_scaling_factor")
+  // Only experts of the best top_groups of `groups` groups of neighbouring experts can be chosen. A group's
+  // score is the sum of its best two (with sigmoids, DeepSeek-V3), or its best one (DeepSeek-V2).
+  std::int64_t groups = 1, top_groups = 1;
+};
+
+// The experts that the tokens of a micro-batch chose in a layer; prediction layers count behind the others.
+struct RoutedTokens {
+  std::int64_t layer = 0, first_sequence = 0, sequences = 0, seq_len = 0;
+  std::int64_t count = 0, top_k = 0;  // of experts
+  std::vector<std::int64_t> experts;  // [sequences x seq_len, top_k], best first
+};
+// Says of each of them whether it is kept. What is dropped adds nothing, and the weights of a token's other
+// experts stay as they are. Which ones a layout drops is its own matter: capacities are those of its ranks.
+using DropRule = std::function<std::vector<bool>(const RoutedTokens&)>;
+// The first `capacity` tokens of each expert are kept, in the order of the rows of the micro-batch.
+DropRule drops_beyond(std::int64_t capacity);
+
+struct ReferenceRules {
+  double norm_eps = 1e-6;  // of RMS norms, and of the Euclidean norms of a gated delta net's q and k
+  double rope_theta = 10'000;
+  bool rotates_neighbours = false;  // Rotary::neighbours
+  // Positions count in the sequence, as in the plans, whose table of angles has a row for each of its
+  // positions; or in the document. Scores depend on differences of positions alone, and attention does not
+  // leave a document, so that the only thing that differs is q and k themselves.
+  bool positions_in_documents = false;
+  std::optional<MlpActivation> activation;  // unset: silu of a gated MLP, relu_squared of one of two matrices
+  RouterRules router;
+  DropRule drops;  // null: all are kept
+  // The weight of all prediction losses together; each has its equal part (DeepSeek-V3, equation 25; 0.3 in
+  // most of its training).
+  double prediction_weight = 0.3;
+  // Sequences that are computed at once, in order. Results depend on it by `drops` alone.
+  std::int64_t micro_batch = 1;
+  bool keeps_activations = false;
+};
+
+}  // namespace cp::sim
