@@ -1,0 +1,398 @@
+#include "sim/proof/reference/model_pass.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/proof/reference/operations.h"
+#include "sim/proof/reference/reference_parameters.h"
+
+namespace cp::sim {
+namespace {
+
+// first, first + 1, ...
+std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> all(idx(count));
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
+Variable columns(Variable x, std::int64_t first, std::int64_t count) {
+  return take_columns(x, numbers(first, count));
+}
+
+// Of rows that have `width` elements for each of some heads: elements first .. first + count - 1 of each.
+Variable parts_of_heads(Variable x, std::int64_t width, std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> taken;
+  for (std::int64_t head = 0; head < x.columns(); head += width) {
+    for (std::int64_t j = 0; j < count; ++j) taken.push_back(head + first + j);
+  }
+  return take_columns(x, std::move(taken));
+}
+
+// Each element of a vector `times` times: a, a, b, b.
+Variable repeat_each(Variable vector, std::int64_t times) {
+  std::vector<std::int64_t> taken;
+  for (std::int64_t j = 0; j < vector.columns() * times; ++j) taken.push_back(j / times);
+  return take_columns(vector, std::move(taken));
+}
+// The whole vector `times` times: a, b, a, b.
+Variable repeat_all(Variable vector, std::int64_t times) {
+  std::vector<std::int64_t> taken;
+  for (std::int64_t j = 0; j < vector.columns() * times; ++j) taken.push_back(j % vector.columns());
+  return take_columns(vector, std::move(taken));
+}
+
+// The numbers of the greatest `count` of some values, in descending order; of equal ones the first.
+std::vector<std::int64_t> greatest(const std::vector<double>& values, std::int64_t count) {
+  std::vector<std::int64_t> order = numbers(0, std::ssize(values));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return values[idx(a)] > values[idx(b)]; });
+  order.resize(idx(count));
+  return order;
+}
+
+}  // namespace
+
+DropRule drops_beyond(std::int64_t capacity) {
+  return [capacity](const RoutedTokens& routed) {
+    std::vector<std::int64_t> used(idx(routed.count));
+    std::vector<bool> kept;
+    for (const std::int64_t expert : routed.experts) kept.push_back(used[idx(expert)]++ < capacity);
+    return kept;
+  };
+}
+
+// ---- what all parts use ----
+
+ModelPass::ModelPass(const Transformer& model, const ReferenceRules& rules, const NamedMatrices& parameters,
+                     ReferenceBatch batch, std::int64_t first_sequence)
+    : model_(model), rules_(rules), batch_(std::move(batch)), first_sequence_(first_sequence) {
+  for (const auto& [name, matrix] : parameters.all()) {
+    parameter_index_.emplace(name, parameters_.size());
+    parameters_.emplace_back(name, tape_.input(matrix));
+  }
+  for (std::int64_t s = 0; s < batch_.sequences(); ++s) {
+    const std::vector<std::int64_t> begins = batch_.document_begins(s);
+    for (std::int64_t i = 0; i < batch_.seq_len; ++i) {
+      positions_.push_back(rules.positions_in_documents ? i - begins[idx(i)] : i);
+      begins_.push_back(s * batch_.seq_len + begins[idx(i)]);
+    }
+  }
+  const Variable table = parameter("model.embed_tokens.weight");
+  Variable x = note("embedding", take_rows(table, ahead(batch_.tokens, 0, 0)));
+  for (std::int64_t i = 0; i < model.layers; ++i)
+    x = layer({i, model.kinds[idx(model.kind_of(i))], layer_prefix(i), str("layers.", i, ".")}, x);
+  predict("", x, parameter("model.norm.weight"), 0);
+  for (std::int64_t depth = 1; depth <= model.prediction_layers; ++depth) {
+    const std::int64_t number = model.layers + depth - 1;
+    const Layer at{number, model.kinds[idx(model.last_kind())], layer_prefix(number),
+                   str("predictions.", depth, ".")};
+    const Variable embedded = take_rows(table, ahead(batch_.tokens, depth, 0));
+    const Variable joined = note(at.label + "joined", beside(norm(x, at.prefix + "hnorm.weight"),
+                                                             norm(embedded, at.prefix + "enorm.weight")));
+    x = layer(at, linear_of(joined, at.prefix + "eh_proj"));
+    predict(at.label, x, parameter(at.prefix + "shared_head.norm.weight"), depth);
+  }
+}
+
+Variable ModelPass::parameter(const std::string& name) const {
+  const auto found = parameter_index_.find(name);
+  if (found == parameter_index_.end())
+    throw InvalidInput(
+        str("the parameters of '", model_.name, "' lack ", name, "; make them for this model"));
+  return parameters_[found->second].second;
+}
+
+Variable ModelPass::note(const std::string& name, Variable value) {
+  noted_.emplace_back(name, value);
+  return value;
+}
+
+// Groups of `width` elements are normalized each; 0: whole rows. The weight has as many elements as a row, or
+// as a group.
+Variable ModelPass::norm(Variable x, const std::string& name, std::int64_t width) {
+  const std::int64_t each = width == 0 ? x.columns() : width;
+  const Variable weight = parameter(name),
+                 normed = normalize(x, each, 1 / static_cast<double>(each), rules_.norm_eps);
+  return multiply_rows(normed, repeat_all(weight, x.columns() / weight.columns()));
+}
+
+// With the bias, if there is one of this name.
+Variable ModelPass::linear_of(Variable x, const std::string& name) {
+  const Variable product = linear(x, parameter(name + ".weight"));
+  return parameter_index_.contains(name + ".bias") ? add_to_rows(product, parameter(name + ".bias"))
+                                                   : product;
+}
+
+Variable ModelPass::activated(Variable x) {
+  switch (rules_.activation.value_or(model_.gated_mlp ? MlpActivation::silu : MlpActivation::relu_squared)) {
+    case MlpActivation::gelu_tanh:
+      return map(x, kGeluTanh);
+    case MlpActivation::relu_squared:
+      return map(x, kReluSquared);
+    case MlpActivation::silu:
+      break;
+  }
+  return map(x, kSilu);
+}
+
+// ---- the ends ----
+
+// Of each row what the one `distance` behind it has, or `missing` where that is not in its document.
+std::vector<std::int64_t> ModelPass::ahead(const std::vector<std::int32_t>& of, std::int64_t distance,
+                                           std::int64_t missing) const {
+  std::vector<std::int64_t> taken;
+  for (std::int64_t row = 0; row < std::ssize(of); ++row) {
+    const std::int64_t other = row + distance;
+    const bool is_there = other < std::ssize(of) && begins_[idx(other)] == begins_[idx(row)];
+    taken.push_back(is_there ? of[idx(other)] : missing);
+  }
+  return taken;
+}
+
+// The head and the loss of labels that lie `distance` positions further than the next tokens.
+void ModelPass::predict(const std::string& label, Variable x, Variable norm_weight, std::int64_t distance) {
+  const double width = static_cast<double>(model_.hidden);
+  const Variable normed =
+      note(label + "final_norm",
+           multiply_rows(normalize(x, model_.hidden, 1 / width, rules_.norm_eps), norm_weight));
+  const Variable head = parameter(model_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+  const Variable logits = note(label + "logits", linear(normed, head));
+  losses_.push_back(cross_entropy(logits, ahead(batch_.labels, distance, kIgnoredLabel)));
+}
+
+// ---- layers ----
+
+Variable ModelPass::layer(const Layer& at, Variable x) {
+  const LayerParts parts = model_.parts_of(at.kind);
+  const std::string &prefix = at.prefix, &label = at.label;
+  const auto before = [&](const char* activation, const std::string& name) {
+    return model_.norms_before ? note(label + activation, norm(x, prefix + name + ".weight")) : x;
+  };
+  const auto behind = [&](const char* activation, Variable out, const std::string& name) {
+    note(label + activation, out);
+    return model_.norms_behind ? norm(out, prefix + name + ".weight") : out;
+  };
+  if (parts.mixer != Mixer::none) {
+    const Variable rows = before("norm1", "input_layernorm");
+    const Variable out = parts.mixer == Mixer::recurrence ? recur(at, rows)
+                         : model_.latent                  ? attend_latent(at, rows)
+                                                          : attend(at, rows);
+    x = note(label + "mid", add(x, behind("attended", out, "post_attention_layernorm")));
+  }
+  if (parts.mlp != Mlp::none) {
+    const Variable rows = before("norm2", mlp_norm_name(model_));
+    const Variable out = parts.mlp == Mlp::experts ? mix_experts(at, rows) : mlp(prefix + "mlp.", rows);
+    x = add(x, behind("mlp_out", out, "post_feedforward_layernorm"));
+  }
+  return note(label + "next", x);
+}
+
+// ---- attention ----
+
+Variable ModelPass::attend(const Layer& at, Variable rows) {
+  const std::string own = at.prefix + "self_attn.";
+  Variable q = linear_of(rows, own + "q_proj"), k = linear_of(rows, own + "k_proj");
+  const Variable v = linear_of(rows, own + "v_proj");
+  if (model_.qk_norm) {
+    const std::int64_t width = model_.qk_norm_of_all_heads ? 0 : model_.head_dim;
+    q = norm(q, own + "q_norm.weight", width), k = norm(k, own + "k_norm.weight", width);
+  }
+  const Rotary rotary{model_.head_dim, 0, rules_.rope_theta, rules_.rotates_neighbours};
+  Variable out = attention_core(at, rotate(q, rotary, positions_), rotate(k, rotary, positions_), v);
+  if (model_.gated_attention) {
+    const Variable gates = note(at.label + "gates", linear_of(rows, own + "gate_proj"));
+    out = note(at.label + "gated_out", multiply(out, map(gates, kSigmoid)));
+  }
+  return linear_of(out, own + "o_proj");
+}
+
+Variable ModelPass::attend_latent(const Layer& at, Variable rows) {
+  const std::string own = at.prefix + "self_attn.";
+  const Latent& latent = *model_.latent;
+  const std::int64_t nope = model_.head_dim - latent.rope_dim, up = model_.up_head_dim(),
+                     heads = model_.q_heads;
+  const Variable q = latent.q_rank == 0
+                         ? linear_of(rows, own + "q_proj")
+                         : linear_of(norm(linear_of(rows, own + "q_a_proj"), own + "q_a_layernorm.weight"),
+                                     own + "q_b_proj");
+  const Variable row = linear_of(rows, own + "kv_a_proj_with_mqa"),
+                 kv = linear_of(norm(columns(row, 0, latent.kv_rank), own + "kv_a_layernorm.weight"),
+                                own + "kv_b_proj");
+  const Rotary of_q{model_.head_dim, nope, rules_.rope_theta, rules_.rotates_neighbours},
+      of_k{latent.rope_dim, 0, rules_.rope_theta, rules_.rotates_neighbours};
+  const Variable rotated_k = rotate(columns(row, latent.kv_rank, latent.rope_dim), of_k, positions_);
+  // The heads' own parts stand before the rotated part, which each head takes behind its own.
+  std::vector<std::int64_t> taken;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (std::int64_t j = 0; j < nope; ++j) taken.push_back(head * nope + j);
+    for (std::int64_t j = 0; j < latent.rope_dim; ++j) taken.push_back(heads * nope + j);
+  }
+  const Variable k = take_columns(beside(parts_of_heads(kv, up, 0, nope), rotated_k), std::move(taken)),
+                 v = parts_of_heads(kv, up, nope, latent.v_head_dim);
+  return linear_of(attention_core(at, rotate(q, of_q, positions_), k, v), own + "o_proj");
+}
+
+Variable ModelPass::attention_core(const Layer& at, Variable q, Variable k, Variable v) {
+  AttentionProblem problem;
+  problem.batch = batch_.sequences(), problem.q_len = problem.kv_len = batch_.seq_len;
+  problem.q_heads = model_.q_heads, problem.kv_heads = model_.kv_heads;
+  problem.head_dim = model_.head_dim, problem.v_head_dim = model_.v_head_dim();
+  problem.causal = true, problem.window = at.kind.window, problem.chunk = at.kind.chunk;
+  problem.softcap = model_.softcap, problem.sinks = model_.sinks;
+  problem.cu_seqlens_of_entry = batch_.cu_seqlens;
+  note(at.label + "q", q), note(at.label + "k", k), note(at.label + "v", v);
+  if (!model_.sinks) return note(at.label + "out", attention(problem, q, k, v, nullptr));
+  const Variable sinks = parameter(at.prefix + "self_attn.sinks");
+  return note(at.label + "out", attention(problem, q, k, v, &sinks));
+}
+
+// ---- recurrences ----
+
+Variable ModelPass::recur(const Layer& at, Variable rows) {
+  const std::string own = at.prefix + "linear_attn.";
+  const Recurrence& r = *model_.recurrence;
+  const bool is_delta = r.rule == RecurrenceRule::delta;
+  Variable convolved =
+      convolve(linear_of(rows, own + "in_proj_qkv"), parameter(own + "conv1d.weight"), begins_);
+  if (r.convolution_bias) convolved = add_to_rows(convolved, parameter(own + "conv1d.bias"));
+  convolved = map(convolved, kSilu);
+  Variable q = columns(convolved, 0, r.key_width()), k = columns(convolved, r.key_width(), r.key_width());
+  const Variable v = columns(convolved, 2 * r.key_width(), r.value_width());
+  if (is_delta)
+    q = normalize(q, r.key_dim, 1, rules_.norm_eps), k = normalize(k, r.key_dim, 1, rules_.norm_eps);
+  const Variable gates = map(linear_of(rows, own + "in_proj_z"), kSilu);
+  const Variable steps = map(
+      add_to_rows(linear_of(rows, own + (is_delta ? "in_proj_a" : "in_proj_dt")), parameter(own + "dt_bias")),
+      kSoftplus);
+  const Variable log_decay = multiply_rows(steps, map(parameter(own + "A_log"), kMinusExp)),
+                 beta = is_delta ? map(linear_of(rows, own + "in_proj_b"), kSigmoid) : steps;
+  note(at.label + "recurrent_q", q), note(at.label + "recurrent_k", k), note(at.label + "recurrent_v", v);
+  note(at.label + "log_decay", log_decay), note(at.label + "beta", beta);
+
+  RecurrenceProblem problem;
+  problem.rule = r.rule, problem.seq_len = batch_.seq_len;
+  problem.key_heads = r.key_heads, problem.value_heads = r.value_heads;
+  problem.key_dim = r.key_dim, problem.value_dim = r.value_dim;
+  if (!is_delta) problem.scale = 1;
+  // Each sequence by itself: documents of a problem are those of all its batch entries.
+  std::optional<Variable> outs;
+  for (std::int64_t s = 0; s < batch_.sequences(); ++s) {
+    problem.cu_seqlens = batch_.cu_seqlens[idx(s)];
+    const std::vector<std::int64_t> own_rows = numbers(s * batch_.seq_len, batch_.seq_len);
+    const auto of = [&](Variable x) { return take_rows(x, own_rows); };
+    const Variable out = add_up_rows(recurrence(problem, {of(q), of(k), of(v), of(log_decay), of(beta)}),
+                                     own_rows, rows.rows());
+    outs = outs ? add(*outs, out) : out;
+  }
+  Variable out = note(at.label + "recurrent_out", *outs);
+  if (is_delta) {
+    out = multiply(norm(out, own + "norm.weight", r.value_dim), gates);
+  } else {
+    const Variable skipped = multiply_rows(v, repeat_each(parameter(own + "D"), r.value_dim));
+    out = norm(multiply(add(out, skipped), gates), own + "norm.weight", r.value_width() / r.key_heads);
+  }
+  return linear_of(note(at.label + "normed_out", out), own + "out_proj");
+}
+
+// ---- MLPs ----
+
+// With weights, a column, the rows' outputs are multiplied with them.
+Variable ModelPass::mlp(const std::string& prefix, Variable rows, const Variable* weights) {
+  const Variable up = linear_of(rows, prefix + "up_proj");
+  Variable inner =
+      model_.gated_mlp ? multiply(activated(linear_of(rows, prefix + "gate_proj")), up) : activated(up);
+  if (weights != nullptr) inner = weigh_rows(inner, *weights);
+  return linear_of(inner, prefix + "down_proj");
+}
+
+std::vector<std::int64_t> ModelPass::choose(const Matrix64& scores) const {
+  const RouterRules& router = rules_.router;
+  const std::int64_t each = scores.columns / router.groups;
+  std::vector<std::int64_t> chosen;
+  for (std::int64_t row = 0; row < scores.rows; ++row) {
+    std::vector<double> of_groups;
+    for (std::int64_t group = 0; group < router.groups; ++group) {
+      std::vector<double> best(scores.row(row) + group * each, scores.row(row) + (group + 1) * each);
+      std::sort(best.begin(), best.end(), std::greater<>());
+      of_groups.push_back(router.sigmoid && each > 1 ? best[0] + best[1] : best[0]);
+    }
+    std::vector<std::int64_t> open;  // experts that can be chosen
+    std::vector<std::int64_t> best_groups = greatest(of_groups, router.top_groups);
+    std::sort(best_groups.begin(), best_groups.end());
+    std::vector<double> of_open;
+    for (const std::int64_t group : best_groups) {
+      for (std::int64_t expert = group * each; expert < (group + 1) * each; ++expert)
+        open.push_back(expert), of_open.push_back(scores.row(row)[expert]);
+    }
+    for (const std::int64_t best : greatest(of_open, model_.experts->top_k))
+      chosen.push_back(open[idx(best)]);
+  }
+  return chosen;
+}
+
+Variable ModelPass::mix_experts(const Layer& at, Variable rows) {
+  const std::string own = at.prefix + "mlp.";
+  const RouterRules& router = rules_.router;
+  const std::int64_t count = model_.experts->count, top_k = model_.experts->top_k;
+  const Variable logits = note(at.label + "router", linear_of(rows, own + "gate")),
+                 scores = router.sigmoid ? map(logits, kSigmoid) : softmax(logits);
+  const std::vector<std::int64_t> chosen = choose(scores.value());
+  Variable weights = take_elements(scores, chosen, top_k);
+  if (router.normalized) weights = divide_by_row_sums(weights);
+  weights = multiply(weights, router.factor);
+  std::vector<bool> kept(chosen.size(), true);
+  if (rules_.drops) {
+    kept =
+        rules_.drops({at.number, first_sequence_, batch_.sequences(), batch_.seq_len, count, top_k, chosen});
+    if (kept.size() != chosen.size())
+      throw InvalidInput(str("the rule of drops answers for ", kept.size(), " of ", chosen.size(),
+                             " choices of experts; it must say of each whether it is kept"));
+  }
+  std::optional<Variable> out;
+  if (model_.experts->shared > 0) out = mlp(own + "shared_experts.", rows);
+  for (std::int64_t expert = 0; expert < count; ++expert) {
+    std::vector<std::int64_t> own_rows, places;  // of its tokens; of its weight among theirs
+    for (std::int64_t i = 0; i < std::ssize(chosen); ++i) {
+      if (chosen[idx(i)] == expert && kept[idx(i)])
+        own_rows.push_back(i / top_k), places.push_back(i % top_k);
+    }
+    if (own_rows.empty()) continue;
+    const Variable of_tokens = take_elements(take_rows(weights, own_rows), places, 1);
+    const Variable part = add_up_rows(
+        mlp(str(own, "experts.", expert, "."), take_rows(rows, own_rows), &of_tokens), own_rows, rows.rows());
+    out = out ? add(*out, part) : part;
+  }
+  return out ? *out : multiply(rows, 0);  // all tokens may be dropped
+}
+
+// ---- results ----
+
+std::vector<double> ModelPass::losses() const {
+  std::vector<double> sums;
+  for (const Variable& loss : losses_) sums.push_back(loss.value().values.front());
+  return sums;
+}
+
+void ModelPass::backward(const std::vector<double>& weights, NamedMatrices& gradients) {
+  std::vector<std::pair<Variable, double>> weighted;
+  for (std::size_t i = 0; i < losses_.size(); ++i) weighted.emplace_back(losses_[i], weights.at(i));
+  tape_.backward(weighted);
+  for (const auto& [name, parameter] : parameters_) {
+    Matrix64& sum = gradients.at(name);
+    for (std::size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += parameter.gradient().values[i];
+  }
+}
+
+std::vector<NamedActivation> ModelPass::activations() const {
+  std::vector<NamedActivation> all;
+  for (const auto& [name, value] : noted_) all.push_back({name, value.value(), value.gradient()});
+  return all;
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,113 @@
+#include "sim/proof/reference/reference_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/proof/reference/reference_parameters.h"
+
+namespace cp::sim {
+namespace {
+
+void validate_parameters(const Transformer& model, const NamedMatrices& parameters) {
+  const NamedMatrices expected = zero_parameters(model);
+  for (const auto& [name, matrix] : expected.all()) {
+    const Matrix64& given = parameters.at(name);
+    if (given.rows != matrix.rows || given.columns != matrix.columns)
+      throw InvalidInput(str(name, " is ", given.rows, " x ", given.columns, ", and '", model.name,
+                             "' needs ", matrix.rows, " x ", matrix.columns));
+  }
+  if (parameters.all().size() != expected.all().size())
+    throw InvalidInput(str("there are ", parameters.all().size(), " parameters, and '", model.name, "' has ",
+                           expected.all().size(), "; make them with draw_parameters()"));
+}
+
+void validate_rules(const Transformer& model, const ReferenceRules& rules) {
+  if (rules.micro_batch < 1)
+    throw InvalidInput(str("micro_batch=", rules.micro_batch, " must be at least 1"));
+  if (!model.experts) return;
+  const RouterRules& router = rules.router;
+  const std::int64_t count = model.experts->count;
+  if (router.groups < 1 || count % router.groups != 0)
+    throw InvalidInput(str("groups=", router.groups, " must divide the ", count, " experts; 1 always does"));
+  const std::int64_t open = router.top_groups * (count / router.groups);
+  if (router.top_groups < 1 || router.top_groups > router.groups || open < model.experts->top_k)
+    throw InvalidInput(str("top_groups=", router.top_groups, " of ", router.groups, " groups leave ", open,
+                           " experts to choose ", model.experts->top_k,
+                           " from; use 1 to groups, and enough for the choice"));
+}
+
+// What a batch is to be computed with. Weights are those of each depth's sum in the objective.
+struct Weights {
+  double labelled;
+  std::vector<double> of_sums;
+};
+Weights weights_of(const Transformer& model, const ReferenceRules& rules, const ReferenceBatch& batch) {
+  const std::int64_t labelled = batch.labelled();
+  if (labelled == 0)
+    throw InvalidInput("no token of the batch has a label, so that it has no mean loss; label one at least");
+  Weights weights{static_cast<double>(labelled), {1 / static_cast<double>(labelled)}};
+  const double predictions = static_cast<double>(model.prediction_layers);
+  weights.of_sums.resize(1 + idx(model.prediction_layers),
+                         rules.prediction_weight / (std::max(1.0, predictions) * weights.labelled));
+  return weights;
+}
+
+// use(pass) for each micro-batch, behind its forward pass.
+template <class Use>
+ReferenceLoss for_each_micro_batch(const Transformer& model, const ReferenceRules& rules,
+                                   const NamedMatrices& parameters, const ReferenceBatch& batch,
+                                   const Use& use) {
+  validate_parameters(model, parameters);
+  validate_rules(model, rules);
+  validate_batch(batch, model.vocab);
+  const Weights weights = weights_of(model, rules, batch);
+  ReferenceLoss loss{batch.labelled(), std::vector<double>(weights.of_sums.size()), 0};
+  for (std::int64_t first = 0; first < batch.sequences(); first += rules.micro_batch) {
+    const std::int64_t count = std::min(rules.micro_batch, batch.sequences() - first);
+    ModelPass pass(model, rules, parameters, batch.part(first, count), first);
+    const std::vector<double> sums = pass.losses();
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      loss.losses[i] += sums[i] / weights.labelled;
+      loss.objective += sums[i] * weights.of_sums[i];
+    }
+    use(pass, weights.of_sums);
+  }
+  return loss;
+}
+
+}  // namespace
+
+ReferenceLoss reference_loss(const Transformer& model, const ReferenceRules& rules,
+                             const NamedMatrices& parameters, const ReferenceBatch& batch) {
+  return for_each_micro_batch(model, rules, parameters, batch,
+                              [](const ModelPass&, const std::vector<double>&) {});
+}
+
+ReferenceGradients reference_gradients(const Transformer& model, const ReferenceRules& rules,
+                                       const NamedMatrices& parameters, const ReferenceBatch& batch) {
+  ReferenceGradients result;
+  result.gradients = parameters.zeros();
+  result.loss = for_each_micro_batch(model, rules, parameters, batch,
+                                     [&](ModelPass& pass, const std::vector<double>& weights) {
+                                       pass.backward(weights, result.gradients);
+                                       if (rules.keeps_activations)
+                                         result.activations.push_back(pass.activations());
+                                     });
+  return result;
+}
+
+ReferenceStep reference_step(const Transformer& model, const ReferenceRules& rules,
+                             const OptimizerRules& optimizer, const NamedMatrices& parameters,
+                             const OptimizerState& state, const ReferenceBatch& batch) {
+  ReferenceStep step;
+  step.pass = reference_gradients(model, rules, parameters, batch);
+  step.norm = norm_of(step.pass.gradients);
+  step.clip_factor = clip_factor(optimizer, step.norm);
+  step.parameters = parameters, step.state = state;
+  update(optimizer, step.pass.gradients, step.clip_factor, step.parameters, step.state);
+  return step;
+}
+
+}  // namespace cp::sim
