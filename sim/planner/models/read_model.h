@@ -1,9 +1,10 @@
 // Reads models that Hugging Face's config.json describes: presets by name, and people's own files.
 //
-// It reads llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, gpt_oss, gemma3, phi3, olmo2, smollm3, and any
-// other decoder with the usual keys and a gated MLP. Layers may differ in their windows. Of a config with
-// several parts it reads the language model (text_config). It refuses models that differ in kind (latent
-// attention, state spaces, encoders, plain MLPs, shared experts).
+// It reads the families that families.cc lists, and any other decoder with the usual keys and a gated MLP.
+// Layers may differ: windows and chunks, dense ones before experts, shared experts, latent attention,
+// Mamba-2, gated delta nets, layers of one part alone. Of a config with several parts it reads the language
+// model (text_config). It refuses models that differ in kind: encoders, and sparse attention whose keys an
+// indexer chooses.
 #pragma once
 
 #include <cstdint>
