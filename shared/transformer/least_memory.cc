@@ -295,8 +295,9 @@ class MemoryModel {
     }
     for (int home = 0; home < kMostHomes; ++home) {
       for (const Having what : kHaving) {
-        if ((moment.kept & stack_of(what, home)) == 0)
-          beside.gone += count_of(layers.keeping[idx(home)], what) * beside_input(kept_with(what));
+        const std::int64_t count = count_of(layers.keeping[idx(home)], what);
+        if (count > 0 && (moment.kept & stack_of(what, home)) == 0)
+          beside.gone += count * beside_input(kept_with(what));
       }
     }
     return beside;
