@@ -482,6 +482,7 @@ struct StepRef {
   std::int32_t segment = -1;
 };
 std::vector<StepRef> steps_of(const Plan& plan);
+std::vector<StepRef> steps_of(Plan&& plan) = delete;
 
 // The index of plan.self in the group. Throws InvalidInput if it is not a member.
 std::int32_t index_in_group(const Plan& plan, GroupId group);

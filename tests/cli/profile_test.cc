@@ -171,7 +171,8 @@ TEST(ProfilePlan, OfAKernelIsEmptyButForOneRankOfASharedGpu) {
     const auto* collective = std::get_if<CollectivePoint>(&point);
     EXPECT_LE(collective == nullptr ? 0 : collective->bytes, 64 << 20);
     const auto steps = [&](Rank rank) {
-      return steps_of(profile_plan(point, rank, world, gpu_target("sm90"), {})).size();
+      const Plan plan = profile_plan(point, rank, world, gpu_target("sm90"), {});
+      return steps_of(plan).size();
     };
     EXPECT_GT(steps(0), 0U);
     const auto* issue = std::get_if<IssuePoint>(&point);

@@ -191,8 +191,9 @@ TEST(ServedRecurrence, ATokenUpdatesTheStateWhereItLies) {
   RecurrenceProblem problem = problem_of(RecurrenceRule::delta, 1);
   problem.cached_state = true;
   const auto steps = [&](StateScan scan, Rank rank) {
-    return steps_of(recurrence_plan({problem, ranks_to(4), {scan, {}}, false}, RecurrencePass::forward, rank))
-        .size();
+    const Plan plan =
+        recurrence_plan({problem, ranks_to(4), {scan, {}}, false}, RecurrencePass::forward, rank);
+    return steps_of(plan).size();
   };
   EXPECT_EQ(steps(StateScan::all_gather, 0), 1U);
   EXPECT_EQ(steps(StateScan::all_gather, 2), 0U);

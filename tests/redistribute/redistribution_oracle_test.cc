@@ -81,7 +81,8 @@ TEST(RedistributionOracle, B17GatherOfTheOutermostDimensionIsAPureView) {
   const auto steps_of_rank = [&](const Shape& shape) {
     const Layout from = layout_by_placements(mesh, "S1,S1", shape),
                  to = layout_by_placements(mesh, "S1,R", shape);
-    return steps_of(lower(chain({from, to}), 0)).size();
+    const Plan plan = lower(chain({from, to}), 0);
+    return steps_of(plan).size();
   };
   EXPECT_EQ(steps_of_rank({1, 64, 48}), 1U);
   EXPECT_GT(steps_of_rank({4, 64, 48}), 1U);

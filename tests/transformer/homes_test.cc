@@ -318,7 +318,8 @@ RC_GTEST_PROP(Homes, RowsGoWhereTheNextLayerHasThem, ()) {
 TEST(Homes, ThatAlternateRepeat) {
   StepRequest request = request_of("FWFWFWFWFWFW", "cp=2,strategy=ring,balance=head_tail");
   const auto steps = [](const StepRequest& of) {
-    return steps_of(step_plan(of, StepPart::micro_batch, 0, 0)).size();
+    const Plan plan = step_plan(of, StepPart::micro_batch, 0, 0);
+    return steps_of(plan).size();
   };
   const std::size_t at_one = steps(request);
   request.layout.window_balance = Balance{};
