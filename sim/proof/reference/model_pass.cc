@@ -10,6 +10,7 @@
 #include "shared/base/text.h"
 #include "sim/proof/reference/operations.h"
 #include "sim/proof/reference/reference_parameters.h"
+#include "sim/proof/run/input_values.h"
 
 namespace cp::sim {
 namespace {
@@ -71,7 +72,12 @@ DropRule drops_beyond(std::int64_t capacity) {
 
 ModelPass::ModelPass(const Transformer& model, const ReferenceRules& rules, const NamedMatrices& parameters,
                      ReferenceBatch batch, std::int64_t first_sequence)
-    : model_(model), rules_(rules), batch_(std::move(batch)), first_sequence_(first_sequence) {
+    : model_(model),
+      rules_(rules),
+      batch_(std::move(batch)),
+      first_sequence_(first_sequence),
+      tape_({rules.roundings.relative,
+             mix(rules.roundings.seed) + static_cast<std::uint64_t>(first_sequence)}) {
   for (const auto& [name, matrix] : parameters.all()) {
     parameter_index_.emplace(name, parameters_.size());
     parameters_.emplace_back(name, tape_.input(matrix));

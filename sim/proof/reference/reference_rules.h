@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "sim/proof/reference/tape.h"
+
 namespace cp::sim {
 
 enum class MlpActivation : std::uint8_t {
@@ -55,6 +57,7 @@ struct ReferenceRules {
   // Sequences that are computed at once, in order. Results depend on it by `drops` alone.
   std::int64_t micro_batch = 1;
   bool keeps_activations = false;
+  Roundings roundings;  // of each micro-batch, by its own stream of random numbers
 };
 
 }  // namespace cp::sim

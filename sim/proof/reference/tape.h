@@ -32,12 +32,20 @@ class Variable {
   std::size_t number_;
 };
 
+// Every value that a tape records, and every gradient before it is handed on, is multiplied with 1 + relative
+// u, u uniform in [-1, 1]: how far results then move says how far roundings of that size may move them, with
+// all that the model makes of them (Monte Carlo arithmetic; Parker 1997).
+struct Roundings {
+  double relative = 0;  // 0: none
+  std::uint64_t seed = 0;
+};
+
 class Tape {
  public:
   // Of a variable's value and its gradient: adds to the gradients of what it was computed from.
   using Backward = std::function<void(const Matrix64& value, const Matrix64& gradient)>;
 
-  Tape() = default;
+  explicit Tape(Roundings roundings = {}) : roundings_(roundings) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -54,6 +62,10 @@ class Tape {
     Matrix64 value, gradient;
     Backward backward;  // null for inputs
   };
+  void round(Matrix64& matrix);
+
+  const Roundings roundings_;
+  std::uint64_t rounded_ = 0;  // how many matrices have been
   std::deque<Node> nodes_;
 };
 
