@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,8 +49,8 @@ struct PublishedStep {
 // transformers 4.57.6 with torch 2.15, all in float64, attention "eager", computed both from these very
 // parameters and this batch; every gradient was equal to 1e-13, too. Weights of norms were put in less 1
 // where the family adds 1 (Gemma, Qwen3-Next), and Gemma's factor of the embeddings was taken out.
-std::vector<PublishedStep> published_steps() {
-  std::vector<PublishedStep> steps;
+std::deque<PublishedStep> published_steps() {  // which moves none when it grows
+  std::deque<PublishedStep> steps;
   const auto add = [&](const char* name, double loss, double norm) -> ReferenceCase& {
     return steps.emplace_back(PublishedStep{{name, tiny_model(), {}}, loss, norm}).of;
   };
@@ -69,10 +70,16 @@ std::vector<PublishedStep> published_steps() {
   deepseek.model.experts = Experts{6, 2, 5, 6};
   deepseek.rules.router = {true, true, 2.5, 3, 2}, deepseek.rules.rotates_neighbours = true;
   set_layers(deepseek.model, {{{}, {}, true}, {}});
+  ReferenceCase& deepseek_v2 = add("DeepseekV2ForCausalLM", 3.43417936559517, 4.34768786479824);
+  deepseek_v2.model = deepseek.model, deepseek_v2.model.latent->q_rank = 0;
+  deepseek_v2.rules.router = {false, false, 2.5, 3, 2}, deepseek_v2.rules.rotates_neighbours = true;
   Transformer& qwen3_next = add("Qwen3NextForCausalLM", 3.54376179581554, 8.8848217523573).model;
   qwen3_next.qk_norm = qwen3_next.gated_attention = true;
   qwen3_next.recurrence = Recurrence{RecurrenceRule::delta, 2, 4, 4, 4, 3, false};
   set_layers(qwen3_next, {{{}, {}, false, Mixer::recurrence}, {}});
+  Transformer& bamba = add("BambaForCausalLM", 3.28443738744285, 3.33833238591838).model;  // Mamba-2
+  bamba.recurrence = Recurrence{RecurrenceRule::decay, 1, 4, 5, 6, 4, true};
+  set_layers(bamba, {{{}, {}, false, Mixer::recurrence}, {}});
   return steps;
 }
 
@@ -103,6 +110,49 @@ TEST(ReferenceStep, EqualLogitsLoseTheLogarithmOfTheVocabulary) {
 }
 
 // ---- against itself ----
+
+// With a matrix that takes nothing of the rows before, and the embedded rows as they are, a prediction layer
+// is the only layer of a model whose table has these rows normalized, and whose tokens and labels are those
+// one position further.
+TEST(ReferenceStep, APredictionLayerIsAModelOfTheTokensAhead) {
+  Transformer model = tiny_model();
+  model.prediction_layers = 1;
+  sim::NamedMatrices parameters = sim::draw_parameters(model, 3);
+  const std::string prefix = sim::layer_prefix(model.layers), table = "model.embed_tokens.weight";
+  sim::Matrix64& join = parameters.at(prefix + "eh_proj.weight");
+  join = sim::Matrix64(model.hidden, 2 * model.hidden);
+  for (std::int64_t i = 0; i < model.hidden; ++i) join.row(i)[model.hidden + i] = 1;
+
+  Transformer alone = tiny_model();
+  alone.layers = 1;
+  sim::NamedMatrices of_alone = sim::zero_parameters(alone);
+  for (const auto& [name, zeros] : of_alone.all()) {
+    const bool of_layer = name.starts_with(sim::layer_prefix(0));
+    const std::string from = of_layer                      ? prefix + name.substr(sim::layer_prefix(0).size())
+                             : name == "model.norm.weight" ? prefix + "shared_head.norm.weight"
+                                                           : name;
+    of_alone.at(name) = parameters.at(from);
+  }
+  const sim::Matrix64& weight = parameters.at(prefix + "enorm.weight");
+  for (std::int64_t token = 0; token < model.vocab; ++token) {
+    double* const row = of_alone.at(table).row(token);
+    double squares = 0;
+    for (std::int64_t j = 0; j < model.hidden; ++j)
+      squares += row[j] * row[j] / static_cast<double>(model.hidden);
+    for (std::int64_t j = 0; j < model.hidden; ++j)
+      row[j] *= weight.values[idx(j)] / std::sqrt(squares + 1e-6);
+  }
+
+  const sim::ReferenceBatch batch = sim::draw_batch({model.vocab, 1, 9, 1, 0, 0, 5});
+  const auto further = [](const std::vector<std::int32_t>& of) {
+    return std::vector(of.begin() + 1, of.end());
+  };
+  const sim::ReferenceBatch ahead{8, further(batch.tokens), further(batch.labels), {{0, 8}}};
+  ASSERT_LT(ahead.labelled(), batch.labelled());
+  const double expected = sim::reference_loss(alone, {}, of_alone, ahead).loss() *
+                          static_cast<double>(ahead.labelled()) / static_cast<double>(batch.labelled());
+  EXPECT_NEAR(sim::reference_loss(model, {}, parameters, batch).losses[1], expected, kRounding);
+}
 
 // What documents give that are packed into sequences, and what each gives as a sequence of its own.
 void expect_documents_alone(const ReferenceCase& of, const sim::NamedMatrices& parameters,
@@ -136,9 +186,14 @@ void expect_documents_alone(const ReferenceCase& of, const sim::NamedMatrices& p
 RC_GTEST_PROP(ReferenceStep, PackedDocumentsAreComputedAsIfEachWereAlone, ()) {
   const Transformer model = pick_case("model", [] {
                               StepRequest request{any_model(), {}, {}};
-                              // Chunks are cut by positions of the sequence.
-                              for (LayerKind& kind : request.model.kinds) kind.chunk.reset();
                               RC_PRE(request.model.layers < 4);
+                              // Chunks are cut by positions of the sequence.
+                              std::vector<LayerKind> layers;
+                              for (std::int64_t i = 0; i < request.model.layers; ++i) {
+                                layers.push_back(request.model.kinds[idx(request.model.kind_of(i))]);
+                                layers.back().chunk.reset();
+                              }
+                              set_layers(request.model, layers);
                               return request;
                             }).model;
   ReferenceCase of{"any model", model, {}};
@@ -150,6 +205,20 @@ RC_GTEST_PROP(ReferenceStep, PackedDocumentsAreComputedAsIfEachWereAlone, ()) {
   const sim::ReferenceBatch batch = sim::draw_batch({model.vocab, 2, seq_len, documents, 0.1, 0, seed});
   RC_PRE(batch.labelled() > 0);
   expect_documents_alone(of, sim::draw_parameters(model, seed), batch);
+}
+
+// Scores depend on differences of positions alone.
+TEST(ReferenceStep, ChunksAreDocumentsThatBeginAtTheirMultiples) {
+  Transformer model = tiny_model();
+  const sim::NamedMatrices parameters = sim::draw_parameters(model, 3);
+  sim::ReferenceBatch batch = sim::draw_batch({model.vocab, 2, 11, 1, 0, 0, 5});
+  Transformer chunked = model;
+  chunked.kinds.front().chunk = 4;
+  const sim::ReferenceGradients of_chunks = sim::reference_gradients(chunked, {}, parameters, batch);
+  batch.cu_seqlens = {{0, 4, 8, 11}, {0, 4, 8, 11}};  // and the labels of their last tokens stay
+  const sim::ReferenceGradients of_documents = sim::reference_gradients(model, {}, parameters, batch);
+  EXPECT_NEAR(of_chunks.loss.loss(), of_documents.loss.loss(), kRounding);
+  EXPECT_LT(distance(of_chunks.gradients, of_documents.gradients), kRounding);
 }
 
 TEST(ReferenceStep, MicroBatchesAddUpToTheBatch) {
@@ -254,7 +323,7 @@ TEST(ReferenceStep, HandsOutWhatIsComputedOnTheWay) {
   const sim::NamedActivation& logits = pass.activations.back().back();
   ASSERT_EQ(logits.values.rows, 9);
   for (std::int64_t i = 0; i < 9; ++i) {
-    const std::int32_t label = batch.labels[idx(2 * 9 + i)];
+    const std::int32_t label = batch.labels[idx(18 + i)];
     double sum = 0;
     for (std::int64_t j = 0; j < of.model.vocab; ++j) {
       const double gradient = logits.gradient.row(i)[j];
@@ -286,6 +355,8 @@ TEST(ReferenceStep, WhatMakesNoSenseIsRefused) {
               HasSubstr("top_groups=1 of 4 groups leave 1 experts to choose 2"));
   rules = {}, rules.micro_batch = 0;
   EXPECT_THAT(message(of.model, rules, batch), HasSubstr("micro_batch=0 must be at least 1"));
+  rules = {}, rules.rope_theta = 0;
+  EXPECT_THAT(message(of.model, rules, batch), HasSubstr("rope_theta=0 above 0"));
   rules = {}, rules.drops = [](const sim::RoutedTokens&) { return std::vector<bool>(3); };
   EXPECT_THAT(message(of.model, rules, batch), HasSubstr("answers for 3 of 18 choices"));
 }

@@ -15,8 +15,8 @@ namespace cp::sim {
 // Row-major. A vector has one row.
 struct Matrix64 {
   Matrix64() = default;
-  Matrix64(std::int64_t rows_, std::int64_t columns_)  // zeros
-      : rows(rows_), columns(columns_), values(idx(rows_ * columns_)) {}
+  Matrix64(std::int64_t row_count, std::int64_t column_count)  // zeros
+      : rows(row_count), columns(column_count), values(idx(row_count * column_count)) {}
 
   std::int64_t rows = 0, columns = 0;
   std::vector<double> values;

@@ -271,7 +271,7 @@ Variable ModelPass::recur(const Layer& at, Variable rows) {
   Variable q = columns(convolved, 0, r.key_width()), k = columns(convolved, r.key_width(), r.key_width());
   const Variable v = columns(convolved, 2 * r.key_width(), r.value_width());
   if (is_delta)
-    q = normalize(q, r.key_dim, 1, rules_.norm_eps), k = normalize(k, r.key_dim, 1, rules_.norm_eps);
+    q = normalize(q, r.key_dim, 1, rules_.key_norm_eps), k = normalize(k, r.key_dim, 1, rules_.key_norm_eps);
   const Variable gates = map(linear_of(rows, own + "in_proj_z"), kSilu);
   const Variable steps = map(
       add_to_rows(linear_of(rows, own + (is_delta ? "in_proj_a" : "in_proj_dt")), parameter(own + "dt_bias")),

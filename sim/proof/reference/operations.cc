@@ -51,13 +51,13 @@ double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::
 
 // ---- element by element ----
 
-const Curve kSigmoid{sigmoid, [](double x) { return sigmoid(x) * (1 - sigmoid(x)); }};
-const Curve kSilu{silu, [](double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }};
-const Curve kGeluTanh{gelu_tanh, gelu_tanh_slope};
-const Curve kReluSquared{[](double x) { return x > 0 ? x * x : 0; },
-                         [](double x) { return 2 * std::max(x, 0.0); }};
-const Curve kSoftplus{softplus, sigmoid};
-const Curve kMinusExp{[](double x) { return -std::exp(x); }, [](double x) { return -std::exp(x); }};
+const ScalarFunction kSigmoid{sigmoid, [](double x) { return sigmoid(x) * (1 - sigmoid(x)); }};
+const ScalarFunction kSilu{silu, [](double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }};
+const ScalarFunction kGeluTanh{gelu_tanh, gelu_tanh_slope};
+const ScalarFunction kReluSquared{[](double x) { return x > 0 ? x * x : 0; },
+                                  [](double x) { return 2 * std::max(x, 0.0); }};
+const ScalarFunction kSoftplus{softplus, sigmoid};
+const ScalarFunction kMinusExp{[](double x) { return -std::exp(x); }, [](double x) { return -std::exp(x); }};
 
 Variable add(Variable x, Variable y) {
   Matrix64 out = x.value();
@@ -129,10 +129,10 @@ Variable weigh_rows(Variable x, Variable column) {
   });
 }
 
-Variable map(Variable x, const Curve& curve) {
+Variable map(Variable x, const ScalarFunction& function) {
   Matrix64 out = x.value();
-  for (double& value : out.values) value = curve.at(value);
-  return x.tape().record(std::move(out), [x, slope = curve.slope](const Matrix64&, const Matrix64& d) {
+  for (double& value : out.values) value = function.at(value);
+  return x.tape().record(std::move(out), [x, slope = function.slope](const Matrix64&, const Matrix64& d) {
     for (std::size_t i = 0; i < d.values.size(); ++i)
       x.gradient().values[i] += d.values[i] * slope(x.value().values[i]);
   });

@@ -23,17 +23,17 @@ Variable multiply_rows(Variable x, Variable vector);
 Variable weigh_rows(Variable x, Variable column);
 
 // A function of one number and its slope.
-struct Curve {
+struct ScalarFunction {
   double (*at)(double);
   double (*slope)(double);
 };
-Variable map(Variable x, const Curve& curve);
-extern const Curve kSigmoid;      // 1 / (1 + exp(-x))
-extern const Curve kSilu;         // x sigmoid(x)
-extern const Curve kGeluTanh;     // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-extern const Curve kReluSquared;  // max(x, 0)^2
-extern const Curve kSoftplus;     // log(1 + exp(x))
-extern const Curve kMinusExp;     // -exp(x)
+Variable map(Variable x, const ScalarFunction& function);
+extern const ScalarFunction kSigmoid;      // 1 / (1 + exp(-x))
+extern const ScalarFunction kSilu;         // x sigmoid(x)
+extern const ScalarFunction kGeluTanh;     // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+extern const ScalarFunction kReluSquared;  // max(x, 0)^2
+extern const ScalarFunction kSoftplus;     // log(1 + exp(x))
+extern const ScalarFunction kMinusExp;     // -exp(x)
 
 // ---- rows and columns ----
 

@@ -41,8 +41,9 @@ using DropRule = std::function<std::vector<bool>(const RoutedTokens&)>;
 DropRule drops_beyond(std::int64_t capacity);
 
 struct ReferenceRules {
-  double norm_eps = 1e-6;  // of RMS norms, and of the Euclidean norms of a gated delta net's q and k
-  double rope_theta = 10'000;
+  double norm_eps = 1e-6;      // of RMS norms: "rms_norm_eps", whose usual default this is
+  double key_norm_eps = 1e-6;  // of the Euclidean norms of a gated delta net's q and k: fixed in Qwen3-Next
+  double rope_theta = 10'000;  // the usual default
   bool rotates_neighbours = false;  // Rotary::neighbours
   // Positions count in the sequence, as in the plans, whose table of angles has a row for each of its
   // positions; or in the document. Scores depend on differences of positions alone, and attention does not

@@ -1,5 +1,7 @@
 #include "sim/proof/reference/tape.h"
 
+#include <cstddef>
+
 #include "shared/base/digest.h"
 #include "sim/proof/run/input_values.h"
 
@@ -19,9 +21,10 @@ void Tape::backward(const std::vector<std::pair<Variable, double>>& weighted) {
     for (double& gradient : variable.gradient().values) gradient += weight;
   }
   // Whatever uses a variable stands behind it, so that its gradient is complete when its turn comes.
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
-    round(node->gradient);
-    if (node->backward) node->backward(node->value, node->gradient);
+  for (std::size_t number = nodes_.size(); number-- > 0;) {
+    Node& node = nodes_[number];
+    round(node.gradient);
+    if (node.backward) node.backward(node.value, node.gradient);
   }
 }
 
