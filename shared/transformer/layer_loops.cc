@@ -45,12 +45,6 @@ std::int64_t repeating_layers(std::span<const Traits> layers) {
   return most;
 }
 
-// Of every k layers the last one is computed again; what remains behind them keeps everything.
-bool is_recomputed(std::int64_t layer, const Recompute& recompute) {
-  if (recompute.kind == Recompute::Kind::every) return layer % recompute.every == recompute.every - 1;
-  return recompute.kind == Recompute::Kind::full;
-}
-
 std::vector<Pattern> patterns(const StageLayers& stage, const Recompute& recompute) {
   std::vector<Traits> layers;
   for (const int kind : stage.kinds) {
@@ -157,6 +151,12 @@ std::vector<LayerLoop> loops_of(const StageLayers& layers, const Recompute& reco
 }
 
 }  // namespace
+
+// Of every k layers the last one is computed again; what remains behind them keeps everything.
+bool is_recomputed(std::int64_t layer, const Recompute& recompute) {
+  if (recompute.kind == Recompute::Kind::every) return layer % recompute.every == recompute.every - 1;
+  return recompute.kind == Recompute::Kind::full;
+}
 
 bool have(LayerParts parts, Having what) {
   switch (what) {

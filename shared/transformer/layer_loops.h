@@ -66,6 +66,8 @@ struct StageLayers {
 std::vector<LayerLoop> forward_loops(const StageLayers& layers, const Recompute& recompute);
 // From the last layer to the first.
 std::vector<LayerLoop> backward_loops(const StageLayers& layers, const Recompute& recompute);
+// Whether a layer of a stage keeps its input alone, and is computed again before its backward pass.
+bool is_recomputed(std::int64_t layer, const Recompute& recompute);
 // The number of layers that keep more than their input.
 std::int64_t layers_that_keep(std::int64_t layers, const Recompute& recompute);
 // The same of the layers with the same parts, at each home.

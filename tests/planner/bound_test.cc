@@ -37,7 +37,8 @@ void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
   }
   FamilyBound of_family(bound);
   of_family.ns(family);
-  RC_ASSERT(of_family.ns(layout) == bound.ns(layout));
+  RC_ASSERT(of_family.ns(layout) >= bound.ns(layout));
+  RC_ASSERT(of_family.ns(layout) <= step_ns);
   RC_ASSERT(bound.family_ns(family) <= bound.ns(layout) * (1 + 1e-12));
 }
 
@@ -55,7 +56,8 @@ void pick_and_check(const PlanQuestion& question) {
     expect_bounded(question, family, rows);
   }
   // The search prunes by the bound of the layout alone, and may yet choose these.
-  const double bound_ns = StepBound(question).ns(layout);
+  const StepBound bound(question);
+  const double bound_ns = FamilyBound(bound).ns(layout);
   const auto expect_no_less = [&] {
     if (refuse(question.model, question.workload, layout)) return;
     RC_ASSERT(bound_ns <= Evaluator(question).evaluate(layout).step_us * 1e3 * (1 + 1e-9));
@@ -257,6 +259,31 @@ TEST(StepBound, CountsWhatLayersWaitForAndSkip) {
     const ParallelLayout layout = parse_parallel_layout(row.layout);
     const double step_ns = Evaluator(question).evaluate(layout).step_us * 1e3;
     EXPECT_GE(StepBound(question).ns(layout) / step_ns, row.least) << row.model << ' ' << row.layout;
+  }
+}
+
+// Experts are most of what layers gather and scatter, and recurrences most of what they compute: each waits
+// for the other, and gathers slow scatters down on the port to the network. The shares are chosen, just below
+// what was measured; by the sums of all layers they are 0.03 to 0.07 less.
+TEST(StepBound, KnowsHowFarTransfersRunAhead) {
+  const PlanQuestion question = testing::training_question("nemotron-3-nano-30b-a3b", 256, 8192, 8192);
+  const StepBound bound(question);
+  AttentionTimer timer(question);
+  const struct {
+    const char* layout;
+    double least;
+  } rows[] = {{"dp_shard=64,dp_replicate=32,ep=2,micro_batch=2,recompute=selective", 0.96},
+              {"dp_shard=32,dp_replicate=64,micro_batch=2,recompute=selective", 0.94},
+              {"cp=2,dp_shard=32,dp_replicate=32,ep=2,micro_batch=4,strategy=ulysses,scan=sequential,"
+               "recompute=every:4",
+               0.945},
+              {"tp=2,dp_shard=64,dp_replicate=16,micro_batch=4,recompute=every:4,loss_chunks=4", 0.97}};
+  for (const auto& row : rows) {
+    const ParallelLayout layout = parse_parallel_layout(row.layout);
+    const double step_ns = Evaluator(question).evaluate(layout).step_us * 1e3,
+                 share = bound.ns(layout, timer.least(layout)) / step_ns;
+    EXPECT_GE(share, row.least) << row.layout << ' ' << share;
+    EXPECT_LE(share, 1) << row.layout;
   }
 }
 

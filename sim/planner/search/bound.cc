@@ -45,7 +45,9 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   for (const LayerParts parts : kLayerParts) {
     if (layers_of_parts_[parts] == 0) continue;
     shared.shards[parts] = sharding(layout, sizes.layer[parts]);
-    if (parts.mlp == Mlp::experts) shared.shards[parts] += sharding_of_experts(layout, sizes.expert_layer);
+    if (parts.mlp != Mlp::experts) continue;
+    shared.expert_shards = sharding_of_experts(layout, sizes.expert_layer);
+    shared.shards[parts] += shared.expert_shards;
   }
   shared.table = sharding(layout, sizes.embedding);
   shared.head_shards = sharding(layout, sizes.head + sizes.final_norm);
@@ -143,13 +145,14 @@ StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shar
   // Where the first layer has experts, their products come behind all that the layer does before them.
   if (first.mlp == Mlp::experts && !layout.keeps_whole_parameters()) {
     const LayerWork& work = shared.work[first];
-    ends.experts_ns = shared.table.gather_ns + shared.shards[first].gather_ns + work.experts_ns;
+    ends.experts_ns = shared.table.gather_ns + shared.shards[first].gather_ns + work.experts.forward_ns;
   }
   return ends;
 }
 
-double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
+double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, Of of,
                           const AttentionTimes* replayed, double most_ns) const {
+  const bool whole_family = of == Of::family;
   const std::vector<Pass> of_kinds = this->layers(layout, shared, whole_family, replayed);
   const Pass of_layers = sum_of(of_kinds, layers_of_kinds_),
              of_head = head(layout, shared.sizes, whole_family);
@@ -157,8 +160,7 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
   const std::int64_t times = accumulation(question_.workload, layout);
   const double of_predictions = predictions_ns(layout, shared, of_head, whole_family, replayed);
   if (layout.pp == 1)
-    return real(times) *
-               micro_batch_ns(layout, shared, of_kinds, of_head, of_predictions, whole_family, replayed) +
+    return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head, of_predictions, of, replayed) +
            shared.update_ns;
   const PipelineBound pipeline = this->pipeline(layout, shared, of_kinds, of_head, of_predictions, replayed);
   const double ns = pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
@@ -169,8 +171,7 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, bo
 
 double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& shared,
                                  const std::vector<Pass>& of_kinds, const Pass& of_head,
-                                 double predictions_ns, bool whole_family,
-                                 const AttentionTimes* replayed) const {
+                                 double predictions_ns, Of of, const AttentionTimes* replayed) const {
   const Transformer& model = question_.model;
   Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
   const Pass moved = moves(layout, 0, replayed);
@@ -181,7 +182,7 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
          backward = of_layers.backward_ns + behind_ns, gathered_twice = 0;
   // Where a layer is computed again first, the cast is over by then.
   const Recompute::Kind recompute = layout.recompute.kind;
-  if (!whole_family && (recompute == Recompute::Kind::none || recompute == Recompute::Kind::selective))
+  if (of != Of::family && (recompute == Recompute::Kind::none || recompute == Recompute::Kind::selective))
     backward += shared.casts_ns;
   Sharding all, late;
   for (const LayerParts parts : kLayerParts) {
@@ -195,7 +196,7 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
     const std::size_t last = kind_of(model.layers - 1);
     const LayerParts parts = model.parts_of(model.kinds[last]);
     const double behind_last =
-        parts.mlp == Mlp::experts ? shared.work[parts].experts_ns : of_kinds[last].forward_ns;
+        parts.mlp == Mlp::experts ? shared.work[parts].experts.forward_ns : of_kinds[last].forward_ns;
     forward = std::max(forward, shared.table.gather_ns + all.gather_ns + behind_last);
     gathered_twice = shared.table.gather_ns + shared.head_shards.gather_ns + 2 * all.gather_ns +
                      shared.predictions.gather_ns + behind_ns;
@@ -209,8 +210,10 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
     late.scatter_ns = late.port_scatter_ns = 0;
   }
   backward = std::max(backward, late.ns() - of_head.backward_ns);
-  return std::max(forward + predictions_ns + of_head.forward_ns + of_head.backward_ns + backward,
-                  gathered_twice);
+  const double ns = std::max(forward + predictions_ns + of_head.forward_ns + of_head.backward_ns + backward,
+                             gathered_twice);
+  if (of != Of::member && replayed == nullptr) return ns;
+  return std::max(ns, sharded_ns(layout, shared, of_kinds, of_head, replayed));
 }
 
 // Each depth's passes follow those of the layers before it, forward and then backward, and what is gathered
@@ -300,7 +303,7 @@ double FamilyBound::ns(const ParallelLayout& member) {
   const LocalSizes sizes = local_sizes(question.model, question.workload, member);
   if (!shared_ || sizes.tokens != shared_->sizes.tokens || sizes.mlp_tokens != shared_->sizes.mlp_tokens)
     shared_ = bound_.shared(member);
-  return bound_.step_ns(member, *shared_, false, nullptr);
+  return bound_.step_ns(member, *shared_, StepBound::Of::member, nullptr);
 }
 
 }  // namespace cp::sim

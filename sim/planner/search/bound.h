@@ -12,7 +12,8 @@
 //     the last kernel of attention.
 //   - All weights must be gathered, and all gradients scattered and added up over replicas; the optimizer
 //     begins behind the sums, since it needs the norm of all gradients. Nothing hides what the first layer
-//     waits for, nor what is scattered behind the last gradients.
+//     waits for, nor what is scattered behind the last gradients. Nor do transfers run ahead of kernels, or
+//     fall behind them, by more than a layer or two: sharded_bound.cc walks the layers.
 //   - No link and no kernel is taken to be faster than its peak.
 // tests/planner/bound_test.cc compares it with the timeline.
 #pragma once
@@ -43,23 +44,25 @@ class StepBound {
   explicit StepBound(const PlanQuestion& question);  // which must outlive this
 
   // The bound of one layout in ns. refuse() must not refuse the layout.
-  double ns(const ParallelLayout& layout) const { return step_ns(layout, shared(layout), false, nullptr); }
+  double ns(const ParallelLayout& layout) const {
+    return step_ns(layout, shared(layout), Of::layout, nullptr);
+  }
   // A sharper bound of a layout in training: `attention` is what its attention takes at least
   // (AttentionTimer::least). Stages are put into
   // their schedule, which takes longer than the rest.
   double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
-    return step_ns(layout, shared(layout), false, &attention);
+    return step_ns(layout, shared(layout), Of::layout, &attention);
   }
   // The same, or less where that is above `most_ns` already.
   double ns(const ParallelLayout& layout, const AttentionTimes& attention, double most_ns) const {
-    return step_ns(layout, shared(layout), false, &attention, most_ns);
+    return step_ns(layout, shared(layout), Of::layout, &attention, most_ns);
   }
   // What the stages of a layout with pp above 1 take in training, at least.
   PipelineBound pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const;
   // A bound of all members of the layout's family (layout_space.h). It takes attention as shared evenly among
   // the cp ranks without any transfer, and nothing as computed again.
   double family_ns(const ParallelLayout& layout) const {
-    return step_ns(layout, shared(layout), true, nullptr);
+    return step_ns(layout, shared(layout), Of::family, nullptr);
   }
 
  private:
@@ -68,6 +71,10 @@ class StepBound {
   struct Pass {
     double forward_ns = 0, backward_ns = 0;
     double again_moved_ns = 0;  // of a layer that is computed again: what its transfers take then
+    // Of backward_ns, what the share of layers that are computed again adds.
+    double again_ns = 0;
+    // Of attention or a recurrence, its kernels.
+    double mixer_forward_ns = 0, mixer_backward_ns = 0;
   };
   struct Attention {
     // The kernels of the rank that has most pairs or, if that takes longer, what it receives meanwhile.
@@ -99,7 +106,9 @@ class StepBound {
     double forward_rows_ns = 0, backward_rows_ns = 0;
     double sorts = 0;                                    // kernels that sort rows of experts, in each pass
     double forward_moved_ns = 0, backward_moved_ns = 0;  // rows to experts and back, and their gradients
-    double experts_ns = 0;                               // products of experts, forward
+    Products experts;                                    // those of experts, among `products`
+    Products shared_experts;                             // those of shared ones, which come behind
+    double to_experts_ns = 0;                            // what of rows goes one way
     // Keys and values of latent rows, where they are expanded before attention: of what attention itself
     // expands nothing is claimed beside it.
     Products expanding;
@@ -129,6 +138,7 @@ class StepBound {
     ByParts<LayerWork> work;
     double positions_ns = 0;
     ByParts<Sharding> shards;     // of one layer
+    Sharding expert_shards;       // of that, its experts
     Sharding table, head_shards;  // of the embedding, and of the head with its norm
     Sharding predictions;         // all that prediction layers gather and scatter in a micro-batch
     // Of gradients that the next layer waits for, of all layers.
@@ -140,12 +150,19 @@ class StepBound {
   };
 
   Shared shared(const ParallelLayout& layout) const;
-  double step_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family,
-                 const AttentionTimes* replayed, double most_ns = kNever) const;
+  // What a bound is of: all members of a family; a layout; or a layout whose micro-batch is also walked layer
+  // by layer (sharded_ns), as it is wherever times were replayed.
+  enum class Of : std::uint8_t { family, layout, member };
+  double step_ns(const ParallelLayout& layout, const Shared& shared, Of of, const AttentionTimes* replayed,
+                 double most_ns = kNever) const;
   // Without stages.
   double micro_batch_ns(const ParallelLayout& layout, const Shared& shared, const std::vector<Pass>& of_kinds,
-                        const Pass& of_head, double predictions_ns, bool whole_family,
+                        const Pass& of_head, double predictions_ns, Of of,
                         const AttentionTimes* replayed) const;
+  // Of a micro-batch that gathers parameters or scatters gradients, walked layer by layer (sharded_bound.cc).
+  // 0 where it does neither, and where the walk claims nothing.
+  double sharded_ns(const ParallelLayout& layout, const Shared& shared, const std::vector<Pass>& of_kinds,
+                    const Pass& of_head, const AttentionTimes* replayed) const;
   PipelineBound pipeline(const ParallelLayout& layout, const Shared& shared,
                          const std::vector<Pass>& of_kinds, const Pass& of_head, double predictions_ns,
                          const AttentionTimes* replayed) const;
@@ -189,6 +206,7 @@ class StepBound {
   Ends ends(const ParallelLayout& layout, const Shared& shared) const;
   double casts_ns(const ParallelLayout& layout, const LocalSizes& sizes) const;
   double cast_of_gradients_ns(const ParallelLayout& layout, std::int64_t parameters) const;
+  double cast_of_shard_ns(const ParallelLayout& layout, std::int64_t parameters) const;
   Region region(const ParallelLayout& layout, const LocalSizes& sizes) const;
   // Of the rank that has the head, which has so many layers with which parts.
   double update_ns(const ParallelLayout& layout, const Shared& shared,
@@ -236,7 +254,7 @@ class FamilyBound {
  public:
   explicit FamilyBound(const StepBound& bound) : bound_(bound) {}  // which must outlive this
 
-  // The same as StepBound::ns.
+  // StepBound::ns, or more where layers gather parameters or scatter gradients.
   double ns(const ParallelLayout& member);
 
  private:

@@ -215,6 +215,8 @@ void StepBound::add_mlp(LayerWork& work, const ParallelLayout& layout, const Loc
   const Products up = products(tokens / parts, hidden, ups * columns),
                  down = products(tokens / parts, columns, hidden);
   add_products(work, up, parts), add_products(work, down, parts);
+  for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
+    work.shared_experts.*ns = mlp == Mlp::experts ? kSlack * real(parts) * (up.*ns + down.*ns) : 0;
   if (parts > 1) work.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
   // Rows before the activation and behind it; backward also the gradients of both.
   const double activated = real(size_bytes(question_.workload.dtype)) * real(tokens * columns);
@@ -238,7 +240,8 @@ void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const
                  down = experts(rows, sizes.experts, columns, hidden);
   add_products(work, products(tokens, hidden, model.count), 1);
   add_products(work, up, 1), add_products(work, down, 1);
-  work.experts_ns = kSlack * (up.forward_ns + down.forward_ns);
+  for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
+    work.experts.*ns = kSlack * (up.*ns + down.*ns);
   // Rows of tokens become rows of experts, or the other way round; a sort reads and writes the latter. What
   // else these kernels read, the router's weights above all, is a few bytes for each row.
   const double all = width * real(rows * hidden), inside = width * real(rows * columns),
@@ -257,7 +260,7 @@ void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const
   // first.
   const double once =
       kSlack * collective_ns(CollectiveKind::all_to_all, all, spread_of_ep(layout), question_.cluster);
-  work.forward_moved_ns = 2 * once;
+  work.to_experts_ns = once, work.forward_moved_ns = 2 * once;
   work.backward_moved_ns = once + (sorts ? once : std::max(0.0, once - up.weight_ns));
 }
 std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, const Shared& shared,
@@ -317,10 +320,11 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
                       beside.backward_moved_ns + (launches.backward + beside.sorts) * launch_ns_;
   const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + beside.regions_ns +
                        beside.backward_moved_ns;
+  pass.mixer_forward_ns = kernels.forward_ns, pass.mixer_backward_ns = kernels.backward_ns;
   double again = 0;
   const Recompute::Kind recompute = layout.recompute.kind;
   if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
-    again = recomputed_share(layout, question_.model, kind) * pass.forward_ns;
+    pass.again_ns = again = recomputed_share(layout, question_.model, kind) * pass.forward_ns;
     pass.again_moved_ns = std::min(again, moved.forward_ns + beside.regions_ns + beside.forward_moved_ns);
   }
   if (!whole_family && recompute == Recompute::Kind::selective) again = beside.cheap_again_ns;

@@ -58,12 +58,16 @@ StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64
 // scattered, on the same streams.
 StepBound::Sharding StepBound::with_casts(const ParallelLayout& layout, std::int64_t parameters,
                                           Sharding sharding) const {
-  const Workload& workload = question_.workload;
-  const double width = real(size_bytes(workload.dtype)), shard = real(parameters) / layout.sharding_size();
-  if (!layout.keeps_whole_parameters() && !workload.optimizer.offload && workload.dtype != DType::f32)
-    sharding.gather_ns += kSlack * kernels_.memory_ns(shard * (width + real(size_bytes(DType::f32))));
+  sharding.gather_ns += cast_of_shard_ns(layout, parameters);
   sharding.scatter_ns += cast_of_gradients_ns(layout, parameters);
   return sharding;
+}
+
+double StepBound::cast_of_shard_ns(const ParallelLayout& layout, std::int64_t parameters) const {
+  const Workload& workload = question_.workload;
+  if (layout.keeps_whole_parameters() || workload.optimizer.offload || workload.dtype == DType::f32) return 0;
+  const double width = real(size_bytes(workload.dtype) + size_bytes(DType::f32));
+  return kSlack * kernels_.memory_ns(real(parameters) / layout.sharding_size() * width);
 }
 
 double StepBound::cast_of_gradients_ns(const ParallelLayout& layout, std::int64_t parameters) const {
