@@ -32,7 +32,8 @@ namespace {
 
 // How many layouts are replayed before the mark is moved: kFirstRound at first, and up to kLastRound later.
 // The numbers do not depend on the threads, so neither does the answer. Chosen: a small first round gives an
-// early mark, which prunes much; large rounds later keep all threads busy.
+// early mark, which prunes much; large rounds later keep all threads busy. Nor has a later round more than
+// kFirstRound layouts of classes that have no mark yet: nothing limits these.
 constexpr std::int64_t kFirstRound = 32, kLastRound = 512;
 constexpr std::size_t kOpenedAtOnce = 64;  // families whose members are bounded together; chosen
 // How many of the best layouts of different kinds are certain to be found, for the report (chosen).
@@ -215,6 +216,7 @@ class Search {
     // The queue gives the least bound first, and none that comes into it is less than the one it came from.
     least_left_ns_ = queue_.top().bound_ns;
     const auto size = static_cast<std::size_t>(std::clamp(counts_.replayed / 4, kFirstRound, kLastRound));
+    std::int64_t unlimited = 0;
     while (!queue_.empty() && round.size() < size && !stopped()) {
       // Families that come one after the other open together.
       const bool opens = !queue_.top().layout && families.size() < kOpenedAtOnce;
@@ -230,6 +232,7 @@ class Search {
         counts_.pruned += node.layout ? 1 : space_.num_members(layout);
       } else if (node.layout) {
         round.push_back(node);
+        if (!class_mark_ns_.contains(class_of(layout)) && ++unlimited == kFirstRound) break;
       } else {
         families.push_back(node.family);
       }
