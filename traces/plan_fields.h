@@ -23,6 +23,12 @@ inline constexpr EnumTable<MaskSlice::Kind, proto::MaskKind, 3> kMaskKinds = {
      {MaskSlice::Kind::window, proto::window}}};
 inline constexpr EnumTable<AttentionEngine, proto::AttentionEngine, 2> kAttentionEngines = {
     {{AttentionEngine::exact, proto::exact}, {AttentionEngine::fused, proto::fused}}};
+inline constexpr EnumTable<ActivationFunction, proto::ActivationFunction, 5> kActivationFunctions = {
+    {{ActivationFunction::silu, proto::silu},
+     {ActivationFunction::gelu, proto::gelu},
+     {ActivationFunction::gelu_tanh, proto::gelu_tanh},
+     {ActivationFunction::relu, proto::relu},
+     {ActivationFunction::relu2, proto::relu2}}};
 inline constexpr EnumTable<RecurrenceRule, proto::RecurrenceRule, 2> kRecurrenceRules = {
     {{RecurrenceRule::decay, proto::decay}, {RecurrenceRule::delta, proto::delta}}};
 inline constexpr EnumTable<RowOperation, proto::RowOperation, 27> kRowOperations = {

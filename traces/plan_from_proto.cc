@@ -92,18 +92,18 @@ MaskSlice read_slice(const proto::MaskSlice& message, const FieldPath& path) {
           .window = size("window", message.window())};
 }
 
+Run read_run(const proto::IndexRun& run, const FieldPath& path) {
+  for (const auto& [field, value] : {std::pair("begin", run.begin()), std::pair("run", run.run()),
+                                     std::pair("stride", run.stride()), std::pair("count", run.count())}) {
+    FieldPath(path, field).require_range(value, 0, kMaxElements);
+  }
+  return {run.begin(), run.run(), run.stride(), run.count()};
+}
+
 IndexSet read_rows(const google::protobuf::RepeatedPtrField<proto::IndexRun>& list, const FieldPath& parent,
                    std::string_view name) {
   IndexSet rows;
-  for (int i = 0; i < list.size(); ++i) {
-    const FieldPath path(parent, name, i);
-    const proto::IndexRun& run = list.Get(i);
-    for (const auto& [field, value] : {std::pair("begin", run.begin()), std::pair("run", run.run()),
-                                       std::pair("stride", run.stride()), std::pair("count", run.count())}) {
-      FieldPath(path, field).require_range(value, 0, kMaxElements);
-    }
-    rows.push_back({run.begin(), run.run(), run.stride(), run.count()});
-  }
+  for (int i = 0; i < list.size(); ++i) rows.push_back(read_run(list.Get(i), FieldPath(parent, name, i)));
   return rows;
 }
 
@@ -326,6 +326,47 @@ class PlanReader {
   void read_field(const Message& op, std::string_view name, const FieldPath& path,
                   AttentionDropout& value) const {
     value = read_dropout(sub_message<proto::AttentionDropout>(op, name), FieldPath(path, name));
+  }
+
+  // Of rules.
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  std::int64_t& value) const {
+    value = op.GetReflection()->GetInt64(op, field_named(op, name));
+    FieldPath(path, name).require_range(value, -kMaxElements, kMaxElements);
+  }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  ActivationFunction& value) const {
+    const int number = op.GetReflection()->GetEnumValue(op, field_named(op, name));
+    value = traces::kActivationFunctions.from_proto(static_cast<proto::ActivationFunction>(number),
+                                                    FieldPath(path, name));
+  }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  std::vector<ColumnMove>& values) const {
+    read_messages<proto::ColumnMove>(op, name, path, [&](const Message& message, const FieldPath& at) {
+      ColumnMove& move = values.emplace_back();
+      visit_rule_fields(move,
+                        [&](std::string_view field, auto& value) { read_field(message, field, at, value); });
+    });
+  }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path, IndexSet& values) const {
+    read_messages<proto::IndexRun>(op, name, path, [&](const proto::IndexRun& run, const FieldPath& at) {
+      values.push_back(read_run(run, at));
+    });
+  }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path, RowRule& value) const {
+    const Message& rule = sub_message<proto::RowRule>(op, name);
+    const auto* oneof = rule.GetDescriptor()->FindOneofByName("rule");
+    const FieldDescriptor* field = rule.GetReflection()->GetOneofFieldDescriptor(rule, oneof);
+    if (field == nullptr) return;
+    CP_INVARIANT(choose_rule(value, field->name()), "plan.proto: no rule is named ", field->name());
+    const Message& fields = rule.GetReflection()->GetMessage(rule, field);
+    const FieldPath rules(path, name), at(rules, field->name());
+    std::visit(
+        [&](auto& chosen) {
+          visit_rule_fields(
+              chosen, [&](std::string_view each, auto& number) { read_field(fields, each, at, number); });
+        },
+        value);
   }
 
   template <class T, class Read>

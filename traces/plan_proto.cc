@@ -75,14 +75,15 @@ void write(const MaskSlice& slice, proto::MaskSlice& message) {
   message.set_window(slice.window);
 }
 
+void write(const Run& run, proto::IndexRun& message) {
+  message.set_begin(run.begin);
+  message.set_run(run.run);
+  message.set_stride(run.stride);
+  message.set_count(run.count);
+}
+
 void write(const IndexSet& set, google::protobuf::RepeatedPtrField<proto::IndexRun>& list) {
-  for (const Run& run : set) {
-    proto::IndexRun& written = *list.Add();
-    written.set_begin(run.begin);
-    written.set_run(run.run);
-    written.set_stride(run.stride);
-    written.set_count(run.count);
-  }
+  for (const Run& run : set) write(run, *list.Add());
 }
 
 void write(const AttentionDropout& dropout, proto::AttentionDropout& message) {
@@ -100,66 +101,87 @@ class OperationWriter {
  public:
   explicit OperationWriter(Message& message) : message_(message), reflection_(*message.GetReflection()) {}
 
-  void operator()(std::string_view name, std::int32_t value) {
+  void operator()(std::string_view name, std::int32_t value) const {
     reflection_.SetInt32(&message_, field_named(message_, name), value);
   }
-  void operator()(std::string_view name, std::int64_t value) {
+  void operator()(std::string_view name, std::int64_t value) const {
     reflection_.SetInt64(&message_, field_named(message_, name), value);
   }
-  void operator()(std::string_view name, double value) {
+  void operator()(std::string_view name, double value) const {
     reflection_.SetDouble(&message_, field_named(message_, name), value);
   }
-  void operator()(std::string_view name, bool value) {
+  void operator()(std::string_view name, bool value) const {
     reflection_.SetBool(&message_, field_named(message_, name), value);
   }
-  void operator()(std::string_view name, ReduceOp value) {
+  void operator()(std::string_view name, ReduceOp value) const {
     reflection_.SetEnumValue(&message_, field_named(message_, name), to_proto(value));
   }
-  void operator()(std::string_view name, RowOperation value) {
+  void operator()(std::string_view name, RowOperation value) const {
     reflection_.SetEnumValue(&message_, field_named(message_, name), traces::kRowOperations.to_proto(value));
   }
-  void operator()(std::string_view name, AttentionEngine value) {
+  void operator()(std::string_view name, AttentionEngine value) const {
     reflection_.SetEnumValue(&message_, field_named(message_, name),
                              traces::kAttentionEngines.to_proto(value));
   }
-  void operator()(std::string_view name, RecurrenceRule value) {
+  void operator()(std::string_view name, ActivationFunction value) const {
+    reflection_.SetEnumValue(&message_, field_named(message_, name),
+                             traces::kActivationFunctions.to_proto(value));
+  }
+  void operator()(std::string_view name, RecurrenceRule value) const {
     reflection_.SetEnumValue(&message_, field_named(message_, name),
                              traces::kRecurrenceRules.to_proto(value));
   }
-  void operator()(std::string_view name, const std::vector<std::int64_t>& values) {
+  void operator()(std::string_view name, const std::vector<std::int64_t>& values) const {
     for (const std::int64_t value : values)
       reflection_.AddInt64(&message_, field_named(message_, name), value);
   }
-  void operator()(std::string_view name, const std::set<DType>& values) {
+  void operator()(std::string_view name, const std::set<DType>& values) const {
     for (const DType value : values)
       reflection_.AddEnumValue(&message_, field_named(message_, name), to_proto(value));
   }
-  void operator()(std::string_view name, const Digest& value) {
+  void operator()(std::string_view name, const Digest& value) const {
     sub_message<proto::Digest>(name) = to_proto(value);
   }
-  void operator()(std::string_view name, const View& value) {
+  void operator()(std::string_view name, const View& value) const {
     if (!is_absent(value)) write(value, sub_message<proto::View>(name));
   }
-  void operator()(std::string_view name, const AttentionDropout& value) {
+  void operator()(std::string_view name, const AttentionDropout& value) const {
     if (value != AttentionDropout{}) write(value, sub_message<proto::AttentionDropout>(name));
   }
-  void operator()(std::string_view name, const std::vector<View>& values) {
+  void operator()(std::string_view name, const RowRule& value) const {
+    if (value.index() == 0) return;
+    Message& rule = *reflection_.MutableMessage(&message_, field_named(message_, name));
+    const FieldDescriptor* chosen = field_named(rule, kRowRules[value.index()]);
+    const OperationWriter writer(*rule.GetReflection()->MutableMessage(&rule, chosen));
+    std::visit([&](const auto& fields) { visit_rule_fields(fields, writer); }, value);
+  }
+  void operator()(std::string_view name, const std::vector<ColumnMove>& values) const {
+    for (const ColumnMove& value : values)
+      visit_rule_fields(value,
+                        OperationWriter(*reflection_.AddMessage(&message_, field_named(message_, name))));
+  }
+  void operator()(std::string_view name, const IndexSet& values) const {
+    for (const Run& value : values)
+      write(value,
+            dynamic_cast<proto::IndexRun&>(*reflection_.AddMessage(&message_, field_named(message_, name))));
+  }
+  void operator()(std::string_view name, const std::vector<View>& values) const {
     write_all<proto::View>(name, values);
   }
-  void operator()(std::string_view name, const std::vector<Transfer>& values) {
+  void operator()(std::string_view name, const std::vector<Transfer>& values) const {
     write_all<proto::Transfer>(name, values);
   }
-  void operator()(std::string_view name, const std::vector<MaskSlice>& values) {
+  void operator()(std::string_view name, const std::vector<MaskSlice>& values) const {
     write_all<proto::MaskSlice>(name, values);
   }
 
  private:
   template <class T>
-  T& sub_message(std::string_view name) {
+  T& sub_message(std::string_view name) const {
     return dynamic_cast<T&>(*reflection_.MutableMessage(&message_, field_named(message_, name)));
   }
   template <class T, class Values>
-  void write_all(std::string_view name, const Values& values) {
+  void write_all(std::string_view name, const Values& values) const {
     const FieldDescriptor* list = field_named(message_, name);
     for (const auto& value : values) write(value, dynamic_cast<T&>(*reflection_.AddMessage(&message_, list)));
   }

@@ -48,7 +48,7 @@ class Preparation {
                                  },
                                  [&](const RowKernel& op) -> PreparedKernel {
                                    throw InvalidInput(str("the GPU has no kernel ", name(op.operation),
-                                                          "; it has ", join(host_target().kernels, ", ")));
+                                                          "; it has ", join(common_target().kernels, ", ")));
                                  }},
                       std::get<Kernel>(step.work));
   }

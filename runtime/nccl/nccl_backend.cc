@@ -88,10 +88,10 @@ std::unique_ptr<ProcessDevice> make_nccl_device(DeviceRequest request) {
   NcclOptions nccl;
   nccl.rank = job.rank, nccl.world_size = job.world_size;
   nccl.cuda_device = gpu.cuda_device;
-  // Plans are the same on all ranks. If the ranks' GPUs differ, plans are therefore made for the host's
-  // target, which fits every GPU.
+  // Plans are the same on all ranks. If the ranks' GPUs differ, plans are therefore made for what all of
+  // them have.
   nccl.target =
-      &with_copy_engines_of(gpu.targets_differ.empty() ? *gpu.target : host_target(), nccl_versions());
+      &with_copy_engines_of(gpu.targets_differ.empty() ? *gpu.target : common_target(), nccl_versions());
   nccl.on_note = [rank = job.rank](const std::string& note) {
     std::fputs(str("note: rank ", rank, ": ", note, "\n").c_str(), stderr);
   };

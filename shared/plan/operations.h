@@ -103,6 +103,8 @@ constexpr bool may_be_left_out(std::string_view field) {
     return field == "more" || field == "more_lse";
   } else if constexpr (std::is_same_v<Op, RecurrenceForward>) {
     return field == "final_state";
+  } else if constexpr (std::is_same_v<Op, RowKernel>) {
+    return field == "rule";
   } else {
     return false;
   }
@@ -187,7 +189,7 @@ void visit_fields(Op& op, Visit&& visit) {
     visit("scale", op.scale), visit("rule", op.rule);
   } else if constexpr (std::is_same_v<T, RowKernel>) {
     visit("operation", op.operation), visit("reads", op.reads), visit("writes", op.writes);
-    visit("updates", op.updates);
+    visit("updates", op.updates), visit("rule", op.rule);
   } else {
     static_assert(std::is_same_v<T, AttentionMerge>, "an operation without fields");
     visit("in", op.in), visit("in_lse", op.in_lse), visit("out", op.out), visit("lse", op.lse);

@@ -22,6 +22,7 @@
 #include "shared/base/dtype.h"
 #include "shared/base/types.h"
 #include "shared/placement/index_set.h"
+#include "shared/plan/row_operations.h"
 #include "shared/plan/target.h"
 
 namespace cp {
@@ -357,44 +358,13 @@ struct RecurrenceBackward {
 
 // ---- rows ----
 
-// Kernels that work on rows one by one, or move whole rows, and whose time is that of their memory traffic: a
-// transformer needs them beside products and attention. They have shapes only. No device computes them yet,
-// so host_target() lacks them and devices refuse them by name; still, plans that contain them are complete,
-// and they are checked and timed.
-enum class RowOperation : std::uint8_t {
-  rms_norm,
-  rms_norm_backward,
-  rotary,
-  rotary_backward,
-  gated_activation,
-  gated_activation_backward,
-  embed,
-  embed_backward,
-  cross_entropy,
-  cross_entropy_backward,
-  route,
-  route_backward,
-  dispatch,
-  combine,
-  add_bias,
-  squared_norm,
-  optimizer,
-  output_gate,
-  output_gate_backward,
-  short_convolution,
-  short_convolution_backward,
-  decay_and_beta,
-  decay_and_beta_backward,
-  gated_norm,
-  gated_norm_backward,
-  norm_sums,           // of rows whose columns other ranks have too: of each row, sums of squares
-  norm_sums_backward,  // and sums of products with the gradients of the norm's output
-};
-// The name of the operation in Targets, traces and messages: "rms_norm".
-std::string_view name(RowOperation operation);
+// Kernels that work on rows one by one, or move whole rows: a transformer needs them beside products and
+// attention. row_operations.h says of each operation which views it has, in which order, and what it
+// computes.
 struct RowKernel {  // at least one view is written or updated
   RowOperation operation = RowOperation::rms_norm;
   std::vector<View> reads, writes, updates;  // updates: read and written
+  RowRule rule = {};
   bool operator==(const RowKernel&) const = default;
 };
 

@@ -17,6 +17,7 @@ void hash(Hasher& hasher, bool value) { hasher.add(value); }
 void hash(Hasher& hasher, ReduceOp op) { hasher.add(name(op)); }
 void hash(Hasher& hasher, RowOperation operation) { hasher.add(name(operation)); }
 void hash(Hasher& hasher, AttentionEngine engine) { hasher.add(static_cast<int>(engine)); }
+void hash(Hasher& hasher, ActivationFunction function) { hasher.add(static_cast<int>(function)); }
 void hash(Hasher& hasher, RecurrenceRule rule) { hasher.add(static_cast<int>(rule)); }
 void hash(Hasher& hasher, const Digest& digest) { hasher.add(digest); }
 void hash(Hasher& hasher, const View& view) {
@@ -52,11 +53,25 @@ void hash(Hasher& hasher, const Group& group) {
   if (group.copy_engine) hasher.add(std::string_view("copy_engine"));
 }
 void hash(Hasher& hasher, const Step& step);
+void hash(Hasher& hasher, const ColumnMove& move);
+void hash(Hasher& hasher, const RowRule& rule);
 
 template <class T>
 void hash(Hasher& hasher, const std::vector<T>& values) {
   hasher.add(values.size());
   for (const T& value : values) hash(hasher, value);
+}
+
+void hash(Hasher& hasher, const ColumnMove& move) {
+  visit_rule_fields(move, [&](std::string_view, const auto& field) { hash(hasher, field); });
+}
+void hash(Hasher& hasher, const RowRule& rule) {
+  hasher.add(kRowRules[rule.index()]);
+  std::visit(
+      [&](const auto& chosen) {
+        visit_rule_fields(chosen, [&](std::string_view, const auto& field) { hash(hasher, field); });
+      },
+      rule);
 }
 
 void hash(Hasher& hasher, const Step& step) {

@@ -16,7 +16,8 @@
 // tensor, and with ~<stride>%<period>+<phase> when it advances. An edge is <step>, or <step>@<iterations
 // back>. A mask slice is <q_begin>+<q_len>/<k_begin>+<k_len>/<kind>/<diagonal>/<window>. Names and labels are
 // quoted; inside, \" \\ and \xNN (for control characters) are escapes. A list without entries is "-". A
-// RowKernel is row_kernel operation=<its name> ... A target with fused attention goes on with fused_attention
+// RowKernel is row_kernel operation=<its name> ... rule=<its rule's name>/<field>/<field>..., or without a
+// rule. A target with fused attention goes on with fused_attention
 // <its fields>. Of an attention step, engine, workspace and (backward) out are written where they are not
 // exact or absent; any other absent view is b-1+0[].
 //
@@ -41,6 +42,12 @@ inline constexpr std::array<std::pair<MaskSlice::Kind, std::string_view>, 3> kMa
      {MaskSlice::Kind::causal, "causal"},
      {MaskSlice::Kind::window, "window"}}};
 
+inline constexpr std::array<std::pair<ActivationFunction, std::string_view>, 5> kActivationFunctions = {
+    {{ActivationFunction::silu, "silu"},
+     {ActivationFunction::gelu, "gelu"},
+     {ActivationFunction::gelu_tanh, "gelu_tanh"},
+     {ActivationFunction::relu, "relu"},
+     {ActivationFunction::relu2, "relu2"}}};
 inline constexpr std::array<std::pair<RecurrenceRule, std::string_view>, 2> kRecurrenceRules = {
     {{RecurrenceRule::decay, "decay"}, {RecurrenceRule::delta, "delta"}}};
 inline constexpr std::array<std::pair<AttentionEngine, std::string_view>, 2> kAttentionEngines = {

@@ -13,6 +13,7 @@
 #include "shared/plan/copy_engine_rules.h"
 #include "shared/plan/fused_attention.h"
 #include "shared/plan/recurrence_rules.h"
+#include "shared/plan/row_rules.h"
 #include "shared/plan/view_rules.h"
 
 namespace cp {
@@ -257,9 +258,7 @@ class StepRules : ViewRules {
   requires kIsRecurrence<Op>
   void check_kernel(const Op& op) const { RecurrenceRules(plan_, step_, count_).check(op); }
 
-  void check_kernel(const RowKernel& op) const {
-    require(!op.writes.empty() || !op.updates.empty(), "writes nothing; leave it out");
-  }
+  void check_kernel(const RowKernel& op) const { RowRules(plan_, step_, count_).check(op); }
 
   using Views = std::initializer_list<const View*>;
   template <class Op>

@@ -51,7 +51,7 @@ std::string_view generation_before(std::string_view gpu) {
 
 }  // namespace
 
-const Target& host_target() {
+const Target& common_target() {
   static const Target target = {
       .name = "host",
       .collectives = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "exchange"},
@@ -61,6 +61,17 @@ const Target& host_target() {
                   "recurrence_join", "recurrence_backward"},
       .dtypes = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64},
       .alignment_bytes = 1};
+  return target;
+}
+
+const Target& host_target() {
+  static const Target target = [] {
+    Target made = common_target();
+    for (const auto& [operation, text] : kRowOperations) {
+      if (has_host_kernel(operation)) made.kernels.emplace(text);
+    }
+    return made;
+  }();
   return target;
 }
 
@@ -78,7 +89,7 @@ const Target& gpu_target(std::string_view gpu) {
   static const std::map<std::string_view, Target> targets = [] {
     std::map<std::string_view, Target> made;
     for (const std::string_view name : kGpuGenerations) {
-      Target& target = made.emplace(name, host_target()).first->second;
+      Target& target = made.emplace(name, common_target()).first->second;
       target.name = name;
       target.alignment_bytes = 256;  // what cudaMalloc guarantees, and so what libraries may expect
       target.fused_attention = cudnn_attention(name);

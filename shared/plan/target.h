@@ -52,8 +52,13 @@ struct Target {
 // Everything that the host kernels and collectives can do: the fabric's target and Gloo's.
 const Target& host_target();
 
-// The same with every kernel that a plan can have, RowKernels too. Plans for it are made, checked and timed,
-// but no device runs them yet.
+// What hosts and all GPUs have: the same without the kernels of rows (row_operations.h), which GPUs lack. It
+// is that of plans for GPUs of several generations.
+const Target& common_target();
+
+// The same with every kernel that a plan can have: also those of recurrent layers' rows, which have shapes
+// only (row_operations.h). Plans for it are made, checked and timed; a device runs those that have no such
+// kernel.
 const Target& shape_target();
 
 // The target of GPUs of a generation ("sm80", "sm90", "sm100", "sm120") with NCCL and cuDNN. It has the

@@ -126,6 +126,7 @@ class TextReader {
   void field(ReduceOp& value) { value = named<ReduceOp>(parse_reduce_op); }
   void field(RowOperation& value) { value = one_of(kRowOperations); }
   void field(AttentionEngine& value) { value = one_of(kAttentionEngines); }
+  void field(ActivationFunction& value) { value = one_of(kActivationFunctions); }
   void field(RecurrenceRule& value) { value = one_of(kRecurrenceRules); }
   void field(DType& value) { value = named<DType>(parse_dtype); }
   void field(std::string& value) {
@@ -166,6 +167,24 @@ class TextReader {
     for (std::int64_t* number : {&dropout.layer, &dropout.first_batch, &dropout.first_head, &dropout.heads})
       expect("/"), field(*number);
     expect("/"), field(dropout.queries), expect("/"), field(dropout.keys);
+  }
+  void field(RowRule& rule) {
+    skip_blanks();
+    const TextReader before = *this;
+    if (!choose_rule(rule, token())) before.fail(str("one of ", join(kRowRules, ", ")));
+    std::visit(
+        [&](auto& chosen) {
+          visit_rule_fields(chosen, [&](std::string_view, auto& value) { expect("/"), field(value); });
+        },
+        rule);
+  }
+  void field(ColumnMove& move) {
+    bool first = true;
+    visit_rule_fields(move, [&](std::string_view, auto& value) {
+      if (!first) expect(":");
+      first = false;
+      field(value);
+    });
   }
   void field(Run& run) {
     field(run.begin), expect("+"), field(run.run);

@@ -120,6 +120,7 @@ class Writer {
   void field(ReduceOp op) { put(name(op)); }
   void field(RowOperation operation) { put(name(operation)); }
   void field(AttentionEngine engine) { put(name_in(kAttentionEngines, engine)); }
+  void field(ActivationFunction function) { put(name_in(kActivationFunctions, function)); }
   void field(RecurrenceRule rule) { put(name_in(kRecurrenceRules, rule)); }
   void field(DType dtype) { put(name(dtype)); }
   void field(const Digest& digest) { put(std::string_view(to_string(digest))); }
@@ -154,6 +155,23 @@ class Writer {
     field(dropout.probability);
     put('/', dropout.layer, '/', dropout.first_batch, '/', dropout.first_head, '/', dropout.heads, '/');
     list(dropout.queries), put('/'), list(dropout.keys);
+  }
+  // The rule's name, and its fields behind a slash each; those of a column move behind a colon.
+  void field(const RowRule& rule) {
+    put(kRowRules[rule.index()]);
+    std::visit(
+        [&](const auto& chosen) {
+          visit_rule_fields(chosen, [&](std::string_view, const auto& value) { put('/'), field(value); });
+        },
+        rule);
+  }
+  void field(const ColumnMove& move) {
+    bool first = true;
+    visit_rule_fields(move, [&](std::string_view, const auto& value) {
+      if (!first) put(':');
+      first = false;
+      field(value);
+    });
   }
   // begin+run, and %stride*count if there are several blocks.
   void field(const Run& run) {

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "shared/transformer/row_rules_of.h"
+
 namespace cp {
 
-// The rows of all experts are dealt to them in equal numbers; the last ones may get fewer, or none.
+// The rows of all experts are dealt to them in equal numbers; the last ones may get fewer, or none: the
+// regions of experts of row_operations.h.
 template <class F>
 void ExpertWriter::for_experts(const F& f) const {
   const std::int64_t rows = capacity(), experts = context_.sizes.experts, each = ceil_div(rows, experts),
@@ -69,7 +72,8 @@ void ExpertWriter::to_experts(const View& from, const View& to, const std::strin
   if (!travels()) return;
   const View arrived = sorts() ? working_like(writer_, to, name + " arrived") : to;
   writer_.all_to_all(from, arrived, name + " to experts");
-  if (sorts()) writer_.kernel({RowOperation::dispatch, {arrived}, {to}, {}}, "sort " + name);
+  if (sorts())
+    writer_.kernel({RowOperation::dispatch, {arrived}, {to}, {}, slots_rule(context_)}, "sort " + name);
 }
 
 View ExpertWriter::end_of_way(const View& first, const std::string& name) {
@@ -81,7 +85,7 @@ void ExpertWriter::from_experts(const View& from, const View& to, const std::str
   View leaving = from;
   if (sorts()) {
     leaving = working_like(writer_, from, name + " to return");
-    writer_.kernel({RowOperation::combine, {from}, {leaving}, {}}, "unsort " + name);
+    writer_.kernel({RowOperation::combine, {from}, {leaving}, {}, slots_rule(context_)}, "unsort " + name);
   }
   writer_.all_to_all(leaving, to, name + " from experts");
 }
@@ -94,11 +98,13 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
   const View logits = router_logits(place), route = routes(place);
   const View weights = writer_.working("route weights", DType::f32, route.numel()).dense(0, route.shape);
   writer_.matmul(rows, context_.layer[place.parts].router.transposed(layer), logits, "router");
-  writer_.kernel({RowOperation::route, {logits}, {weights, route}, {}}, "route");
+  writer_.kernel({RowOperation::route, {logits}, {weights, route}, {}, router_rule(context_)}, "route");
 
   const Tokens in = expert_tokens(place);
   const Tokens sent{start_of_way(in.rows, "tokens"), start_of_way(in.weights, "weights")};
-  writer_.kernel({RowOperation::dispatch, {rows, weights, route}, {sent.rows, sent.weights}, {}}, "dispatch");
+  writer_.kernel(
+      {RowOperation::dispatch, {rows, weights, route}, {sent.rows, sent.weights}, {}, slots_rule(context_)},
+      "dispatch");
   to_experts(sent.rows, in.rows, "tokens");
   to_experts(sent.weights, in.weights, "weights");
 
@@ -110,7 +116,12 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
                    transposed(matrices(context_.experts.gate_up(group.first), experts, group)),
                    rows_of_group(gate_up, group), "expert gate, up");
   });
-  writer_.kernel({RowOperation::gated_activation, {gate_up, in.weights}, {activated}, {}}, "activation");
+  writer_.kernel({RowOperation::gated_activation,
+                  {gate_up, in.weights},
+                  {activated},
+                  {},
+                  activation_rule(context_.model)},
+                 "activation");
   for_experts([&](const ExpertGroup& group) {
     writer_.matmul(rows_of_group(activated, group),
                    transposed(matrices(context_.experts.down(group.first), experts, group)),
@@ -119,7 +130,7 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
 
   const View returned = end_of_way(out, "outputs");
   from_experts(out, returned, "outputs");
-  writer_.kernel({RowOperation::combine, {returned, route}, {partial}, {}}, "combine");
+  writer_.kernel({RowOperation::combine, {returned, route}, {partial}, {}, slots_rule(context_)}, "combine");
 }
 
 // ---- backward ----
@@ -133,7 +144,11 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   const View gate_up = activations_.rows(A::expert_gate_up, place, capacity(), ups),
              activated = activations_.rows(A::expert_activated, place, capacity(), columns);
   if (!place.recomputed && !activations_.keeps(A::expert_activated, place)) {
-    writer_.kernel({RowOperation::gated_activation, {gate_up, in.weights}, {activated}, {}},
+    writer_.kernel({RowOperation::gated_activation,
+                    {gate_up, in.weights},
+                    {activated},
+                    {},
+                    activation_rule(context_.model)},
                    "activation again");
   }
 
@@ -141,7 +156,8 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   // at the end `dispatch` by a combine of the inputs' gradients. Each is the transpose of the other.
   const View d_expert_out = writer_.working_rows("d expert out", capacity(), context_.hidden);
   const View sent = start_of_way(d_expert_out, "d outputs");
-  writer_.kernel({RowOperation::dispatch, {d_out, route}, {sent}, {}}, "combine backward");
+  writer_.kernel({RowOperation::dispatch, {d_out, route}, {sent}, {}, slots_rule(context_)},
+                 "combine backward");
   to_experts(sent, d_expert_out, "d outputs");
 
   const View d_activated = writer_.working_rows("d activated", capacity(), columns),
@@ -161,7 +177,8 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   writer_.kernel({RowOperation::gated_activation_backward,
                   {gate_up, in.weights, d_activated},
                   {d_gate_up, d_weights},
-                  {}},
+                  {},
+                  activation_rule(context_.model)},
                  "activation backward");
   for_experts([&](const ExpertGroup& group) {
     const Weight weight = context_.experts.gate_up(group.first);
@@ -175,10 +192,12 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
   const Tokens back{end_of_way(d_in, "d tokens"), end_of_way(d_weights, "d weights")};
   from_experts(d_in, back.rows, "d tokens");
   from_experts(d_weights, back.weights, "d weights");
-  writer_.kernel({RowOperation::combine, {back.rows, route}, {d_rows}, {}}, "dispatch backward");
+  writer_.kernel({RowOperation::combine, {back.rows, route}, {d_rows}, {}, slots_rule(context_)},
+                 "dispatch backward");
   const View d_logits = writer_.working_rows("d router", context_.tokens, context_.model.experts->count);
-  writer_.kernel({RowOperation::route_backward, {logits, route, back.weights}, {d_logits}, {}},
-                 "route backward");
+  writer_.kernel(
+      {RowOperation::route_backward, {logits, route, back.weights}, {d_logits}, {}, router_rule(context_)},
+      "route backward");
   // d_rows holds the experts' part by now, and the router's is added to it.
   const Weight router = context_.layer[place.parts].router;
   writer_.weight_gradient(transposed(d_logits), rows, router, layer_gradient, "router, wgrad");

@@ -3,7 +3,8 @@
 //
 // Each rank sends every ep rank one block of the same size, whatever the router decides: its capacity, tokens
 // x top_k / ep x imbalance. So one AllToAll with equal counts does, and shapes do not depend on data. What
-// arrives is sorted by expert, and the rank's experts share it evenly.
+// arrives is sorted by expert, and the rank's experts share it evenly. A choice for which its expert has no
+// place left is dropped (row_operations.h, dispatch).
 //
 // The router's weights travel with the tokens and are multiplied in before the down products. Their gradients
 // then need no output of an expert, and no output has to be kept.

@@ -23,7 +23,12 @@ View LayerBackward::own_norm_rows(A what, const LayerPlace& place, const View& x
   if (weight.numel() == 0) return x;  // the layer has no such norm
   View norm = activations_.rows(what, place, x.shape[0], x.shape[1]);
   if (!place.recomputed && !activations_.keeps(what, place)) {
-    writer_.kernel({RowOperation::rms_norm, {x, weight.flat(weights)}, {norm}, {}}, "norm again");
+    writer_.kernel({RowOperation::rms_norm,
+                    {x, weight.flat(weights)},
+                    {norm},
+                    {},
+                    norm_rule(context_.model, weight.numel())},
+                   "norm again");
   }
   return norm;
 }
@@ -44,9 +49,12 @@ void LayerBackward::close_region(const View& partial, const View& x, const Weigh
 void LayerBackward::norm_backward(const View& d_norm, const View& x, const Weight& weight,
                                   const Window& weights, const GradientPlace& gradients, const View& dx) {
   if (weight.numel() == 0) return writer_.accumulate(d_norm, dx, "d input");
-  writer_.kernel_with_gradients(
-      {RowOperation::rms_norm_backward, {x, weight.flat(weights), d_norm}, {}, {dx}}, {weight}, gradients,
-      "norm backward");
+  writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
+                                 {x, weight.flat(weights), d_norm},
+                                 {},
+                                 {dx},
+                                 norm_rule(context_.model, weight.numel())},
+                                {weight}, gradients, "norm backward");
 }
 
 View LayerBackward::before_norm_behind(A what, const LayerPlace& place, const Weight& weight,
@@ -55,9 +63,12 @@ View LayerBackward::before_norm_behind(A what, const LayerPlace& place, const We
   if (!context_.model.norms_behind) return dx;
   const View output = activations_.rows(what, place, context_.tokens_tp, context_.hidden);
   View d_output = writer_.working_rows("d before norm", context_.tokens_tp, context_.hidden);
-  writer_.kernel_with_gradients(
-      {RowOperation::rms_norm_backward, {output, weight.flat(weights), dx}, {d_output}, {}}, {weight},
-      gradients, "norm behind backward");
+  writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
+                                 {output, weight.flat(weights), dx},
+                                 {d_output},
+                                 {},
+                                 norm_rule(context_.model, weight.numel())},
+                                {weight}, gradients, "norm behind backward");
   return d_output;
 }
 
@@ -102,10 +113,16 @@ void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, co
                in = rows_of(rows, chunk.first, chunk.count), d = rows_of(d_out, chunk.first, chunk.count);
     if (chunks) writer_.matmul(in, layer.gate_up.transposed(weights), gate_up, "gate, up again");
     if (activates)
-      writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation again");
+      writer_.kernel(
+          {RowOperation::gated_activation, {gate_up}, {activated}, {}, activation_rule(context_.model)},
+          "activation again");
     writer_.matmul(d, layer.down.matrix(weights), d_activated, "down, dgrad");
     writer_.weight_gradient(transposed(d), activated, layer.down, sums, "down, wgrad");
-    writer_.kernel({RowOperation::gated_activation_backward, {gate_up, d_activated}, {d_gate_up}, {}},
+    writer_.kernel({RowOperation::gated_activation_backward,
+                    {gate_up, d_activated},
+                    {d_gate_up},
+                    {},
+                    activation_rule(context_.model)},
                    "activation backward");
     writer_.matmul(d_gate_up, layer.gate_up.matrix(weights), rows_of(d_rows, chunk.first, chunk.count),
                    "gate, up, dgrad", adds);
@@ -232,8 +249,10 @@ void LayerBackward::latent(const LayerPlace& place, const Window& weights, const
     before.insert(before.end(), {d_kv, columns_of(d_kv_rows, latent.kv_rank, latent.rope_dim)});
   }
   if (tokens > 0) rotated.push_back(writer_.positions());
-  writer_.kernel({RowOperation::rotary_backward, std::move(rotated), std::move(before), {}},
-                 "rotary backward");
+  const RotaryForm form = contracted ? RotaryForm::latent_rows : RotaryForm::expanded;
+  writer_.kernel(
+      {RowOperation::rotary_backward, std::move(rotated), std::move(before), {}, rotary_rule(context_, form)},
+      "rotary backward");
 
   // The queries' part of the norm's gradient is written first, and the other one added.
   const View d_norm = writer_.working_rows("d norm", rows, context_.hidden);
@@ -269,9 +288,12 @@ void LayerBackward::latent_row(const LatentRow& which, const LayerPlace& place, 
   const std::string name = which.name;
   const View row = activations_.rows(which.row, place, rows, width),
              d_row = writer_.working_rows("d " + name + " latent", rows, width);
-  writer_.kernel_with_gradients(
-      {RowOperation::rms_norm_backward, {row, which.norm.flat(weights), d_normed}, {d_row}, {}}, {which.norm},
-      gradients, name + " latent norm backward");
+  writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
+                                 {row, which.norm.flat(weights), d_normed},
+                                 {d_row},
+                                 {},
+                                 norm_rule(context_.model, which.norm.numel())},
+                                {which.norm}, gradients, name + " latent norm backward");
   writer_.matmul(d_row, which.down.matrix(weights), d_norm, name + " down, dgrad", adds);
   writer_.weight_gradient(transposed(d_row), norm, which.down, gradients, name + " down, wgrad");
 }
@@ -288,14 +310,20 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
   std::vector<View> rotated{dq, dk, dv};
   if (tokens > 0) rotated.push_back(writer_.positions());
   if (!context_.model.qk_norm) {
-    writer_.kernel({RowOperation::rotary_backward, std::move(rotated), {d_qkv}, {}}, "rotary backward");
+    writer_.kernel({RowOperation::rotary_backward,
+                    std::move(rotated),
+                    {d_qkv},
+                    {},
+                    rotary_rule(context_, RotaryForm::qkv)},
+                   "rotary backward");
     return d_all;
   }
   const View d_normed = writer_.working_rows("d normed qk", tokens, qk_width);
   writer_.kernel({RowOperation::rotary_backward,
                   std::move(rotated),
                   {d_normed, columns_of(d_qkv, qk_width, kv_width)},
-                  {}},
+                  {},
+                  rotary_rule(context_, RotaryForm::qk_and_v)},
                  "rotary backward");
   const View qk = activations_.rows(A::qk, place, tokens, qk_width);
   std::vector<View> reads{qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed};
@@ -303,13 +331,17 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
     // Of ranks that share a kv head each has a part of its gradient, so that the sum of these products is
     // that of one head, while its squares are counted by each of them.
     const View sums = writer_.working("norm sums", DType::f32, 2 * tokens).dense(0, {tokens, 2});
-    writer_.kernel({RowOperation::norm_sums_backward, reads, {sums}, {}}, "qk norm sums");
+    writer_.kernel({RowOperation::norm_sums_backward, reads, {sums}, {}, qk_norm_rule(context_)},
+                   "qk norm sums");
     writer_.add_up_norm_sums(sums, "add up qk norm sums");
     reads.insert(reads.end(), {activations_.rows(A::qk_squares, place, tokens, 2), sums});
   }
-  writer_.kernel_with_gradients(
-      {RowOperation::rms_norm_backward, std::move(reads), {columns_of(d_qkv, 0, qk_width)}, {}},
-      {layer.q_norm, layer.k_norm}, gradients, "qk norms backward");
+  writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
+                                 std::move(reads),
+                                 {columns_of(d_qkv, 0, qk_width)},
+                                 {},
+                                 qk_norm_rule(context_)},
+                                {layer.q_norm, layer.k_norm}, gradients, "qk norms backward");
   return d_all;
 }
 

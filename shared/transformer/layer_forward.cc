@@ -34,7 +34,8 @@ View LayerForward::normed(A what, const LayerPlace& place, const View& x, const 
                           const std::string& label) {
   if (!context_.model.norms_before) return x;
   View norm = activations_.rows(what, place, context_.tokens_tp, context_.hidden);
-  writer_.kernel({RowOperation::rms_norm, {x, weight}, {norm}, {}}, label);
+  writer_.kernel(
+      {RowOperation::rms_norm, {x, weight}, {norm}, {}, norm_rule(context_.model, context_.hidden)}, label);
   return norm;
 }
 
@@ -46,7 +47,12 @@ View LayerForward::region_output(const LayerPlace& place, A before_norm, const V
 void LayerForward::close_region(const Region& region, const View& partial, const View& x, const View& next) {
   writer_.scatter_rows(partial, region.output, region.label);
   if (context_.model.norms_behind)
-    writer_.kernel({RowOperation::rms_norm, {region.output, region.norm_behind}, {next}, {}}, "norm behind");
+    writer_.kernel({RowOperation::rms_norm,
+                    {region.output, region.norm_behind},
+                    {next},
+                    {},
+                    norm_rule(context_.model, context_.hidden)},
+                   "norm behind");
   writer_.accumulate(x, next, "residual");
 }
 
@@ -115,7 +121,7 @@ void LayerForward::project(const LayerPlace& place, const Window& weights, const
   }
   project_gates(place, weights, rows);
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  rotate({qkv}, {q, k_rows(place), v_rows(place)});
+  rotate(RotaryForm::qkv, {qkv}, {q, k_rows(place), v_rows(place)});
 }
 
 void LayerForward::project_gates(const LayerPlace& place, const Window& weights, const View& rows) {
@@ -151,14 +157,15 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
   const View normed = writer_.working_rows("normed qk", tokens, qk_width);
   std::vector<View> reads{qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)};
   if (context_.norms_cross_ranks()) reads.push_back(norm_squares(place, qk));
-  writer_.kernel({RowOperation::rms_norm, std::move(reads), {normed}, {}}, "qk norms");
+  writer_.kernel({RowOperation::rms_norm, std::move(reads), {normed}, {}, qk_norm_rule(context_)},
+                 "qk norms");
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  rotate({normed, v}, {q, k_rows(place), v_rows(place)});
+  rotate(RotaryForm::qk_and_v, {normed, v}, {q, k_rows(place), v_rows(place)});
 }
 
 View LayerForward::norm_squares(const LayerPlace& place, const View& qk) {
   View squares = activations_.rows(A::qk_squares, place, context_.tokens, 2);
-  writer_.kernel({RowOperation::norm_sums, {qk}, {squares}, {}}, "qk squares");
+  writer_.kernel({RowOperation::norm_sums, {qk}, {squares}, {}, qk_norm_rule(context_)}, "qk squares");
   writer_.add_up_norm_sums(squares, "add up qk squares");
   return squares;
 }
@@ -193,7 +200,8 @@ void LayerForward::project_latent(const LayerPlace& place, const Window& weights
     writer_.kernel({RowOperation::rms_norm,
                     {row, layer.q_latent_norm.flat(weights)},
                     {activations_.rows(A::normed_q_latent, place, rows, latent.q_rank)},
-                    {}},
+                    {},
+                    norm_rule(context_.model, latent.q_rank)},
                    "q latent norm");
   }
   const View kv_row = activations_.rows(A::kv_latent, place, rows, latent.kv_row());
@@ -201,7 +209,8 @@ void LayerForward::project_latent(const LayerPlace& place, const Window& weights
   writer_.kernel({RowOperation::rms_norm,
                   {kv_row, layer.kv_latent_norm.flat(weights)},
                   {activations_.rows(A::normed_kv_latent, place, rows, latent.kv_row())},
-                  {}},
+                  {},
+                  norm_rule(context_.model, latent.kv_rank)},
                  "kv latent norm");
   const View of_q = gather_q_latents(writer_, activations_, place, norm),
              of_kv = gather_kv_latents(writer_, activations_, place);
@@ -209,10 +218,11 @@ void LayerForward::project_latent(const LayerPlace& place, const Window& weights
   writer_.matmul(of_q, layer.q_up.transposed(weights), q, "q up");
   if (context_.latent == LatentUse::absorbed) return absorb_queries(place, weights, q, of_kv);
   const View rotated_q = activations_.rows(A::q, place, tokens, context_.sizes.q_width);
-  if (context_.latent == LatentUse::rows) return rotate({q, of_kv}, {rotated_q, latent_rows(place)});
+  if (context_.latent == LatentUse::rows)
+    return rotate(RotaryForm::latent_rows, {q, of_kv}, {rotated_q, latent_rows(place)});
   const View kv = writer_.working_rows("kv before", tokens, context_.sizes.up_width);
   writer_.matmul(columns_of(of_kv, 0, latent.kv_rank), layer.kv_up.transposed(weights), kv, "kv up");
-  rotate({q, kv, columns_of(of_kv, latent.kv_rank, latent.rope_dim)},
+  rotate(RotaryForm::expanded, {q, kv, columns_of(of_kv, latent.kv_rank, latent.rope_dim)},
          {rotated_q, k_rows(place), v_rows(place)});
 }
 
@@ -254,7 +264,7 @@ void LayerForward::absorb_queries(const LayerPlace& place, const Window& weights
   writer_.matmul(matrices_of_heads(q, dim, 0, nope),
                  matrices_of_weight(layer(place).kv_up.matrix(weights), heads, 0, nope),
                  matrices_of_heads(absorbed, row, 0, latent.kv_rank), "absorb queries");
-  rotate({rows_of_heads(q, dim, nope, latent.rope_dim), of_kv},
+  rotate(RotaryForm::latent_rows, {rows_of_heads(q, dim, nope, latent.rope_dim), of_kv},
          {rows_of_heads(absorbed, row, latent.kv_rank, latent.rope_dim), latent_rows(place)});
 }
 
@@ -271,9 +281,11 @@ View LayerForward::expand_output(const LayerPlace& place, const Window& weights)
 }
 
 // Serving has its positions' sines and cosines in the bytes that an implementation adds to a model.
-void LayerForward::rotate(std::vector<View> products, std::vector<View> operands) {
+void LayerForward::rotate(RotaryForm form, std::vector<View> products, std::vector<View> operands) {
   if (context_.training && context_.tokens > 0) products.push_back(writer_.positions());
-  writer_.kernel({RowOperation::rotary, std::move(products), std::move(operands), {}}, "rotary");
+  writer_.kernel(
+      {RowOperation::rotary, std::move(products), std::move(operands), {}, rotary_rule(context_, form)},
+      "rotary");
 }
 
 View sinks_of_attention(StepWriter& writer, const LayerPlace& place, const Window& weights) {
@@ -323,7 +335,9 @@ void LayerForward::dense_mlp(const LayerPlace& place, const Window& weights, con
     const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk);
     writer_.matmul(rows_of(rows, chunk.first, chunk.count), layer.gate_up.transposed(weights), gate_up,
                    "gate, up");
-    writer_.kernel({RowOperation::gated_activation, {gate_up}, {activated}, {}}, "activation");
+    writer_.kernel(
+        {RowOperation::gated_activation, {gate_up}, {activated}, {}, activation_rule(context_.model)},
+        "activation");
     writer_.matmul(activated, layer.down.transposed(weights), rows_of(partial, chunk.first, chunk.count),
                    "down", adds);
   }

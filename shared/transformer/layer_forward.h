@@ -8,6 +8,7 @@
 #include "shared/transformer/expert_writer.h"
 #include "shared/transformer/kv_cache.h"
 #include "shared/transformer/recurrence_writer.h"
+#include "shared/transformer/row_rules_of.h"
 #include "shared/transformer/step_writer.h"
 
 namespace cp {
@@ -77,7 +78,7 @@ class LayerForward {
   void absorb_queries(const LayerPlace& place, const Window& weights, const View& q, const View& of_kv);
   View expand_output(const LayerPlace& place, const Window& weights);
   // Rotates to what attention takes, from the projections' output or from that of the norms of q and k.
-  void rotate(std::vector<View> products, std::vector<View> operands);
+  void rotate(RotaryForm form, std::vector<View> products, std::vector<View> operands);
   void attend(const LayerPlace& place, const Window& weights);
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
   // The MLP that computes all rows: the dense one, or the shared one, which adds to what experts made.

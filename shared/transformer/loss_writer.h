@@ -5,6 +5,11 @@
 // chunks, and do the forward and the backward pass of a chunk at once, so that only the logits of one chunk
 // exist at a time. The tp ranks exchange statistics instead of logits, in two AllReduces with a few values
 // for each row: first the maximum, then the sum of exponentials and the logit of the target.
+//
+// What each row's loss counts in the loss of the step is one number, the input working/loss_weight: 1 / the
+// labels of the global batch that are not ignored. It is known before the step, as the labels are, and so
+// gradients are those of the mean over all replicas and micro-batches without a further sum. The losses
+// themselves are handed out without it, by row.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +30,8 @@ class EmbeddingWriter {
   void backward(const View& dx, const Window& gradient);
 
  private:
-  // The table's rows that are looked up: as many as there can be at most. This is what is read of the table,
-  // or added to its gradient.
-  View looked_up(const Window& table) const;
+  // The rank's part of the table, or of its gradient: [its vocabulary, hidden].
+  View matrix(const Window& table) const;
   View tokens();
 
   StepWriter& writer_;
@@ -64,8 +68,8 @@ class LossWriter {
 
  private:
   void chunk(const HeadPieces& weights, const HeadGradients& gradients, const Window& rows,
-             const Window& d_rows, const Window& targets, const Window& losses, std::int64_t count,
-             bool first);
+             const Window& d_rows, const Window& targets, const Window& losses, const View& weight,
+             std::int64_t count, bool first);
 
   StepWriter& writer_;
   const StepContext& context_;

@@ -138,6 +138,31 @@ double estimated_parameters(const Transformer& model) {
          2 * f(model.hidden) * (f(model.vocab) + f(model.prediction_layers) * f(model.hidden));
 }
 
+void check_numerics(const Transformer& model, detail::Complaints& complaints) {
+  const Numerics& numerics = model.numerics;
+  complaints.require(std::isfinite(numerics.norm_eps) && numerics.norm_eps > 0,
+                     str("norm_eps=", numerics.norm_eps, " must be a finite number above 0, as 1e-6"));
+  complaints.require(std::isfinite(numerics.rotary.theta) && numerics.rotary.theta > 0,
+                     str("rope_theta=", numerics.rotary.theta, " must be a finite number above 0, as 10000"));
+  complaints.require(
+      std::isfinite(numerics.logit_softcap) && numerics.logit_softcap >= 0,
+      str("logit_softcap=", numerics.logit_softcap, " must be a finite number above 0, or 0 for no cap"));
+  if (!model.experts || model.experts->count <= 0) return;
+  const RouterRule& router = numerics.router;
+  const std::int64_t experts = model.experts->count;
+  if (router.groups < 1 || experts % router.groups != 0) {
+    complaints.add(str("groups=", router.groups, " of the router do not divide the ", experts,
+                       " experts; use groups in ", divisors_text(experts)));
+    return;
+  }
+  const std::int64_t chosen_from = experts / router.groups * router.top_groups;
+  complaints.require(
+      router.top_groups >= 1 && router.top_groups <= router.groups && model.experts->top_k <= chosen_from,
+      str("top_groups=", router.top_groups, " of the ", router.groups, " groups have ", chosen_from,
+          " experts, and top_k=", model.experts->top_k, "; use top_groups up to ", router.groups,
+          ", with as many experts as top_k"));
+}
+
 }  // namespace
 
 std::string_view name(Mixer mixer) {
@@ -172,6 +197,7 @@ void validate_model(const Transformer& model) {
                      "or leave both out");
   complaints.require(std::isfinite(model.softcap) && model.softcap >= 0,
                      str("softcap=", model.softcap, " must be a finite number above 0, or 0 for no cap"));
+  check_numerics(model, complaints);
   if (model.experts) check_experts(*model.experts, complaints);
   if (model.latent) check_latent(model, complaints);
   if (model.recurrence) check_recurrence(*model.recurrence, complaints);
@@ -363,6 +389,16 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   }
   if (model.prediction_layers > 0)
     hasher.add(std::string_view("prediction layers")).add(model.prediction_layers);
+  if (model.numerics != Numerics{}) {
+    const auto& [eps, unit_offset, activation, embedding_scale, logit_softcap, rotary, router] =
+        model.numerics;
+    hasher.add(std::string_view("numerics")).add(eps).add(unit_offset).add(static_cast<int>(activation));
+    hasher.add(embedding_scale).add(logit_softcap);
+    hasher.add(rotary.theta).add(rotary.factor).add(rotary.low).add(rotary.high).add(rotary.original);
+    hasher.add(rotary.interleaved);
+    hasher.add(router.sigmoid).add(router.groups).add(router.top_groups).add(router.normalized);
+    hasher.add(router.scale).add(router.ranks);
+  }
   hasher.add(model.latent.has_value());
   const Latent latent = model.latent.value_or(Latent{});
   hasher.add(latent.q_rank).add(latent.kv_rank).add(latent.rope_dim).add(latent.v_head_dim);

@@ -137,6 +137,29 @@ struct LayerKind {
   bool operator==(const LayerKind&) const = default;
 };
 
+// The frequencies of rotary embeddings. With a factor above 1 they are scaled as rope_type "llama3" says
+// (Llama 3.1; transformers, modeling_rope_utils.py): those whose waves are longer than original / low are
+// divided by it, those whose waves are shorter than original / high stay, and between them it goes over
+// evenly.
+struct RotaryFrequencies {
+  double theta = 10000, factor = 1, low = 1, high = 4;
+  std::int64_t original = 8192;  // positions that the model was trained for at first
+  bool interleaved = false;      // a pair is two neighbouring columns, not one of each half
+  bool operator==(const RotaryFrequencies&) const = default;
+};
+
+// What sizes do not say: numbers and functions that results depend on, and neither times nor memory.
+struct Numerics {
+  double norm_eps = 1e-6;         // rms_norm_eps
+  bool norm_unit_offset = false;  // norms multiply with 1 + weight (Gemma)
+  ActivationFunction activation = ActivationFunction::silu;
+  double embedding_scale = 1;  // of looked-up rows: sqrt(hidden) in Gemma
+  double logit_softcap = 0;    // of the head's logits; 0: none (Gemma 2)
+  RotaryFrequencies rotary;
+  RouterRule router;  // of experts; `ranks` is the layout's
+  bool operator==(const Numerics&) const = default;
+};
+
 // Chosen: DeepSeek-V3 and GLM-4.5 have one, and a plan has the steps of each.
 inline constexpr std::int64_t kMostPredictionLayers = 8;
 
@@ -164,6 +187,7 @@ struct Transformer {
   std::vector<int> order;  // of each layer, its index among `kinds`; empty: all layers are kinds[0]
   // Beside `layers`, and at most kMostPredictionLayers. Training has them, and serving does not.
   std::int64_t prediction_layers = 0;
+  Numerics numerics;
   bool operator==(const Transformer&) const = default;
 
   std::int64_t q_width() const { return q_heads * head_dim; }

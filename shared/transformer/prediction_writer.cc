@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "shared/transformer/row_rules_of.h"
+
 namespace cp {
 namespace {
 
@@ -30,12 +32,14 @@ void PredictionWriter::normalize(const Window& weights, const View& before) {
   writer_.kernel({RowOperation::rms_norm,
                   {before, own.hidden_norm.flat(weights)},
                   {columns_of(joined(), 0, hidden)},
-                  {}},
+                  {},
+                  norm_rule(context_.model, hidden)},
                  "norm of rows before");
   writer_.kernel({RowOperation::rms_norm,
                   {embedded_, own.embedding_norm.flat(weights)},
                   {columns_of(joined(), hidden, hidden)},
-                  {}},
+                  {},
+                  norm_rule(context_.model, hidden)},
                  "norm of embedded rows");
 }
 
@@ -61,13 +65,15 @@ void PredictionWriter::backward(const Window& weights, const GradientPlace& grad
   writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
                                  {before, own.hidden_norm.flat(weights), columns_of(d_joined, 0, hidden)},
                                  {d_before},
-                                 {}},
+                                 {},
+                                 norm_rule(context_.model, hidden)},
                                 {own.hidden_norm}, gradients, "norm of rows before, backward");
   writer_.kernel_with_gradients(
       {RowOperation::rms_norm_backward,
        {embedded_, own.embedding_norm.flat(weights), columns_of(d_joined, hidden, hidden)},
        {d_embedded},
-       {}},
+       {},
+       norm_rule(context_.model, hidden)},
       {own.embedding_norm}, gradients, "norm of embedded rows, backward");
   embedding_.backward(d_embedded, table_gradient);
 }

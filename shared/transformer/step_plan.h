@@ -60,8 +60,15 @@
 // normalized inputs. `every` counts the stage's layers and leaves it as it is; and it stays on the GPU.
 // With mlp_chunks, nothing that a dense MLP makes on its way is kept.
 //
-// Kernels for which no host version exists are RowKernels. A plan that has them is complete, but no device
-// runs it yet (shape_target()).
+// Row kernels have their rules (row_rules_of.h). The plans of training run on devices that have
+// host_target(), but for those of recurrent layers; kernels of these layers, and rotary kernels of serving,
+// have shapes only.
+//
+// What the caller puts in, beside parameters, of the rank's rows in their order: working/tokens and
+// working/targets [tokens] i32, targets the labels of the rows, -100 for none; working/loss_weight [1] and
+// working/schedule [2] (row_operations.h, cross_entropy_backward and optimizer); and
+// activations/positions (rotary_table.h). What comes out: working/losses [tokens], the loss of each row; each
+// tp rank has all of them.
 //
 // The name of a buffer begins with the memory term that it counts for, as in shared/transformer/memory.h:
 // "parameters/...", "master/...", "gradients/...", "optimizer/...", "unsharded/...", "activations/...",

@@ -78,7 +78,7 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
   for (int home = 0; home < homes_of_model; ++home) {
     // Which of the kinds' masks it is does not matter: refuse() sees to that.
     const AttentionSharding sharding(attention.front().problem, layout.cp, strategy_at_home(layout, home));
-    rows_at_[idx(home)] = sharding.home_q(groups.cp()).num_rows();
+    positions_at_[idx(home)] = sharding.home_q(groups.cp()).rows;
     if (homes_of_model == 1) continue;
     std::vector<IndexSet>& rows = rows_of_ranks.emplace_back();
     for (int index = 0; index < layout.cp; ++index) rows.push_back(sharding.home_q(index).rows);
@@ -98,7 +98,7 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
 
 void StepContext::enter(int home) {
   home_ = home;
-  new_rows = rows_at_[idx(home)];
+  new_rows = size(positions_at_[idx(home)]);
   tokens = layout.micro_batch * new_rows;
   tokens_tp = ceil_div(tokens, layout.row_ranks());
   padded_tokens = tokens_tp * layout.row_ranks();
@@ -255,7 +255,8 @@ void StepWriter::scatter_rows(const View& partial, const View& local, const std:
 View StepWriter::positions() {
   const std::int64_t rows = context_.workload.seq_len, width = context_.model.rotated_dim();
   if (positions_ < 0) positions_ = builder_.input("activations/positions", DType::f32, rows * width);
-  return dense_view(positions_, 0, {std::min(rows, context_.tokens), width});
+  // Pairs are rotated, so that of an odd number of columns the last one has no use.
+  return {positions_, 0, {rows, width - width % 2}, {width, 1}, {}};
 }
 
 // ---- between stages ----

@@ -96,6 +96,8 @@ struct StepContext {
   std::int64_t layers_at(int home) const {  // of the stage
     return std::count(homes.begin(), homes.end() - 1, home);
   }
+  // The positions of a sequence's rows on this rank, at the home of what is written.
+  const IndexSet& positions() const { return positions_at_[idx(home_)]; }
   // What goes where if the rows of the whole group leave `home` for the other one. The model must have both.
   const std::vector<RowMove>& moves_from(int home) const { return moves_from_[idx(home)]; }
 
@@ -107,7 +109,7 @@ struct StepContext {
 
  private:
   int home_ = 0;
-  std::array<std::int64_t, kMostHomes> rows_at_{};  // of a sequence on this rank
+  std::array<IndexSet, kMostHomes> positions_at_;  // the rows of a sequence on this rank
   std::array<std::vector<RowMove>, kMostHomes> moves_from_;
 };
 
@@ -165,8 +167,8 @@ class StepWriter {
   void scatter_rows(const View& partial, const View& local, const std::string& label);
 
   // The table of sines and cosines for all positions of a sequence, f32, [seq_len, what of head_dim is
-  // rotated]. Rotary kernels read the rows of the rank's positions. Every rank has the whole table, however
-  // many ranks share the sequence.
+  // rotated], which rotary_table() makes. Rotary kernels read the rows of the rank's positions. Every rank
+  // has the whole table, however many ranks share the sequence.
   View positions();
 
   // Exchanges rows, [tokens_tp, hidden], with the stage before (direction -1) or behind (+1).

@@ -4,6 +4,7 @@
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/transformer/row_rules_of.h"
 
 namespace cp {
 namespace {
@@ -111,7 +112,7 @@ void UpdateWriter::write() {
   add_up_tied_tables();
   std::vector<View> gradients;
   for (const StepUnit* unit : units) gradients.push_back(reduced_gradients(*unit));
-  take_norm(gradients);
+  take_norm(units, gradients);
   for (std::size_t i = 0; i < units.size(); ++i) optimize(*units[i], gradients[i]);
 }
 
@@ -230,10 +231,80 @@ View UpdateWriter::reduced_gradients(const StepUnit& unit) {
   return gradients;
 }
 
-// Over all that hold other elements: shards, experts, columns of tp ranks, stages.
-void UpdateWriter::take_norm(const std::vector<View>& gradients) {
+std::vector<UpdateWriter::Copied> UpdateWriter::copied(const StepUnit& unit) const {
+  std::vector<Copied> all;
+  const auto add = [&](const Weight& weight, std::int64_t copies) {
+    if (weight.numel() > 0 && copies > 1) all.push_back({weight.begin, weight.end(), copies});
+  };
+  const std::int64_t tp = context_.layout.tp;
+  for (const LayerParts parts : kLayerParts) {
+    if (&unit != &units_.layers[parts]) continue;
+    const LayerWeights& layer = context_.layer[parts];
+    add({0, 1, layer.replicated}, tp);
+    if (context_.model.kv_heads >= tp || parts.mixer != Mixer::attention || context_.model.latent) continue;
+    const std::int64_t q_width = context_.sizes.q_width, kv_width = context_.sizes.kv_width;
+    const auto sharing =
+        static_cast<std::int64_t>(context_.groups.tp_group_of_kv_head(context_.model.kv_heads).size());
+    add(layer.qkv.part(q_width, 2 * kv_width), sharing);
+    if (context_.model.qkv_bias) add({layer.qkv_bias.begin + q_width, 1, 2 * kv_width}, sharing);
+    if (context_.model.qk_norm_of_all_heads) add(layer.k_norm, sharing);
+  }
+  // Tables of the first and the last stage.
+  const std::int64_t ends = context_.copies_table() ? 2 : 1;
+  if (&unit == &units_.embedding) add(context_.embedding, ends);
+  if (&unit == &units_.prediction) add({0, 1, context_.prediction.numel}, tp);
+  if (&unit == &units_.head) {
+    add(context_.head.norm, tp);
+    if (!context_.has_embedding()) add(context_.head.table, ends);
+  }
+  std::sort(all.begin(), all.end(), [](const Copied& a, const Copied& b) { return a.begin < b.begin; });
+  return all;
+}
+
+void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std::vector<View>& views,
+                               std::vector<std::int64_t>& copies) const {
+  const ShardedUnit& u = unit.sharded;
+  const std::vector<Copied> copied = this->copied(unit);
+  if (copied.empty()) {
+    views.push_back(gradients), copies.push_back(1);
+    return;
+  }
+  const auto index =
+      static_cast<std::int64_t>(std::find(u.ranks.begin(), u.ranks.end(), context_.self) - u.ranks.begin());
+  // The rank's elements of the pieces: of each piece alike, or a stretch of all of them one behind the other.
+  const bool stretch = u.resident_sums && u.num_ranks() > 1;
+  const std::int64_t shard = stretch ? gradients.numel() : u.shard_numel(), begin = index * shard,
+                     end = stretch ? begin + shard : std::min(u.numel, begin + shard);
+  const auto add = [&](std::int64_t first, std::int64_t last, std::int64_t times) {
+    first = std::max(first, begin), last = std::min(last, end);
+    if (first >= last) return;
+    const std::int64_t offset = gradients.offset + first - begin;
+    views.push_back(stretch || u.pieces == 1
+                        ? flat_view(gradients.buffer, offset, last - first)
+                        : View{gradients.buffer, offset, {u.pieces, last - first}, {shard, 1}, {}});
+    copies.push_back(times);
+  };
+  for (std::int64_t piece = 0; piece < (stretch ? u.pieces : 1); ++piece) {
+    const std::int64_t at = piece * u.numel;
+    std::int64_t next = at;
+    for (const Copied& part : copied) {
+      add(next, at + part.begin, 1);
+      add(at + part.begin, at + part.end, part.copies);
+      next = at + part.end;
+    }
+    add(next, at + u.numel, 1);
+  }
+}
+
+// Over all that hold other elements: shards, experts, columns of tp ranks, stages. What several of them hold
+// alike counts once.
+void UpdateWriter::take_norm(const std::vector<const StepUnit*>& units, const std::vector<View>& gradients) {
   norm_ = writer_.working("norm", DType::f32, 1).flat(0, 1);
-  writer_.kernel({RowOperation::squared_norm, gradients, {norm_}, {}}, "squared norm");
+  std::vector<View> views;
+  SquaredNormRule rule;
+  for (std::size_t i = 0; i < units.size(); ++i) add_to_norm(*units[i], gradients[i], views, rule.copies);
+  writer_.kernel({RowOperation::squared_norm, std::move(views), {norm_}, {}, std::move(rule)},
+                 "squared norm");
   const auto add_up = [&](const char* name, const std::vector<Rank>& ranks) {
     writer_.all_reduce(name, ranks, ReduceOp::sum, norm_, "norm", str("norm over ", name));
   };
@@ -242,6 +313,7 @@ void UpdateWriter::take_norm(const std::vector<View>& gradients) {
   add_up("norm_pp", context_.groups.pp_group());
   if (!context_.workload.optimizer.offload) return;
   host_norm_ = flat_view(writer_.builder().output("host/norm", DType::f32, 1), 0, 1);
+  schedule_ = flat_view(writer_.builder().input("host/schedule", DType::f32, 2), 0, 2);
   writer_.builder().add(writer_.builder().stream("to_host"), Copy{norm_, host_norm_}, "norm to the host");
 }
 
@@ -261,7 +333,9 @@ void UpdateWriter::optimize(const StepUnit& unit, const View& gradients) {
   if (optimizer.offload) {
     optimize_on_host(unit, gradients, computes);
   } else {
-    RowKernel kernel{RowOperation::optimizer, {gradients, norm_}, {}, {}};
+    if (schedule_.buffer < 0) schedule_ = flat_view(builder.input("working/schedule", DType::f32, 2), 0, 2);
+    RowKernel kernel{
+        RowOperation::optimizer, {gradients, norm_, schedule_}, {}, {}, optimizer_rule(optimizer)};
     const char* term = whole && u.dtype != DType::f32 ? "master/" : "parameters/";
     kernel.updates.push_back(flat_view(builder.inout(str(term, u.name), DType::f32, numel), 0, numel));
     if (optimizer.states > 0) {
@@ -311,9 +385,10 @@ void UpdateWriter::optimize_piece_on_host(const HostUnit& host, const View& comp
   const Advance advance = step == 0 ? Advance{} : Advance{step, 0, 0};
   const auto piece = [&](BufferId buffer) { return flat_view(buffer, first, count, advance); };
   RowKernel kernel{RowOperation::optimizer,
-                   {piece(host.gradients), host_norm_},
+                   {piece(host.gradients), host_norm_, schedule_},
                    {piece(host.parameters)},
-                   {piece(host.master)}};
+                   {piece(host.master)},
+                   optimizer_rule(context_.workload.optimizer)};
   if (host.states >= 0) {
     const int states = context_.workload.optimizer.states;
     kernel.updates.push_back({host.states, first, {states, count}, {numel, 1}, advance});

@@ -8,6 +8,9 @@
 // Buffers of a unit: gradients/<name>, parameters/<name> or master/<name> (f32), optimizer/<name> (all
 // states); if whole pieces stay, unsharded/<name> and unsharded/gradients/<name>.
 //
+// The learning rate and the number of the step change from step to step, so that they are an input,
+// working/schedule, or host/schedule where the host updates.
+//
 // Offloaded f32 parameters and states are in host memory, and the host runs the optimizer (ZeRO-Offload; Ren
 // et al. 2021). Its buffers are host/gradients/<name>, host/master/<name>, host/optimizer/<name>, and
 // host/parameters/<name> in `dtype`. Gradients that are complete only in the update go to the host there, on
@@ -62,7 +65,15 @@ class UpdateWriter {
                      std::int64_t begin, std::int64_t numel, const std::string& label);
   // Adds up the gradients of a table that both the first and the last stage hold.
   void add_up_tied_tables();
-  void take_norm(const std::vector<View>& gradients);
+  // Elements begin .. end - 1 of each piece of a unit, which several ranks have that add up their norms.
+  struct Copied {
+    std::int64_t begin = 0, end = 0, copies = 1;
+  };
+  std::vector<Copied> copied(const StepUnit& unit) const;  // ascending
+  // The rank's gradients of a unit, with the number of copies of each part.
+  void add_to_norm(const StepUnit& unit, const View& gradients, std::vector<View>& views,
+                   std::vector<std::int64_t>& copies) const;
+  void take_norm(const std::vector<const StepUnit*>& units, const std::vector<View>& gradients);
   void optimize(const StepUnit& unit, const View& gradients);
   // The optimizer in host memory; the parameters to compute with arrive in `computes`.
   void optimize_on_host(const StepUnit& unit, const View& gradients, const View& computes);
@@ -80,6 +91,7 @@ class UpdateWriter {
   const StepUnits& units_;
   std::vector<std::pair<const StepUnit*, BufferId>> whole_;
   View norm_, host_norm_;
+  View schedule_;  // the learning rate, and the number of the step
 };
 
 }  // namespace cp

@@ -121,6 +121,12 @@ Hasher& hash(Hasher& hasher, const Workload& w) {
       .add(static_cast<int>(w.gradient_dtype));
   hasher.add(std::string_view(w.optimizer.name)).add(w.optimizer.states);
   hasher.add(static_cast<int>(w.optimizer.state_dtype)).add(w.optimizer.offload);
+  if (const Optimizer usual; w.optimizer.beta1 != usual.beta1 || w.optimizer.beta2 != usual.beta2 ||
+                             w.optimizer.eps != usual.eps || w.optimizer.decay != usual.decay ||
+                             w.optimizer.max_norm != usual.max_norm) {
+    hasher.add(w.optimizer.beta1).add(w.optimizer.beta2).add(w.optimizer.eps).add(w.optimizer.decay);
+    hasher.add(w.optimizer.max_norm);
+  }
   return hasher.add(w.expert_imbalance);
 }
 

@@ -21,7 +21,10 @@ struct Optimizer {
   std::string name = "adamw";  // adamw, adamw_16 (states in bf16), sgd (no states), sgd_momentum (one)
   int states = 2;              // tensors as large as the parameters: AdamW has two, the moments
   DType state_dtype = DType::f32;
-  bool offload = false;                         // states and f32 parameters are in host memory (ZeRO-Offload)
+  bool offload = false;  // states and f32 parameters are in host memory (ZeRO-Offload)
+  // What the update computes with (shared/plan/row_operations.h, optimizer); the learning rate comes with
+  // each step. beta1 is the momentum of SGD, and max_norm 0 clips nothing.
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, decay = 0.1, max_norm = 1;
   bool is_adam() const { return states == 2; }  // it keeps both moments
   bool operator==(const Optimizer&) const = default;
 };

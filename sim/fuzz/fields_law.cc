@@ -164,6 +164,37 @@ class Changes {
     }
   }
 
+  void of_field(std::string_view name, std::int64_t& value) { add(name, value); }
+  void of_field(std::string_view, ActivationFunction& function) {
+    may("function", [&function] {
+      function = function == ActivationFunction::silu ? ActivationFunction::relu : ActivationFunction::silu;
+    });
+  }
+  void of_field(std::string_view, IndexSet& rows) {
+    for (Run& run : rows)
+      add("begin", run.begin), add("run", run.run), add("stride", run.stride), add("count", run.count);
+    may("one run more", [&rows] { rows.push_back({0, 1, 1, 1}); });
+  }
+  void of_field(std::string_view, std::vector<ColumnMove>& moves) {
+    for (ColumnMove& move : moves)
+      visit_rule_fields(move, [&](std::string_view name, auto& field) { of_field(name, field); });
+    may("one move more", [&moves] { moves.emplace_back(); });
+  }
+  void of_field(std::string_view, RowRule& rule) {
+    may("another rule", [&rule] {
+      if (std::holds_alternative<SlotsRule>(rule)) {
+        rule = NormRule{};
+      } else {
+        rule = SlotsRule{};
+      }
+    });
+    std::visit(
+        [&](auto& chosen) {
+          visit_rule_fields(chosen, [&](std::string_view name, auto& field) { of_field(name, field); });
+        },
+        rule);
+  }
+
   Plan& plan_;
   std::string where_;
   std::vector<Change> all_;
@@ -239,7 +270,42 @@ Plan draw_steps(std::uint64_t seed) {
     for (std::size_t i = numbers.below(3); i > 0; --i) all.push_back(numbers.in(1, 9));
     return all;
   };
-  switch (numbers.below(10)) {
+  const auto row_rule = [&]() -> RowRule {
+    const auto size = [&] { return numbers.in(0, 9); };
+    switch (numbers.below(9)) {
+      case 1:
+        return NormRule{scale(), numbers.one_in(2), size(), size(), size(), size(), size()};
+      case 2:
+        return RotaryRule{
+            {{size(), size(), size(), size(), size(), size(), size(), size(), numbers.one_in(2)}},
+            size(),
+            rows(),
+            numbers.one_in(2)};
+      case 3:
+        return ActivationRule{numbers.of({ActivationFunction::silu, ActivationFunction::gelu_tanh}),
+                              numbers.one_in(2)};
+      case 4:
+        return VocabularyRule{size(), size(), scale(), scale(), numbers.in(-100, 3)};
+      case 5:
+        return RouterRule{numbers.one_in(2), size(), size(), numbers.one_in(2), scale(), size()};
+      case 6:
+        return SlotsRule{size(), size()};
+      case 7:
+        return SquaredNormRule{starts()};
+      case 8:
+        return OptimizerRule{size(), scale(), scale(), scale(), scale(), scale()};
+      default:
+        return {};
+    }
+  };
+  switch (numbers.below(11)) {
+    case 10:
+      step(RowKernel{numbers.of({RowOperation::rms_norm, RowOperation::optimizer}),
+                     {view()},
+                     {view()},
+                     {view()},
+                     row_rule()});
+      break;
     case 5:
       step(RecurrenceForward{view(), view(), view(), view(), view(), maybe(), view(), starts(), scale(),
                              rule(), maybe()});

@@ -411,11 +411,11 @@ TEST_P(DeviceConformance, APlanThatIsNotForItIsRefusedBeforeAnythingRuns) {
     PlanBuilder b(rank, shape_target());
     const View x = whole(b.inout("x", DType::f32, 4), 4);
     b.add(b.stream("s"), Scale{x, 2});
-    b.add(b.stream("s"), RowKernel{RowOperation::rotary, {}, {}, {x}}, "turn");
+    b.add(b.stream("s"), RowKernel{RowOperation::gated_norm, {}, {}, {x}}, "turn");
     const Plan lacking = std::move(b).build({});
     EXPECT_THAT(refusal([&] { device.prepare(lacking, {}); }),
                 AllOf(HasSubstr(str(" device of rank ", rank,
-                                    " has no operation rotary (step 1 \"turn\"); its target ")),
+                                    " has no operation gated_norm (step 1 \"turn\"); its target ")),
                       HasSubstr(str(device.target().name, " has ", join(device.target().kernels, ", ")))));
     // The device is as good as before.
     const TwoStreams own(rank, GetParam().target);

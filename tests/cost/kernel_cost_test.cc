@@ -124,7 +124,7 @@ TEST(KernelCost, RowKernelsMoveTheirBytes) {
   PlanBuilder builder(0, shape_target());
   const BufferId a = builder.input("a", DType::bf16, 100), b = builder.inout("b", DType::f32, 100);
   const Kernel adam = RowKernel{
-      RowOperation::optimizer, {flat_view(a, 0, 100)}, {flat_view(b, 0, 50)}, {flat_view(b, 50, 50)}};
+      RowOperation::gated_norm, {flat_view(a, 0, 100)}, {flat_view(b, 0, 50)}, {flat_view(b, 50, 50)}};
   builder.add(builder.stream("s"), adam);
   const Plan plan = std::move(builder).build({});
   EXPECT_EQ(work_of(adam, plan).bytes, 200 + 200 + 2 * 200);
@@ -132,6 +132,26 @@ TEST(KernelCost, RowKernelsMoveTheirBytes) {
   const Cluster cluster = round_cluster();
   const SoftwareProfile software;
   EXPECT_NEAR(KernelCost(cluster, software).ns(adam, plan), 0.8, 1e-12);
+}
+
+// Of a table, the rows that are looked up, and no more than there are.
+TEST(KernelCost, LookUpsReadTheRowsTheyNeed) {
+  PlanBuilder builder(0, shape_target());
+  const BufferId tokens = builder.input("tokens", DType::i32, 30),
+                 table = builder.input("table", DType::bf16, 80), x = builder.output("x", DType::bf16, 120);
+  const auto embed = [&](std::int64_t rows) {
+    VocabularyRule rule;
+    rule.count = 20;
+    return Kernel(RowKernel{RowOperation::embed,
+                            {flat_view(tokens, 0, rows), dense_view(table, 0, {20, 4})},
+                            {dense_view(x, 0, {rows, 4})},
+                            {},
+                            rule});
+  };
+  for (const std::int64_t rows : {3, 30}) builder.add(builder.stream("s"), embed(rows));
+  const Plan plan = std::move(builder).build({});
+  EXPECT_DOUBLE_EQ(work_of(embed(3), plan).bytes, 3 * 4 + 2 * 3 * 4 * 2);
+  EXPECT_DOUBLE_EQ(work_of(embed(30), plan).bytes, 30 * 4 + 20 * 4 * 2 + 30 * 4 * 2);
 }
 
 // Rows of the table that the preset's curve is made of come back.

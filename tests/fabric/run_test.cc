@@ -81,11 +81,11 @@ TEST_P(Runs, APlanWithAKernelThatTheHostLacksIsRefusedByName) {
   Fabric fabric(1, options());
   PlanBuilder builder(0, shape_target());
   const BufferId x = builder.inout("x", DType::f32, 4);
-  builder.add(builder.stream("s"), RowKernel{RowOperation::rms_norm, {}, {}, {flat_view(x, 0, 4)}});
+  builder.add(builder.stream("s"), RowKernel{RowOperation::gated_norm, {}, {}, {flat_view(x, 0, 4)}});
   const Plan plan = std::move(builder).build({});
   EXPECT_THAT(
       message_of<InvalidInput>([&] { fabric.run([&](Rank, Device& device) { device.prepare(plan, {}); }); }),
-      HasSubstr("the fabric device of rank 0 has no operation rms_norm (step 0 \"\"); its target host has "
+      HasSubstr("the fabric device of rank 0 has no operation gated_norm (step 0 \"\"); its target host has "
                 "accumulate, "));
 }
 

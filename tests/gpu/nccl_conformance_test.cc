@@ -97,7 +97,7 @@ std::unique_ptr<DeviceWorld> make_world(int world_size, bool graphs) {
 
 DeviceFactory nccl_factory(bool graphs) {
   return {.name = graphs ? "NcclGraphs" : "Nccl",
-          .target = host_target(),
+          .target = common_target(),
           .host_memory = false,
           .make = [graphs](int world_size) { return make_world(world_size, graphs); },
           .why_not = cp::testing::why_no_gpu};

@@ -397,9 +397,9 @@ TEST(MatMulKernel, SumsOfSixteenBitTypesMayStayInF32) {
 TEST(RowKernel, IsRefusedByName) {
   KernelMemory memory;
   const BufferId x = memory.add(DType::f32, {1, 2});
-  const auto run = [&] { memory.run(RowKernel{RowOperation::rms_norm, {}, {}, {flat_view(x, 0, 2)}}); };
+  const auto run = [&] { memory.run(RowKernel{RowOperation::gated_norm, {}, {}, {flat_view(x, 0, 2)}}); };
   EXPECT_THAT(run, ::testing::ThrowsMessage<InvalidInput>(
-                       ::testing::HasSubstr("the host has no kernel rms_norm; it has ")));
+                       ::testing::HasSubstr("the host has no kernel gated_norm; it has ")));
 }
 
 }  // namespace

@@ -69,6 +69,18 @@ class Variations {
     of(value.probability), of(value.layer), of(value.first_batch), of(value.first_head), of(value.heads);
     of(value.queries), of(value.keys);
   }
+  void of(ActivationFunction& value) {
+    with(value, value == ActivationFunction::silu ? ActivationFunction::relu : ActivationFunction::silu);
+  }
+  void of(ColumnMove& value) {
+    visit_rule_fields(value, [&](std::string_view, auto& field) { of(field); });
+  }
+  void of(RowRule& value) {
+    with(value, value.index() == 0 ? RowRule(NormRule{}) : RowRule());
+    std::visit(
+        [&](auto& rule) { visit_rule_fields(rule, [&](std::string_view, auto& field) { of(field); }); },
+        value);
+  }
   void of(Edge& value) { of(value.step), of(value.iterations_back); }
   template <class T>
   void of(std::vector<T>& values) {
@@ -167,6 +179,15 @@ inline Plan plan_with_every_field() {
   plan.inputs = {5, 6};
   std::vector<Step> steps;
   add_each<Kernel>(steps, std::make_index_sequence<std::variant_size_v<Kernel>>());
+  for (const std::string_view name : kRowRules) {
+    RowKernel kernel;
+    choose_rule(kernel.rule, name);
+    if (kernel.rule.index() == 0) continue;
+    if (auto* rotary = std::get_if<RotaryRule>(&kernel.rule))
+      rotary->moves = {{1, 2, 3, 0, 5, 6, 7, 8, true}}, rotary->positions = {{0, 2, 4, 3}, {20, 1, 1, 1}};
+    if (auto* norm = std::get_if<SquaredNormRule>(&kernel.rule)) norm->copies = {1, 8};
+    steps.push_back({0, Kernel(std::move(kernel)), {}, {}});
+  }
   add_each<Collective>(steps, std::make_index_sequence<std::variant_size_v<Collective>>());
   for (Step& step : steps) {
     step.after = {{1, 0}, {2, 1}};

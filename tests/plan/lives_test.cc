@@ -202,7 +202,7 @@ Plan random_body(bool turns) {
       return flat_view(temporaries[which], part * each, each, slots ? Advance{all, 2, 0} : Advance{});
     };
     const auto write = [&](std::size_t which, bool inside, int part, int parts) {
-      RowKernel kernel{RowOperation::rotary, {}, {view(which, inside, part, parts)}, {}};
+      RowKernel kernel{RowOperation::gated_norm, {}, {view(which, inside, part, parts)}, {}};
       for (int reads = draw(0, 3); reads > 0; --reads) {
         const std::size_t other = any();
         if (!written[other] || other == which) continue;
@@ -225,7 +225,8 @@ Plan random_body(bool turns) {
     }
     builder.end_repeat();
     if (const std::size_t last = any(); written[last] && !has_slots[last] && draw(0, 2) == 0) {
-      builder.add(on(), RowKernel{RowOperation::rotary, {view(last, false, 0, 1)}, {}, {flat_view(x, 0, 1)}});
+      builder.add(on(),
+                  RowKernel{RowOperation::gated_norm, {view(last, false, 0, 1)}, {}, {flat_view(x, 0, 1)}});
     }
     return std::move(builder).build({});
   });

@@ -172,7 +172,7 @@ TEST(Plan, AccessesOfEveryOperation) {
             "1r 2r 3w 4rw 5rw");
 }
 
-TEST(Target, TheHostHasEveryOperationButRowKernelsAndShapesHaveAll) {
+TEST(Target, TheHostHasEveryOperationButThoseOfRecurrentRowsAndShapesHaveAll) {
   const auto names = []<class... Ops>(std::type_identity<std::variant<Ops...>>) {
     std::set<std::string> found;
     (found.emplace(operation_name(std::variant<Ops...>(Ops{}))), ...);
@@ -181,13 +181,20 @@ TEST(Target, TheHostHasEveryOperationButRowKernelsAndShapesHaveAll) {
   std::set<std::string> kernels = names(std::type_identity<Kernel>());
   EXPECT_EQ(kernels.erase("rms_norm"), 1U);
   EXPECT_EQ(kernels.size(), 16U);
-  EXPECT_EQ(host_target().kernels, kernels);
+  EXPECT_EQ(gpu_target("sm90").kernels, kernels);
+  EXPECT_EQ(common_target().kernels, kernels);
   EXPECT_EQ(host_target().collectives, names(std::type_identity<Collective>()));
   EXPECT_EQ(host_target().collectives.size(), 6U);
   for (int i = 0; i <= static_cast<int>(RowOperation::norm_sums_backward); ++i) {
     const std::string_view name = operation_name(Kernel(RowKernel{static_cast<RowOperation>(i), {}, {}, {}}));
     EXPECT_TRUE(kernels.emplace(name).second) << name;
   }
+  std::set<std::string> of_host = kernels;
+  for (const char* shapes : {"short_convolution", "decay_and_beta", "gated_norm"}) {
+    EXPECT_EQ(of_host.erase(shapes), 1U) << shapes;
+    EXPECT_EQ(of_host.erase(std::string(shapes) + "_backward"), 1U) << shapes;
+  }
+  EXPECT_EQ(host_target().kernels, of_host);
   EXPECT_EQ(shape_target().kernels, kernels);
   EXPECT_EQ(shape_target().collectives, host_target().collectives);
   EXPECT_EQ(shape_target().dtypes, host_target().dtypes);
@@ -202,6 +209,10 @@ TEST(Target, GpusHaveTheHostsOperationsAndFusedAttention) {
     EXPECT_EQ(*target.fused_attention, cudnn_attention(name));
     Target host = target;
     host.name = "host", host.alignment_bytes = 1, host.fused_attention.reset();
+    // But for the kernels of rows, which no GPU computes yet.
+    for (const auto& [operation, text] : kRowOperations) {
+      EXPECT_TRUE(!has_host_kernel(operation) || host.kernels.emplace(text).second) << text;
+    }
     EXPECT_EQ(host, host_target());
   }
   EXPECT_EQ(&target_by_name("host"), &host_target());

@@ -44,7 +44,7 @@ Kernel draw_kernel(const View& in, const View& out) {
   switch (draw(0, 5)) {
     case 4:
       return draw(0, 2) == 0 ? RowKernel{RowOperation::rotary, {in}, {out}, {}}
-                             : RowKernel{RowOperation::optimizer, {in}, {}, {out}};
+                             : RowKernel{RowOperation::gated_norm, {in}, {}, {out}};
     case 0:
       return Fill{out, 0.5};
     case 1:

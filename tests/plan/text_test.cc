@@ -37,10 +37,12 @@ TEST(PlanText, IsReadable) {
 target "host" alignment 1)"
       " collectives all_gather,all_reduce,all_to_all,broadcast,exchange,reduce_scatter"
       " kernels "
-      "accumulate,attention_backward,attention_delta,attention_forward,attention_merge,attention_sink_"
-      "gradient,"
-      "cast,copy,fill,matmul,recurrence_backward,recurrence_forward,recurrence_join,recurrence_summary,"
-      "recurrence_summary_gradient,scale"
+      "accumulate,add_bias,attention_backward,attention_delta,attention_forward,attention_merge,"
+      "attention_sink_gradient,cast,combine,copy,cross_entropy,cross_entropy_backward,dispatch,embed,"
+      "embed_backward,fill,gated_activation,gated_activation_backward,matmul,norm_sums,norm_sums_backward,"
+      "optimizer,output_gate,output_gate_backward,recurrence_backward,recurrence_forward,recurrence_join,"
+      "recurrence_summary,recurrence_summary_gradient,rms_norm,rms_norm_backward,rotary,rotary_backward,"
+      "route,route_backward,scale,squared_norm"
       R"( dtypes f32,f16,bf16,i32,i64
 stream 0 "compute"
 stream 1 "comm"
@@ -62,14 +64,20 @@ end
 TEST(PlanText, RowKernelsSayTheirOperation) {
   PlanBuilder b(0, shape_target());
   const BufferId x = b.inout("x", DType::f32, 8), y = b.output("y", DType::bf16, 8);
-  b.add(b.stream("s"), RowKernel{RowOperation::gated_activation,
+  b.add(b.stream("s"), RowKernel{RowOperation::gated_norm,
                                  {flat_view(x, 0, 4), dense_view(x, 4, {2, 2})},
                                  {flat_view(y, 0, 8)},
                                  {}});
+  b.add(b.stream("s"), RowKernel{RowOperation::gated_activation,
+                                 {dense_view(x, 0, {2, 4})},
+                                 {dense_view(y, 0, {2, 2})},
+                                 {},
+                                 ActivationRule{ActivationFunction::gelu_tanh, true}});
   const std::string text = to_text(std::move(b).build({}));
-  EXPECT_EQ(
-      text.substr(text.find("step")),
-      "step 0 on 0 row_kernel operation=gated_activation reads=b0+0[4],b0+4[2x2] writes=b1+0[8] updates=-\n");
+  EXPECT_EQ(text.substr(text.find("step")),
+            "step 0 on 0 row_kernel operation=gated_norm reads=b0+0[4],b0+4[2x2] writes=b1+0[8] updates=-\n"
+            "step 1 on 0 row_kernel operation=gated_activation reads=b0+0[2x4] writes=b1+0[2x2] updates=- "
+            "rule=activation/gelu_tanh/true\n");
 }
 
 void expect_round_trip(const Plan& plan) {

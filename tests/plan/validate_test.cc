@@ -477,9 +477,9 @@ TEST(ValidateStep, RowKernels) {
   world.plan.target = shape_target();
   const auto row = [](std::vector<View> reads, std::vector<View> writes, std::vector<View> updates) {
     return kernel(
-        RowKernel{RowOperation::gated_activation, std::move(reads), std::move(writes), std::move(updates)});
+        RowKernel{RowOperation::gated_norm, std::move(reads), std::move(writes), std::move(updates)});
   };
-  const std::string prefix = "step gated_activation of rank 5: ";
+  const std::string prefix = "step gated_norm of rank 5: ";
   EXPECT_EQ(world.error(row({flat_view(kIn, 0, 64), x(0, 3)}, {flat_view(kH, 0, 64)}, {})), "");
   EXPECT_EQ(world.error(row({}, {}, {x(0, 64)})), "");
   EXPECT_EQ(world.error(row({x(0, 64)}, {}, {})), prefix + "writes nothing; leave it out");
@@ -489,9 +489,8 @@ TEST(ValidateStep, RowKernels) {
             prefix + "writes in, which is an input; make it an inout");
   EXPECT_EQ(world.error(row({x(0, 8)}, {x(7, 8)}, {})),
             prefix + "x+0[8] and x+7[8] share memory; a kernel's output is its own");
-  EXPECT_EQ(
-      World().error(row({}, {x(0, 8)}, {})),
-      prefix + "target host has no kernel gated_activation; it has " + join(host_target().kernels, ", "));
+  EXPECT_EQ(World().error(row({}, {x(0, 8)}, {})),
+            prefix + "target host has no kernel gated_norm; it has " + join(host_target().kernels, ", "));
 }
 
 TEST(ValidateStep, NamesTheLabel) {

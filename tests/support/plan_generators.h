@@ -206,6 +206,35 @@ class PlanDraw {
     field.queries = rows(), field.keys = rows();
   }
   template <class Op>
+  void draw(std::int64_t& field, const Op&) {
+    field = large();
+  }
+  template <class Op>
+  void draw(ActivationFunction& field, const Op&) {
+    field =
+        *rc::gen::element(ActivationFunction::silu, ActivationFunction::gelu, ActivationFunction::gelu_tanh,
+                          ActivationFunction::relu, ActivationFunction::relu2);
+  }
+  template <class Op>
+  void draw(IndexSet& field, const Op&) {
+    field = list<Run>(0, 2, [&] { return Run{large(), large(), large(), large()}; });
+  }
+  template <class Op>
+  void draw(std::vector<ColumnMove>& field, const Op& op) {
+    field = list<ColumnMove>(0, 3, [&] {
+      ColumnMove move;
+      visit_rule_fields(move, [&](std::string_view, auto& number) { draw(number, op); });
+      return move;
+    });
+  }
+  template <class Op>
+  void draw(RowRule& field, const Op& op) {
+    choose_rule(field, kRowRules[number<std::size_t>(0, kRowRules.size() - 1)]);
+    std::visit(
+        [&](auto& rule) { visit_rule_fields(rule, [&](std::string_view, auto& value) { draw(value, op); }); },
+        field);
+  }
+  template <class Op>
   void draw(std::vector<MaskSlice>& field, const Op&) {
     field = list<MaskSlice>(0, 2, [&] {
       MaskSlice slice;

@@ -1,10 +1,12 @@
 #include "sim/cost/timeline/kernel_work.h"
 
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 
 #include "shared/plan/operations.h"
 #include "shared/plan/recurrence_rules.h"
+#include "shared/plan/row_rules.h"
 #include "sim/cost/timeline/view_bytes.h"
 
 namespace cp::sim {
@@ -149,9 +151,13 @@ KernelWork work_of(const Kernel& kernel, const Plan& plan) {
         if constexpr (requires { op.v; }) counted = work.values_in_keys ? &op.v : nullptr;
       },
       kernel);
+  const auto* rows = std::get_if<RowKernel>(&kernel);
+  const std::optional<LookUp> look_up = rows != nullptr ? look_up_of(*rows) : std::nullopt;
   const auto add_bytes = [&](const Access& access) {
     if (access.view == workspace || (counted != nullptr && access.view == counted)) return;
-    const double bytes = bytes_of(*access.view, plan);
+    double bytes = bytes_of(*access.view, plan);
+    if (look_up && access.view == look_up->table)
+      bytes *= count(look_up->rows) / std::max(1.0, count(access.view->shape.front()));
     work.bytes += (access.reads ? bytes : 0) + (access.writes ? bytes : 0);
   };
   std::visit([&](const auto& op) { for_each_access_of(op, 0, add_bytes); }, kernel);

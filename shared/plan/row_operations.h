@@ -1,0 +1,306 @@
+// The operations of RowKernel (plan.h), and what each needs beside its views: its rule. This header is the
+// definition of their arithmetic; a device that computes one computes this.
+//
+// Kernels of rows work on rows one by one, or move whole rows, and their time is that of their memory
+// traffic. A view has as many rows as its first dimension says, unless something else is said. Each view has
+// a dtype of its own, f32, f16 or bf16, but for those that are called statistics, which are f32, and indices,
+// which are i32. Arithmetic is f32 at least, sums run in ascending order, and each result is rounded once.
+//
+// Views come in the order in which they are named here. A result stands in `writes`, or in `updates` if it is
+// added to what is there: first the results with rows, then gradients of weights, which have one dimension.
+//
+// Where the formulas leave something open, Hugging Face's transformers decides, and it is said which. How the
+// columns of fused matrices lie (q, k, v and gates; gate and up) stands in shared/transformer/weights.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "shared/placement/index_set.h"
+
+namespace cp {
+
+enum class RowOperation : std::uint8_t {
+  rms_norm,
+  rms_norm_backward,
+  rotary,
+  rotary_backward,
+  gated_activation,
+  gated_activation_backward,
+  embed,
+  embed_backward,
+  cross_entropy,
+  cross_entropy_backward,
+  route,
+  route_backward,
+  dispatch,
+  combine,
+  add_bias,
+  squared_norm,
+  optimizer,
+  output_gate,
+  output_gate_backward,
+  short_convolution,
+  short_convolution_backward,
+  decay_and_beta,
+  decay_and_beta_backward,
+  gated_norm,
+  gated_norm_backward,
+  norm_sums,           // of rows whose columns other ranks have too: of each row, sums of squares
+  norm_sums_backward,  // and sums of products with the gradients of the norm's output
+};
+// The name of the operation in Targets, traces and messages: "rms_norm".
+std::string_view name(RowOperation operation);
+
+// Hugging Face's names are silu, gelu, gelu_pytorch_tanh, relu and relu2.
+enum class ActivationFunction : std::uint8_t {
+  silu,       // x / (1 + exp(-x))
+  gelu,       // x Phi(x)
+  gelu_tanh,  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+  relu,
+  relu2,  // relu(x)^2
+};
+
+// ---- norms ----
+
+//   rms_norm            reads x [n, c], weights, and squares if ranks > 1
+//                       writes y [n, c]
+//   rms_norm_backward   reads x, weights, dy [n, c], and squares and sums if ranks > 1
+//                       gives dx and the gradient of each weight
+//   norm_sums           reads x; writes squares [n, weights], statistics
+//   norm_sums_backward  reads x, weights, dy; writes sums [n, weights], statistics
+//
+// Of each group of columns, with o = 1 if unit_offset and else 0:
+//   S = sum of x x,  T = sum of (w + o) dy x                 over the group
+//   r = 1 / sqrt(S / (width ranks) + eps)
+//   y = x r (w + o)
+//   dx = r (w + o) dy - x r^3 T / (width ranks)
+//   dw = sum of dy x r                                       over rows and groups
+// Norm_sums gives S of the one group of each weight, and its backward form T. The ranks that share the rows
+// add both up, and the norms read the sums. Columns behind the last group are copied, and so are their
+// gradients.
+//
+// Columns come in `groups` groups of `width`, each normalized alone with the first weight, [width]; behind
+// them, if there is a second weight, in `more_groups` of `more_width`. So a layer's rows are one group, heads
+// of q and k are groups of two weights, and a latent row is a group with a rest.
+struct NormRule {
+  double eps = 1e-6;
+  bool unit_offset = false;  // the factor is 1 + weight (Gemma)
+  std::int64_t groups = 1, width = 0;
+  std::int64_t more_groups = 0, more_width = 0;
+  std::int64_t ranks = 1;  // that have `width` columns of a group each; more than 1 only with one group
+  bool operator==(const NormRule&) const = default;
+  std::int64_t weights() const { return more_groups > 0 ? 2 : 1; }
+  std::int64_t normalized() const { return groups * width + more_groups * more_width; }  // columns
+};
+
+// ---- rotary embeddings ----
+
+//   rotary              reads matrices, and the table [positions, d] of statistics; writes matrices
+//   rotary_backward     reads gradients of what was written, and the table
+//                       writes gradients of what was read
+//
+// Moves take columns of a matrix that is read to columns of one that is written. Rotated columns are the d
+// numbers of a head, of which pair i of d / 2, (a, b), of a row at position p is turned by the angle p f_i:
+//   a cos - b sin,  b cos + a sin
+// A pair is the columns i and i + d / 2 (rotate_half), or 2 i and 2 i + 1 if they are interleaved; they stay
+// where they are, unlike in apply_rotary_pos_emb_interleave, which gives the same scores. Row p of the table
+// has d / 2 cosines, then d / 2 sines (shared/transformer/rotary_table.h). Gradients are turned back, and
+// where several moves read one column its gradient is the sum of theirs.
+//
+// Without a rule the kernel has shapes only: that of serving, which has no table and writes to the cache.
+
+// `width` columns for each of `heads` heads: of head h, from column from + h from_step of the matrix
+// `source`, to column to + h to_step of the matrix `target`. Heads with from_step 0 all read the same ones.
+struct ColumnMove {
+  std::int64_t source = 0, from = 0, from_step = 0;  // source: its index among what rotary reads
+  std::int64_t target = 0, to = 0, to_step = 0;      // target: its index among what rotary writes
+  std::int64_t heads = 1, width = 0;
+  bool rotated = false;
+  bool operator==(const ColumnMove&) const = default;
+};
+// Rows are those of `sequences` sequences, one behind the other. `positions` are those of a sequence's rows,
+// counted from its begin, whatever documents it is packed of: angles of one document differ by the same
+// amount for all of its rows, which their scores do not show.
+struct RotaryRule {
+  std::vector<ColumnMove> moves;
+  std::int64_t sequences = 1;
+  IndexSet positions;
+  bool interleaved = false;
+  bool operator==(const RotaryRule&) const = default;
+};
+
+// ---- activations, gates, biases ----
+
+//   gated_activation           reads up [n, 2 c], the gate and then up, or without gates [n, c]
+//                              reads weights [n, 1], statistics, of experts: the router's factors of rows
+//                              writes y [n, c] = f(gate) up weight, or f(up) weight
+//   gated_activation_backward  reads up, weights, dy; writes d up, and d weights if there are weights
+//   output_gate                reads x, gates [n, c]; writes y = x sigmoid(gates)
+//   output_gate_backward       reads dy, x, gates; writes dx, d gates
+//   add_bias                   reads bias [c]; updates y [n, c]
+//                              or reads dy [n, c] and gives the gradient of the bias
+// Gates and biases have no rule.
+struct ActivationRule {
+  ActivationFunction function = ActivationFunction::silu;
+  bool gated = true;
+  bool operator==(const ActivationRule&) const = default;
+};
+
+// ---- both ends of a model ----
+
+//   embed           reads tokens [n], indices, and the table [rows, c]; writes x [n, c]
+//   embed_backward  reads tokens, dx; updates the gradient of the table
+// x = scale table[token - first], and zeros for tokens of other ranks: x of all is the sum over the tp ranks.
+//
+//   cross_entropy   reads logits [n, columns]; writes maxima [n, 1], statistics
+//                   reads logits, maxima, labels [n], indices; writes sums [n, 2], statistics
+//                   reads logits, labels; writes maxima and sums
+//   cross_entropy_backward
+//                   reads logits, maxima, sums, labels, weight [1], a statistic
+//                   writes d logits [n, columns], losses [n], statistics
+// With the logits l of the rank's tokens, which are cap tanh(l / cap) if there is a cap, the maximum is that
+// of l, and the sums are those of exp(l - maximum) and of l of the label, 0 if another rank has it. The tp
+// ranks take the maximum of the one over all of them, and then the sum of the other two. Then:
+//   loss = log(first sum) + maximum - second sum
+//   dl = weight (exp(l - maximum) / first sum - (1 at the label)), times 1 - (l / cap)^2 if capped
+// and both are 0 for an ignored label. Losses are not weighted. The weight is what a row's loss counts in the
+// loss of the step: 1 / the number of labels of the global batch that are not ignored, times what the losses
+// of prediction layers count. Columns of no token have the gradient 0.
+//
+// The tokens first .. first + count - 1 are those of the rank. Labels equal to `ignored` have no loss.
+struct VocabularyRule {
+  std::int64_t first = 0, count = 0;
+  double scale = 1;             // of embedded rows: sqrt(hidden) in Gemma
+  double softcap = 0;           // of logits; 0: none (Gemma 2)
+  std::int64_t ignored = -100;  // as PyTorch's cross_entropy
+  bool operator==(const VocabularyRule&) const = default;
+};
+
+// ---- experts ----
+
+//   route           reads logits [n, experts]
+//                   writes weights [n, top_k], statistics, and the chosen experts [n, top_k], indices
+//   route_backward  reads logits, chosen, d weights [slots, 1], statistics; writes d logits
+// Scores are the softmax of the logits, or their sigmoids. The top_k best are chosen, by descending score; of
+// equal ones the first expert comes first. With groups, experts stand in groups of equal size, and only those
+// of the top_groups best groups are chosen from: a group is worth its largest score with a softmax
+// (DeepSeek-V2), and the sum of its two largest ones with sigmoids (DeepSeek-V3).
+//   weight = scale score / (sum of the chosen scores if normalized, else 1)
+// Backward, the gradient of a weight is in the slot of its choice, and a choice that was dropped has none.
+// Gradients go through the softmax and the sum of the chosen scores, not through the choice.
+struct RouterRule {
+  bool sigmoid = false;  // else softmax
+  std::int64_t groups = 1, top_groups = 1;
+  bool normalized = true;
+  double scale = 1;
+  // Of route_backward, whose gradients of weights stand in slots: as SlotsRule.
+  std::int64_t ranks = 1;
+  bool operator==(const RouterRule&) const = default;
+};
+
+//   dispatch  reads x [n, c], weights [n, top_k], chosen; writes rows [slots, c], weights [slots, 1]
+//             reads x, chosen; writes rows
+//             reads rows [slots, c] as they arrived; writes them sorted by expert
+//   combine   reads rows [slots, c], chosen; writes y [n, c], the sum of the rows of a token's slots
+//             reads rows sorted by expert; writes them as they leave
+// Everything follows from `chosen`, what route wrote, so that the passes agree. A rank has equally many slots
+// for each of the ep ranks: a block. The e = experts / ranks experts of a rank share all of its slots,
+// ceil(slots / e) rows each, the last ones fewer or none; of an expert's rows each rank fills floor(rows /
+// ranks). In a block they stand by expert, one behind the other from its begin on. A choice takes the next
+// free slot of its expert, in the order of rows and then of choices; where none is left it is dropped, and
+// adds nothing to its token. What arrives are the blocks of all ranks, by rank; sorted, an expert has its
+// rows by rank. Slots that nobody took are zeros, and so are rows of no slot.
+struct SlotsRule {
+  std::int64_t experts = 0;  // of the layer, on all ranks
+  std::int64_t ranks = 1;    // that share them
+  bool operator==(const SlotsRule&) const = default;
+};
+
+// ---- update ----
+
+//   squared_norm  reads any views; writes [1], a statistic: the sum of g g / copies
+struct SquaredNormRule {
+  // Of each view that is read, how many of the ranks that add their numbers up have the same elements.
+  std::vector<std::int64_t> copies;
+  bool operator==(const SquaredNormRule&) const = default;
+};
+
+//   optimizer  reads gradients [n], the squared norm [1] and schedule [2], statistics
+//              updates parameters [n], statistics, and states [states n] unless there are none
+//              writes the parameters in another dtype, if anybody wants them
+// The schedule is the learning rate lr, and the number t of the step, from 1 on. States stand one behind the
+// other: m, then v. With g = gradient min(1, max_norm / (sqrt(squared norm) + 1e-6)), as in
+// torch.nn.utils.clip_grad_norm_, two states are torch.optim.AdamW (Loshchilov and Hutter 2019):
+//   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g g
+//   p = p - lr decay p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+// and fewer are torch.optim.SGD, without m where there is no state:
+//   g = g + decay p,  m = b1 m + g,  p = p - lr m
+// All parameters decay, norms and biases among them.
+struct OptimizerRule {
+  std::int64_t states = 2;           // 2: AdamW; 1: SGD with momentum b1; 0: SGD
+  double beta1 = 0.9, beta2 = 0.95;  // 0.95: of Llama 3 and DeepSeek-V3
+  double eps = 1e-8, decay = 0.1;
+  double max_norm = 1;  // 0: gradients are not clipped
+  bool operator==(const OptimizerRule&) const = default;
+};
+
+// std::monostate: the operation needs nothing beside its views.
+using RowRule = std::variant<std::monostate, NormRule, RotaryRule, ActivationRule, VocabularyRule, RouterRule,
+                             SlotsRule, SquaredNormRule, OptimizerRule>;
+
+// The words of texts and of plan.proto, in the order of the variant.
+inline constexpr std::array<std::string_view, std::variant_size_v<RowRule>> kRowRules = {
+    "none", "norm", "rotary", "activation", "vocabulary", "router", "slots", "squared_norm", "optimizer"};
+
+// Makes the rule of that name, with defaults. False if there is none.
+bool choose_rule(RowRule& rule, std::string_view name);
+
+// Calls visit(name, field) for each field of a rule, in the order of definition, as visit_fields() of
+// operations.h does for operations.
+template <class Rule, class Visit>
+void visit_rule_fields(Rule& rule, Visit&& visit) {
+  using T = std::remove_const_t<Rule>;
+  if constexpr (std::is_same_v<T, NormRule>) {
+    visit("eps", rule.eps), visit("unit_offset", rule.unit_offset);
+    visit("groups", rule.groups), visit("width", rule.width);
+    visit("more_groups", rule.more_groups), visit("more_width", rule.more_width), visit("ranks", rule.ranks);
+  } else if constexpr (std::is_same_v<T, ColumnMove>) {
+    visit("source", rule.source), visit("from", rule.from), visit("from_step", rule.from_step);
+    visit("target", rule.target), visit("to", rule.to), visit("to_step", rule.to_step);
+    visit("heads", rule.heads), visit("width", rule.width), visit("rotated", rule.rotated);
+  } else if constexpr (std::is_same_v<T, RotaryRule>) {
+    visit("moves", rule.moves), visit("sequences", rule.sequences), visit("positions", rule.positions);
+    visit("interleaved", rule.interleaved);
+  } else if constexpr (std::is_same_v<T, ActivationRule>) {
+    visit("function", rule.function), visit("gated", rule.gated);
+  } else if constexpr (std::is_same_v<T, VocabularyRule>) {
+    visit("first", rule.first), visit("count", rule.count), visit("scale", rule.scale);
+    visit("softcap", rule.softcap), visit("ignored", rule.ignored);
+  } else if constexpr (std::is_same_v<T, RouterRule>) {
+    visit("sigmoid", rule.sigmoid), visit("groups", rule.groups), visit("top_groups", rule.top_groups);
+    visit("normalized", rule.normalized), visit("scale", rule.scale), visit("ranks", rule.ranks);
+  } else if constexpr (std::is_same_v<T, SlotsRule>) {
+    visit("experts", rule.experts), visit("ranks", rule.ranks);
+  } else if constexpr (std::is_same_v<T, SquaredNormRule>) {
+    visit("copies", rule.copies);
+  } else if constexpr (std::is_same_v<T, OptimizerRule>) {
+    visit("states", rule.states), visit("beta1", rule.beta1), visit("beta2", rule.beta2);
+    visit("eps", rule.eps), visit("decay", rule.decay), visit("max_norm", rule.max_norm);
+  } else {
+    static_assert(std::is_same_v<T, std::monostate>, "a rule without fields");
+  }
+}
+
+// Which of the operations host kernels compute. The others, of the rows of recurrent layers, have shapes
+// only.
+constexpr bool has_host_kernel(RowOperation operation) {
+  return operation < RowOperation::short_convolution || operation > RowOperation::gated_norm_backward;
+}
+
+}  // namespace cp

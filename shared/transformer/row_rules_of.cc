@@ -1,0 +1,107 @@
+#include "shared/transformer/row_rules_of.h"
+
+#include <algorithm>
+
+namespace cp {
+
+NormRule norm_rule(const Transformer& model, std::int64_t width) {
+  return {model.numerics.norm_eps, model.numerics.norm_unit_offset, 1, width};
+}
+
+NormRule qk_norm_rule(const StepContext& context) {
+  const Transformer& model = context.model;
+  const LocalSizes& sizes = context.sizes;
+  NormRule rule = norm_rule(model, sizes.q_width);
+  rule.more_groups = 1, rule.more_width = sizes.kv_width;
+  if (model.qk_norm_of_all_heads) {
+    rule.ranks = context.layout.tp;
+  } else {
+    rule.groups = sizes.q_heads, rule.more_groups = sizes.kv_heads;
+    rule.width = rule.more_width = model.head_dim;
+  }
+  return rule;
+}
+
+namespace {
+
+// Heads of head_dim side by side, from column `from` of one matrix to column 0 of another: what of each head
+// is copied, and what is rotated.
+void move_heads(RotaryRule& rule, std::int64_t source, std::int64_t from, std::int64_t target,
+                std::int64_t heads, std::int64_t head_dim, std::int64_t rotated) {
+  const std::int64_t copied = head_dim - rotated;
+  if (copied > 0) rule.moves.push_back({source, from, head_dim, target, 0, head_dim, heads, copied, false});
+  if (rotated > 0)
+    rule.moves.push_back({source, from + copied, head_dim, target, copied, head_dim, heads, rotated, true});
+}
+// Neighbouring columns that are only copied.
+void move_columns(RotaryRule& rule, std::int64_t source, std::int64_t from, std::int64_t target,
+                  std::int64_t width) {
+  rule.moves.push_back({source, from, 0, target, 0, 0, 1, width, false});
+}
+
+}  // namespace
+
+RowRule rotary_rule(const StepContext& context, RotaryForm form) {
+  if (!context.training) return {};
+  const Transformer& model = context.model;
+  const LocalSizes& sizes = context.sizes;
+  // Pairs are rotated: of an odd number of columns the first one stays.
+  const std::int64_t dim = model.head_dim, odd = model.rotated_dim() % 2, rotated = model.rotated_dim() - odd;
+  RotaryRule rule;
+  rule.sequences = context.layout.micro_batch;
+  rule.positions = context.positions();
+  rule.interleaved = model.numerics.rotary.interleaved;
+  move_heads(rule, 0, 0, 0, sizes.q_heads, dim, rotated);
+  switch (form) {
+    case RotaryForm::qkv:
+      move_heads(rule, 0, sizes.q_width, 1, sizes.kv_heads, dim, rotated);
+      move_columns(rule, 0, sizes.q_width + sizes.kv_width, 2, sizes.v_width);
+      break;
+    case RotaryForm::qk_and_v:
+      move_heads(rule, 0, sizes.q_width, 1, sizes.kv_heads, dim, rotated);
+      move_columns(rule, 1, 0, 2, sizes.v_width);
+      break;
+    case RotaryForm::latent_rows:
+      move_heads(rule, 1, 0, 1, 1, model.latent->kv_row(), rotated);
+      break;
+    case RotaryForm::expanded: {
+      const std::int64_t heads = sizes.kv_heads, copied = dim - rotated - odd, values = model.v_head_dim(),
+                         each = copied + values;
+      if (copied > 0) rule.moves.push_back({1, 0, each, 1, 0, dim, heads, copied, false});
+      if (odd > 0) rule.moves.push_back({2, 0, 0, 1, copied, dim, heads, odd, false});
+      if (rotated > 0) rule.moves.push_back({2, odd, 0, 1, copied + odd, dim, heads, rotated, true});
+      rule.moves.push_back({1, copied, each, 2, 0, values, heads, values, false});
+      break;
+    }
+  }
+  return rule;
+}
+
+ActivationRule activation_rule(const Transformer& model) {
+  return {model.numerics.activation, model.gated_mlp};
+}
+
+VocabularyRule vocabulary_rule(const StepContext& context) {
+  const std::int64_t each = context.sizes.vocab,
+                     first = std::min(context.model.vocab, context.groups.tp() * each);
+  VocabularyRule rule;
+  rule.first = first, rule.count = std::min(each, context.model.vocab - first);
+  rule.scale = context.model.numerics.embedding_scale;
+  rule.softcap = context.model.numerics.logit_softcap;
+  return rule;
+}
+
+RouterRule router_rule(const StepContext& context) {
+  RouterRule rule = context.model.numerics.router;
+  rule.ranks = context.layout.ep;
+  return rule;
+}
+
+SlotsRule slots_rule(const StepContext& context) { return {context.model.experts->count, context.layout.ep}; }
+
+OptimizerRule optimizer_rule(const Optimizer& optimizer) {
+  return {optimizer.states, optimizer.beta1, optimizer.beta2,
+          optimizer.eps,    optimizer.decay, optimizer.max_norm};
+}
+
+}  // namespace cp

@@ -1,0 +1,282 @@
+// What row kernels are refused for: every change of a shape, a dtype, a number of views or a rule that has no
+// meaning, and values that have none.
+#include "shared/plan/row_rules.h"
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/error.h"
+#include "shared/base/index.h"
+#include "shared/plan/builder.h"
+#include "shared/plan/check.h"
+#include "shared/plan/step_rules.h"
+
+namespace cp {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A kernel whose views lie in buffers of their own.
+class RowCase {
+ public:
+  RowCase(RowOperation operation, RowRule rule) {
+    plan_.target = host_target(), plan_.streams = {"s"};
+    kernel_.operation = operation, kernel_.rule = std::move(rule);
+  }
+  // A size that is `free` may be another one.
+  RowCase& reads(Shape shape, DType dtype = DType::f32, std::set<std::size_t> free = {}) {
+    return add(kernel_.reads, std::move(shape), dtype, std::move(free));
+  }
+  RowCase& writes(Shape shape, DType dtype = DType::f32, std::set<std::size_t> free = {}) {
+    return add(kernel_.writes, std::move(shape), dtype, std::move(free));
+  }
+  RowCase& updates(Shape shape, DType dtype = DType::f32, std::set<std::size_t> free = {}) {
+    return add(kernel_.updates, std::move(shape), dtype, std::move(free));
+  }
+  RowCase& with(RowRule rule) {
+    kernel_.rule = std::move(rule);
+    return *this;
+  }
+
+  std::string error() const { return error(kernel_); }
+  std::string name() const { return std::string(cp::name(kernel_.operation)); }
+
+  void refuses_changes() {
+    SCOPED_TRACE(name());
+    ASSERT_EQ(error(), "");
+    for (std::vector<View> RowKernel::*list : {&RowKernel::reads, &RowKernel::writes, &RowKernel::updates}) {
+      for (std::size_t i = 0; i < (kernel_.*list).size(); ++i) {
+        const View view = (kernel_.*list)[i];
+        for (std::size_t dim = 0; dim < view.shape.size(); ++dim) {
+          if (free_[idx(view.buffer)].contains(dim)) continue;
+          RowKernel changed = kernel_;
+          Shape shape = view.shape;
+          ++shape[dim];
+          (changed.*list)[i] = dense_view(view.buffer, 0, shape);
+          EXPECT_NE(error(changed), "") << "view " << view.buffer << ", dimension " << dim;
+        }
+        RowKernel less = kernel_, more = kernel_;
+        (less.*list).erase((less.*list).begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_TRUE(error(less) != "" || may_lack(list, i)) << "without view " << view.buffer;
+        (more.*list).push_back(view), (more.*list).back().buffer = spare();
+        EXPECT_NE(error(more), "") << "with one more like view " << view.buffer;
+        DType& dtype = plan_.buffers[idx(view.buffer)].dtype;
+        const DType before = dtype;
+        dtype = before == DType::i32 ? DType::f32 : DType::i32;
+        EXPECT_NE(error(), "") << "view " << view.buffer << " of " << cp::name(dtype);
+        dtype = before;
+      }
+    }
+    for (const std::string_view rule : kRowRules) {
+      RowKernel changed = kernel_;
+      choose_rule(changed.rule, rule);
+      if (changed.rule.index() == kernel_.rule.index()) continue;
+      // A rotary kernel without a rule has shapes only.
+      if (changed.rule.index() == 0 && std::holds_alternative<RotaryRule>(kernel_.rule)) continue;
+      EXPECT_THAT(error(changed), HasSubstr("rule")) << rule;
+    }
+  }
+
+ private:
+  RowCase& add(std::vector<View>& list, Shape shape, DType dtype, std::set<std::size_t> free) {
+    const auto id = static_cast<BufferId>(plan_.buffers.size());
+    plan_.buffers.push_back({"b" + std::to_string(id), BufferKind::inout, dtype, 4096});
+    free_.push_back(std::move(free));
+    list.push_back(dense_view(id, 0, std::move(shape)));
+    return *this;
+  }
+  // The factors of rows, and parameters in another dtype, may be left out.
+  bool may_lack(std::vector<View> RowKernel::*list, std::size_t i) const {
+    return (kernel_.operation == RowOperation::gated_activation && list == &RowKernel::reads && i == 1) ||
+           (kernel_.operation == RowOperation::optimizer && list == &RowKernel::writes);
+  }
+  BufferId spare() {
+    plan_.buffers.push_back({"spare", BufferKind::inout, DType::f32, 4096});
+    return static_cast<BufferId>(plan_.buffers.size()) - 1;
+  }
+  std::string error(const RowKernel& kernel) const {
+    try {
+      validate_step(plan_, Step{0, Kernel(kernel), {}, ""}, 1);
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  Plan plan_;
+  RowKernel kernel_;
+  std::vector<std::set<std::size_t>> free_;  // by buffer
+};
+
+constexpr DType kIds = DType::i32;
+
+NormRule qk_rule(std::int64_t ranks = 1) { return {1e-6, false, 1, 4, 1, 2, ranks}; }
+RotaryRule rotary_rule() {
+  RotaryRule rule;
+  rule.sequences = 2, rule.positions = {{0, 3, 3, 1}};
+  rule.moves = {{0, 0, 4, 0, 0, 4, 2, 4, true}, {0, 8, 0, 1, 0, 0, 1, 5, false}};
+  return rule;
+}
+VocabularyRule vocabulary() {
+  VocabularyRule rule;
+  rule.first = 8, rule.count = 7;
+  return rule;
+}
+
+std::vector<RowCase> row_cases() {
+  std::vector<RowCase> all;
+  const auto add = [&](RowOperation operation, RowRule rule = {}) -> RowCase& {
+    return all.emplace_back(operation, std::move(rule));
+  };
+  add(RowOperation::rms_norm, qk_rule()).reads({3, 6}).reads({4}).reads({2}).writes({3, 6});
+  add(RowOperation::rms_norm, qk_rule(2)).reads({3, 6}).reads({4}).reads({2}).reads({3, 2}).writes({3, 6});
+  add(RowOperation::rms_norm_backward, qk_rule())
+      .reads({3, 6})
+      .reads({4})
+      .reads({2})
+      .reads({3, 6})
+      .writes({3, 6})
+      .updates({4})
+      .updates({2});
+  add(RowOperation::norm_sums, qk_rule(2)).reads({3, 6}, DType::bf16, {1}).writes({3, 2});
+  add(RowOperation::norm_sums_backward, qk_rule(2))
+      .reads({3, 6})
+      .reads({4})
+      .reads({2})
+      .reads({3, 6})
+      .writes({3, 2});
+  add(RowOperation::rotary, rotary_rule())
+      .reads({6, 13}, DType::f32, {1})
+      .reads({9, 4}, DType::f32, {0})
+      .writes({6, 8})
+      .writes({6, 5});
+  add(RowOperation::rotary_backward, rotary_rule())
+      .reads({6, 8})
+      .reads({6, 5})
+      .reads({9, 4}, DType::f32, {0})
+      .writes({6, 13}, DType::f32, {1});
+  add(RowOperation::gated_activation, ActivationRule{}).reads({3, 8}).reads({3, 1}).writes({3, 4});
+  add(RowOperation::gated_activation_backward, ActivationRule{ActivationFunction::relu2, false})
+      .reads({3, 4})
+      .reads({3, 1})
+      .reads({3, 4})
+      .writes({3, 4})
+      .writes({3, 1});
+  add(RowOperation::embed, vocabulary()).reads({3}, kIds).reads({7, 4}, DType::f32, {0}).writes({3, 4});
+  add(RowOperation::embed_backward, vocabulary())
+      .reads({3}, kIds)
+      .reads({3, 4})
+      .updates({7, 4}, DType::f32, {0});
+  add(RowOperation::cross_entropy, vocabulary())
+      .reads({3, 7}, DType::bf16, {1})
+      .reads({3}, kIds)
+      .writes({3, 1})
+      .writes({3, 2});
+  add(RowOperation::cross_entropy_backward, vocabulary())
+      .reads({3, 7})
+      .reads({3, 1})
+      .reads({3, 2})
+      .reads({3}, kIds)
+      .reads({1})
+      .writes({3, 7})
+      .writes({3});
+  add(RowOperation::route, RouterRule{false, 2, 1, true, 1, 1})
+      .reads({3, 8})
+      .writes({3, 2})
+      .writes({3, 2}, kIds);
+  add(RowOperation::route_backward, RouterRule{false, 2, 1, true, 1, 2})
+      .reads({3, 8})
+      .reads({3, 2}, kIds, {1})
+      .reads({16, 1})
+      .writes({3, 8});
+  add(RowOperation::dispatch, SlotsRule{8, 2})
+      .reads({3, 4})
+      .reads({3, 2})
+      .reads({3, 2}, kIds)
+      .writes({16, 4})
+      .writes({16, 1});
+  add(RowOperation::combine, SlotsRule{8, 2}).reads({16, 4}).reads({3, 2}, kIds, {1}).writes({3, 4});
+  add(RowOperation::add_bias).reads({4}).updates({3, 4}, DType::bf16, {0});
+  add(RowOperation::add_bias).reads({3, 4}, DType::bf16, {0}).updates({4});
+  add(RowOperation::output_gate).reads({3, 4}).reads({3, 4}).writes({3, 4});
+  add(RowOperation::output_gate_backward)
+      .reads({3, 4})
+      .reads({3, 4})
+      .reads({3, 4})
+      .writes({3, 4})
+      .writes({3, 4});
+  add(RowOperation::squared_norm, SquaredNormRule{{1, 2}})
+      .reads({3}, DType::f32, {0})
+      .reads({3, 4}, DType::f32, {0, 1})
+      .writes({1});
+  add(RowOperation::optimizer, OptimizerRule{})
+      .reads({5}, DType::bf16)
+      .reads({1})
+      .reads({2})
+      .writes({5}, DType::bf16)
+      .updates({5})
+      .updates({10});
+  return all;
+}
+
+TEST(RowRules, RefuseEveryChangeWithoutMeaning) {
+  for (RowCase& each : row_cases()) each.refuses_changes();
+}
+
+// Each value that has no meaning, and the words.
+TEST(RowRules, NameTheValue) {
+  const auto error = [](std::size_t which, RowRule rule) {
+    return row_cases()[which].with(std::move(rule)).error();
+  };
+  const auto norm = [&](auto change) {
+    NormRule rule = qk_rule();
+    change(rule);
+    return error(0, rule);
+  };
+  EXPECT_EQ(norm([](NormRule& rule) { rule.eps = 0; }),
+            "step rms_norm of rank 0: eps is 0; it keeps a row of zeros from dividing by 0: use a positive "
+            "number, as "
+            "1e-6");
+  EXPECT_THAT(norm([](NormRule& rule) { rule.groups = 2; }),
+              HasSubstr("2 x 4 and 1 x 2 columns, but its rows have 6"));
+  EXPECT_THAT(norm([](NormRule& rule) { rule.groups = 0; }), HasSubstr("normalizes 0 groups of 4 columns"));
+  const auto rotary = [&](auto change) {
+    RotaryRule rule = rotary_rule();
+    change(rule);
+    return error(5, rule);
+  };
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.moves[1].source = 1; }),
+              HasSubstr("of matrix 1 to matrix 1; there are 1 and 2"));
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.moves[0].from = 6; }),
+              HasSubstr("from column 6 on and 4 apart"));
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.moves[0].to_step = 3; }),
+              HasSubstr("only 3 apart; they would overlap"));
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.moves[0].heads = 1; }),
+              HasSubstr("writes 4 columns of the 8"));
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.moves[1].rotated = true; }),
+              HasSubstr("pairs need an even number"));
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.positions[0].begin = 7; }),
+              HasSubstr("at positions 7 to 9, and a table of 9"));
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.sequences = 4; }),
+              HasSubstr("does not begin with the 12 rows of 4"));
+  VocabularyRule tokens = vocabulary();
+  tokens.count = 8;
+  EXPECT_THAT(error(9, tokens), HasSubstr("has the tokens 8 to 15, but a table or logits of 7"));
+  EXPECT_THAT(error(13, RouterRule{false, 3, 1, true, 1, 1}), HasSubstr("8 experts in 3 groups"));
+  EXPECT_THAT(error(13, RouterRule{false, 8, 1, true, 1, 1}),
+              HasSubstr("chooses 2 of the 1 experts of 1 groups"));
+  EXPECT_THAT(error(15, SlotsRule{9, 2}), HasSubstr("9 experts on 2 ranks; each has as many"));
+  EXPECT_THAT(error(21, SquaredNormRule{{1, 0}}), HasSubstr("as one of 0 copies; it is one itself"));
+  OptimizerRule adam;
+  adam.beta2 = 1;
+  EXPECT_THAT(error(22, adam), HasSubstr("beta2 is 1; use a number in [0, 1)"));
+  EXPECT_THAT(error(22, OptimizerRule{3}), HasSubstr("has 3 states; AdamW has 2"));
+}
+
+}  // namespace
+}  // namespace cp
