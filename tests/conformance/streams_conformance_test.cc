@@ -1,5 +1,6 @@
 // Streams, events, repeats, groups that overlap, transfers between host and device, and refusals.
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include <gmock/gmock.h>
@@ -66,6 +67,62 @@ TEST_P(DeviceConformance, KernelsGiveWhatTheHostKernelsGive) {
     }
   }
   EXPECT_EQ(execute_all(plans, inputs), expected);
+}
+
+// Rows go through a norm, and the loss of equal logits over all ranks' tokens is the logarithm of their
+// number, whoever has the label.
+TEST_P(DeviceConformance, RowKernelsAddUpALossOverRanks) {
+  if (!GetParam().target.has_kernel("cross_entropy")) return;
+  constexpr std::int64_t kRows = 3, kOwn = 2;
+  std::vector<Plan> plans;
+  std::map<Rank, Contents> inputs;
+  for (const Rank rank : all_ranks()) {
+    PlanBuilder b = builder(rank);
+    const StreamId stream = b.stream("s");
+    const GroupId group = b.group("g", all_ranks());
+    const auto rows = [&](BufferId buffer, std::int64_t columns) {
+      return dense_view(buffer, 0, {kRows, columns});
+    };
+    const View x = rows(b.input("x", DType::f32, kRows * kOwn), kOwn),
+               weight = whole(b.input("weight", DType::f32, kOwn), kOwn),
+               labels = whole(b.input("labels", DType::i32, kRows), kRows),
+               share = whole(b.input("share", DType::f32, 1), 1),
+               logits = rows(b.temporary("logits", DType::f32, kRows * kOwn), kOwn),
+               maxima = rows(b.temporary("maxima", DType::f32, kRows), 1),
+               sums = rows(b.temporary("sums", DType::f32, 2 * kRows), 2),
+               d_logits = rows(b.output("d_logits", DType::f32, kRows * kOwn), kOwn),
+               losses = whole(b.output("losses", DType::f32, kRows), kRows);
+    NormRule norm;
+    norm.width = kOwn;
+    VocabularyRule tokens;
+    tokens.first = rank * kOwn, tokens.count = kOwn;
+    b.add(stream, RowKernel{RowOperation::rms_norm, {x, weight}, {logits}, {}, norm});
+    b.add(stream, RowKernel{RowOperation::cross_entropy, {logits}, {maxima}, {}, tokens});
+    b.add(stream, AllReduce{group, ReduceOp::max, maxima, maxima});
+    b.add(stream, RowKernel{RowOperation::cross_entropy, {logits, maxima, labels}, {sums}, {}, tokens});
+    b.add(stream, AllReduce{group, ReduceOp::sum, sums, sums});
+    b.add(stream, RowKernel{RowOperation::cross_entropy_backward,
+                            {logits, maxima, sums, labels, share},
+                            {d_logits, losses},
+                            {},
+                            tokens});
+    plans.push_back(std::move(b).build({}));
+    inputs[rank] = {{"x", constant(kRows * kOwn, rank + 2)},  // its norm is 1 on every rank
+                    {"weight", constant(kOwn, 3)},
+                    {"labels", {5, -100, 0}},
+                    {"share", {0.5}}};
+  }
+  constexpr double kBound = 1e-6;  // eight times the rounding of numbers near 1 in f32, at least
+  for (const auto& [rank, outputs] : execute_all(plans, inputs)) {
+    const Values &losses = outputs.at("losses"), &gradients = outputs.at("d_logits");
+    for (const std::size_t row : {0U, 2U}) EXPECT_NEAR(losses[row], std::log(8.0), kBound) << rank;
+    EXPECT_EQ(losses[1], 0);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const std::size_t row = i / kOwn, token = static_cast<std::size_t>(rank) * kOwn + i % kOwn;
+      const bool label = (row == 0 && token == 5) || (row == 2 && token == 0);
+      EXPECT_NEAR(gradients[i], row == 1 ? 0 : 0.5 * (1.0 / 8 - (label ? 1 : 0)), kBound) << rank << " " << i;
+    }
+  }
 }
 
 // One key: the output is its value, whatever the score; two merges of equal parts change lse by log 2 at
