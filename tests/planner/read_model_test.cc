@@ -1,5 +1,6 @@
 #include "sim/planner/models/read_model.h"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +20,7 @@ namespace {
 
 using ::cp::testing::message_of;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -322,15 +324,49 @@ TEST(ReadModel, ScoresMayBeCappedAndHaveSinks) {
   EXPECT_THAT(missing.warnings, IsEmpty());
   EXPECT_THAT(
       missing.assumptions,
-      IsSupersetOf({"attn_logit_softcapping is missing, so 50 is taken, the default of gemma2",
-                    "scores are capped at 50 in the plans (attn_logit_softcapping), and timed as if they "
-                    "were not",
-                    "final_logit_softcapping is 30: the cap of logits is neither planned nor timed"}));
+      IsSupersetOf(
+          {"attn_logit_softcapping is missing, so 50 is taken, the default of gemma2",
+           "scores are capped at 50 in the plans (attn_logit_softcapping), and timed as if they "
+           "were not",
+           "logits are capped at 30 in the plans (final_logit_softcapping), and timed as if they were not"}));
+  EXPECT_EQ(missing.model.numerics.logit_softcap, 30);
+  EXPECT_TRUE(missing.model.numerics.norm_unit_offset);
+  EXPECT_EQ(missing.model.numerics.embedding_scale, std::sqrt(3584.0));
+  EXPECT_EQ(missing.model.numerics.activation, ActivationFunction::gelu_tanh);
   EXPECT_EQ(read({{"attn_logit_softcapping", "20.5"}}).model.softcap, 20.5);
   EXPECT_EQ(read({{"model_type", "\"gemma2\""}, {"attn_logit_softcapping", "null"}}).model.softcap, 0);
   EXPECT_THAT(config_error({{"attn_logit_softcapping", "-1"}}), HasSubstr("must be a number, at least 0"));
   EXPECT_THAT(config_error({{"attn_logit_softcapping", "true"}}), HasSubstr("must be a number, at least 0"));
   EXPECT_TRUE(find_model("gpt-oss-20b").model.sinks);
+}
+
+// What results depend on, and no time.
+TEST(ReadModel, NumericsAreThoseOfTheConfigOrOfItsFamily) {
+  const auto numerics = [](std::map<std::string, std::string> fields) { return read(fields).model.numerics; };
+  const Numerics llama =
+      numerics({{"rms_norm_eps", "1e-5"}, {"rope_theta", "5e5"}, {"hidden_act", "\"silu\""}});
+  EXPECT_EQ(llama.norm_eps, 1e-5);
+  EXPECT_EQ(llama.rotary.theta, 5e5);
+  EXPECT_EQ(llama.activation, ActivationFunction::silu);
+  EXPECT_EQ(numerics({}), Numerics{});
+  EXPECT_EQ(numerics({{"hidden_act", "\"relu2\""}}).activation, ActivationFunction::relu2);
+  EXPECT_THAT(read({{"hidden_act", "\"mish\""}}).assumptions,
+              Contains("hidden_act \"mish\" is not known: plans have silu in its place"));
+  const Numerics routed = numerics({{"num_experts", "8"},
+                                    {"num_experts_per_tok", "2"},
+                                    {"scoring_func", "\"sigmoid\""},
+                                    {"norm_topk_prob", "false"},
+                                    {"routed_scaling_factor", "2.5"},
+                                    {"n_group", "4"},
+                                    {"topk_group", "2"}});
+  EXPECT_EQ(routed.router, (RouterRule{true, 4, 2, false, 2.5, 1}));
+  const RotaryFrequencies scaled = find_model("llama-3.1-8b").model.numerics.rotary;
+  EXPECT_EQ(scaled.factor, 8);
+  EXPECT_EQ(scaled.original, 8192);
+  EXPECT_EQ(find_model("llama-4-scout").model.numerics.rotary.factor, 16);
+  EXPECT_TRUE(find_model("deepseek-v3").model.numerics.router.sigmoid);
+  EXPECT_TRUE(find_model("deepseek-v3").model.numerics.rotary.interleaved);
+  EXPECT_EQ(find_model("nemotron-4-340b").model.numerics.activation, ActivationFunction::relu2);
 }
 
 TEST(ReadModel, LayersMayDifferInWhatTheySee) {

@@ -38,13 +38,13 @@ const std::vector<Family>& families() {
     add("phi3");                            // and 4: one matrix for q, k and v, and one for gate and up
     add("smollm3").tied_embeddings = true;  // one layer in four has no positions, which cost nothing
     Family& gemma2 = add("gemma2");
-    gemma2.tied_embeddings = gemma2.norms_behind = true;
+    gemma2.tied_embeddings = gemma2.norms_behind = gemma2.gemma_numerics = true;
     gemma2.full_layer_every = 2, gemma2.window = 4096, gemma2.softcap = 50;
     gemma2.head_dim = 256, gemma2.q_heads = 8, gemma2.kv_heads = 4;
     gemma2.vocab = 256'000, gemma2.max_seq_len = 8192;
     for (const char* model_type : {"gemma3_text", "gemma3"}) {
       Family& gemma3 = add(model_type);
-      gemma3.qk_norm = gemma3.tied_embeddings = true;
+      gemma3.qk_norm = gemma3.tied_embeddings = gemma3.gemma_numerics = true;
       gemma3.full_layer_every = 6, gemma3.window = 4096;
       gemma3.head_dim = 256, gemma3.q_heads = 8, gemma3.kv_heads = 4;
       gemma3.vocab = 262'208, gemma3.max_seq_len = 131'072;
@@ -53,10 +53,12 @@ const std::vector<Family>& families() {
     for (const char* model_type : {"llama4_text", "llama4"}) {
       Family& llama4 = add(model_type);
       llama4.full_layer_every = 4, llama4.chunk = 8192;
-      llama4.shared_experts = 1, llama4.experts_per_token = 1;
+      llama4.shared_experts = 1, llama4.experts_per_token = 1, llama4.sigmoid_router = true;
     }
-    add("glm4_moe").bias_of_qkv_alone = true;
-    for (const char* model_type : {"deepseek_v2", "deepseek_v3", "kimi_k2"}) add(model_type);
+    Family& glm4_moe = add("glm4_moe");
+    glm4_moe.bias_of_qkv_alone = glm4_moe.sigmoid_router = true;
+    add("deepseek_v2");
+    for (const char* model_type : {"deepseek_v3", "kimi_k2"}) add(model_type).sigmoid_router = true;
     Family& qwen2_moe = add("qwen2_moe");
     qwen2_moe.qkv_bias = qwen2_moe.window_needs_flag = true;
     qwen2_moe.left_out = "the gate of the shared expert, one row for each layer";

@@ -1,7 +1,10 @@
 #include "sim/planner/models/model_reader.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +37,7 @@ class ModelReader {
     take_layers();
     take_biases();
     take_scores();
+    take_numerics();
     take_tied();
     take_storage();
     take_prediction_heads();
@@ -292,8 +296,73 @@ class ModelReader {
       fields_.assume(str("scores are capped at ", model.softcap, " in the plans (", key,
                          "), and timed as if they were not"));
     if (const double cap = fields_.number("final_logit_softcapping").value_or(0); cap > 0)
-      fields_.assume(
-          str("final_logit_softcapping is ", cap, ": the cap of logits is neither planned nor timed"));
+      fields_.assume(str("logits are capped at ", cap,
+                         " in the plans (final_logit_softcapping), and timed as if they were not"));
+  }
+
+  // What results depend on, and no time; what transformers' classes take where a key is missing.
+  void take_numerics() {
+    Transformer& model = read_.model;
+    Numerics& numerics = model.numerics;
+    for (const char* key : {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"})
+      numerics.norm_eps = fields_.number(key).value_or(numerics.norm_eps);
+    numerics.rotary.theta = fields_.number("rope_theta").value_or(numerics.rotary.theta);
+    take_rope_scaling();
+    // Of latent attention pairs are neighbouring columns.
+    numerics.rotary.interleaved = fields_.flag("rope_interleave").value_or(model.latent.has_value());
+    numerics.norm_unit_offset = family_.gemma_numerics;
+    if (family_.gemma_numerics) numerics.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
+    numerics.logit_softcap = fields_.number("final_logit_softcapping").value_or(0);
+    if (family_.gemma_numerics) numerics.activation = ActivationFunction::gelu_tanh;
+    if (!model.gated_mlp) numerics.activation = ActivationFunction::relu2;  // of nemotron
+    for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act"}) {
+      if (const auto word = fields_.word(key)) take_activation(key, *word);
+    }
+    RouterRule& router = numerics.router;
+    router.sigmoid = family_.sigmoid_router;
+    if (const auto word = fields_.word("scoring_func")) router.sigmoid = *word == "sigmoid";
+    router.normalized = fields_.flag("norm_topk_prob").value_or(router.normalized);
+    router.scale = fields_.number("routed_scaling_factor").value_or(router.scale);
+    router.groups = fields_.size("n_group").value_or(router.groups);
+    router.top_groups = fields_.size("topk_group").value_or(router.groups);
+  }
+
+  // Of the kinds of scaling only "llama3" is computed; the others leave the frequencies as they are.
+  void take_rope_scaling() {
+    const nlohmann::json scaling = nlohmann::json::parse(read_.rope_scaling, nullptr, false);
+    if (!scaling.is_object()) return;
+    const auto has_kind = [&](const char* key) {
+      return scaling.contains(key) && scaling[key] == nlohmann::json("llama3");
+    };
+    if (!has_kind("rope_type") && !has_kind("type")) return;
+    const auto number = [&](const char* key, double usual) {
+      return scaling.contains(key) && scaling[key].is_number() ? scaling[key].get<double>() : usual;
+    };
+    RotaryFrequencies& rotary = read_.model.numerics.rotary;
+    const double factor = number("factor", 1), low = number("low_freq_factor", rotary.low),
+                 high = number("high_freq_factor", rotary.high),
+                 original = number("original_max_position_embeddings", static_cast<double>(rotary.original));
+    if (!(factor >= 1 && low > 0 && high >= low && original >= 1 && original <= 1e12)) {
+      fields_.assume(str("rope_scaling of \"llama3\" with factor ", factor, ", ", low, " to ", high,
+                         " waves of ", original, " positions is no scaling, so it is ignored"));
+      return;
+    }
+    rotary.factor = factor, rotary.low = low, rotary.high = high;
+    rotary.original = static_cast<std::int64_t>(original);
+  }
+
+  void take_activation(const char* key, const std::string& word) {
+    static constexpr std::pair<std::string_view, ActivationFunction> kKnown[] = {
+        {"silu", ActivationFunction::silu},          {"swish", ActivationFunction::silu},
+        {"gelu", ActivationFunction::gelu},          {"gelu_pytorch_tanh", ActivationFunction::gelu_tanh},
+        {"gelu_new", ActivationFunction::gelu_tanh}, {"relu", ActivationFunction::relu},
+        {"relu2", ActivationFunction::relu2}};
+    for (const auto& [theirs, ours] : kKnown) {
+      if (word == theirs) read_.model.numerics.activation = ours;
+    }
+    const bool known = std::any_of(std::begin(kKnown), std::end(kKnown),
+                                   [&](const auto& each) { return word == each.first; });
+    if (!known) fields_.assume(str(key, " \"", word, "\" is not known: plans have silu in its place"));
   }
 
   void take_tied() {
