@@ -374,5 +374,22 @@ TEST(StepLosses, AreThoseOfOneDevice) {
     EXPECT_NEAR(StepWithData(request_of(model, layout)).run(), one, 1e-4 * one) << layout;
 }
 
+// In 16 bits with f32 shards and gradients; of a mixture of experts, whose weights of choices stay f32.
+TEST(StepLosses, InSixteenBitsAreNearThoseOfF32) {
+  Transformer model = small_model();
+  model.layers = 2, model.qkv_bias = true, model.experts = Experts{4, 2, 24, 16};
+  StepRequest request = request_of(model, "dp_shard=2");
+  const double f32 = StepWithData(request).run();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    request.workload.dtype = dtype;
+    StepWithData step(request);
+    const double loss = step.run();
+    // A hundredth: some roundings of 2^-9 in bf16, in the logits of each row.
+    EXPECT_NEAR(loss, f32, 0.01 * f32) << name(dtype);
+    EXPECT_NE(loss, f32) << name(dtype);
+    for (const std::string& unit : step.units()) EXPECT_TRUE(std::isfinite(step.squares(unit, 0))) << unit;
+  }
+}
+
 }  // namespace
 }  // namespace cp::testing
