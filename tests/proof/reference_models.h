@@ -39,6 +39,7 @@ inline std::vector<ReferenceCase> reference_cases() {
   add("dense");
   ReferenceCase& qwen2 = add("biases, tied");
   qwen2.model.qkv_bias = qwen2.model.tied_embeddings = true;
+  qwen2.rules.activation = sim::MlpActivation::relu;
   ReferenceCase& qwen3 = add("norms of heads, gates");
   qwen3.model.qk_norm = qwen3.model.gated_attention = qwen3.model.qkv_bias = true;
   ReferenceCase& olmo = add("norms of all heads, behind alone");
@@ -48,6 +49,7 @@ inline std::vector<ReferenceCase> reference_cases() {
   gemma.model.norms_behind = gemma.model.tied_embeddings = true;
   gemma.model.softcap = 1.5;
   gemma.rules.activation = sim::MlpActivation::gelu_tanh;
+  gemma.rules.norm_unit_offset = true, gemma.rules.embedding_scale = 3, gemma.rules.logit_softcap = 2;
   set_layers(gemma.model, {{3, {}}, {}});
   ReferenceCase& llama4 = add("chunks, sigmoid router of one expert");
   llama4.model.experts = Experts{3, 1, 5, 7};
@@ -55,7 +57,7 @@ inline std::vector<ReferenceCase> reference_cases() {
   set_layers(llama4.model, {{{}, 4}, {}});
   ReferenceCase& nemotron = add("two matrices, neighbours rotate");
   nemotron.model.gated_mlp = false;
-  nemotron.rules.rotates_neighbours = true;
+  nemotron.rules.rotary.neighbours = true, nemotron.rules.activation = sim::MlpActivation::gelu;
   ReferenceCase& gpt_oss = add("sinks, windows, experts");
   gpt_oss.model.sinks = true;
   gpt_oss.model.experts = Experts{4, 2, 6, 0};
@@ -72,7 +74,7 @@ inline std::vector<ReferenceCase> reference_cases() {
   set_layers(deepseek.model, {{{}, {}, true}, {}});
   ReferenceCase& lite = add("latent without a latent row of queries, sinks");
   lite.model.kv_heads = 4, lite.model.latent = Latent{0, 5, 3, 4}, lite.model.sinks = true;
-  lite.rules.rotates_neighbours = true;
+  lite.rules.rotary.neighbours = true;
   ReferenceCase& tied_predictions = add("predictions, tied");
   tied_predictions.model.tied_embeddings = true, tied_predictions.model.prediction_layers = 1;
   ReferenceCase& qwen3_next = add("gated delta net");

@@ -47,32 +47,36 @@ struct PublishedStep {
 };
 
 // transformers 4.57.6 with torch 2.15, all in float64, attention "eager", computed both from these very
-// parameters and this batch; every gradient was equal to 1e-13, too. Weights of norms were put in less 1
-// where the family adds 1 (Gemma, Qwen3-Next), and Gemma's factor of the embeddings was taken out.
+// parameters and this batch; of most, gradients were compared one by one, and were equal to 1e-13. Weights of
+// norms were put in less 1 into Qwen3-Next, which adds it.
 std::deque<PublishedStep> published_steps() {  // which moves none when it grows
   std::deque<PublishedStep> steps;
   const auto add = [&](const char* name, double loss, double norm) -> ReferenceCase& {
     return steps.emplace_back(PublishedStep{{name, tiny_model(), {}}, loss, norm}).of;
   };
   add("LlamaForCausalLM", 3.70966517697318, 3.51031416160299);
+  add("LlamaForCausalLM, rope_type llama3", 3.42118786766688, 3.87164786186142).rules.rotary = {
+      10'000, 4, 1, 4, 8, false};
   Transformer& qwen2 = add("Qwen2ForCausalLM", 3.23170223990494, 2.88217841886232).model;
   qwen2.qkv_bias = qwen2.tied_embeddings = true;
   add("Qwen3ForCausalLM", 3.72924217834513, 3.552912720643).model.qk_norm = true;
   Transformer& olmo2 = add("Olmo2ForCausalLM", 3.71096390834017, 3.61477903402061).model;
   olmo2.qk_norm = olmo2.qk_norm_of_all_heads = olmo2.norms_behind = true, olmo2.norms_before = false;
-  ReferenceCase& gemma2 = add("Gemma2ForCausalLM", 3.74440544397488, 5.02892710743575);
+  ReferenceCase& gemma2 = add("Gemma2ForCausalLM", 3.91253474839052, 6.36978354234404);
   gemma2.model.norms_behind = true, gemma2.model.softcap = 1.5;
   gemma2.rules.activation = sim::MlpActivation::gelu_tanh;
+  gemma2.rules.norm_unit_offset = true, gemma2.rules.logit_softcap = 2;
+  gemma2.rules.embedding_scale = std::sqrt(12);
   set_layers(gemma2.model, {{3, {}}, {}});
   add("MixtralForCausalLM", 3.87001519238976, 3.4979207521202).model.experts = Experts{4, 2, 6, 0};
   ReferenceCase& deepseek = add("DeepseekV3ForCausalLM", 3.68620301990194, 4.71054223626235);
   deepseek.model.kv_heads = 4, deepseek.model.latent = Latent{5, 7, 2, 3};
   deepseek.model.experts = Experts{6, 2, 5, 6};
-  deepseek.rules.router = {true, true, 2.5, 3, 2}, deepseek.rules.rotates_neighbours = true;
+  deepseek.rules.router = {true, true, 2.5, 3, 2}, deepseek.rules.rotary.neighbours = true;
   set_layers(deepseek.model, {{{}, {}, true}, {}});
   ReferenceCase& deepseek_v2 = add("DeepseekV2ForCausalLM", 3.43417936559517, 4.34768786479824);
   deepseek_v2.model = deepseek.model, deepseek_v2.model.latent->q_rank = 0;
-  deepseek_v2.rules.router = {false, false, 2.5, 3, 2}, deepseek_v2.rules.rotates_neighbours = true;
+  deepseek_v2.rules.router = {false, false, 2.5, 3, 2}, deepseek_v2.rules.rotary.neighbours = true;
   Transformer& qwen3_next = add("Qwen3NextForCausalLM", 3.54376179581554, 8.8848217523573).model;
   qwen3_next.qk_norm = qwen3_next.gated_attention = true;
   qwen3_next.recurrence = Recurrence{RecurrenceRule::delta, 2, 4, 4, 4, 3, false};
@@ -355,8 +359,9 @@ TEST(ReferenceStep, WhatMakesNoSenseIsRefused) {
               HasSubstr("top_groups=1 of 4 groups leave 1 experts to choose 2"));
   rules = {}, rules.micro_batch = 0;
   EXPECT_THAT(message(of.model, rules, batch), HasSubstr("micro_batch=0 must be at least 1"));
-  rules = {}, rules.rope_theta = 0;
-  EXPECT_THAT(message(of.model, rules, batch), HasSubstr("rope_theta=0 above 0"));
+  rules = {}, rules.rotary.theta = 0;
+  EXPECT_THAT(message(of.model, rules, batch),
+              HasSubstr("theta=0 and factor=1 of rotary positions must be above 0"));
   rules = {}, rules.drops = [](const sim::RoutedTokens&) { return std::vector<bool>(3); };
   EXPECT_THAT(message(of.model, rules, batch), HasSubstr("answers for 3 of 18 choices"));
 }

@@ -1,7 +1,9 @@
 #include "sim/proof/reference/model_pass.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <numbers>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -48,6 +50,17 @@ Variable repeat_all(Variable vector, std::int64_t times) {
   return take_columns(vector, std::move(taken));
 }
 
+std::vector<double> rotary_frequencies(const RotaryRules& rules, std::int64_t count) {
+  std::vector<double> frequencies;
+  for (std::int64_t j = 0; j < count / 2; ++j) {
+    const double frequency = std::pow(rules.theta, -2 * static_cast<double>(j) / static_cast<double>(count));
+    const double waves = rules.original * frequency / (2 * std::numbers::pi);  // in the original length
+    const double share = std::clamp((waves - rules.low) / (rules.high - rules.low), 0.0, 1.0);
+    frequencies.push_back((1 - share) * frequency / rules.factor + share * frequency);
+  }
+  return frequencies;
+}
+
 // The numbers of the greatest `count` of some values, in descending order; of equal ones the first.
 std::vector<std::int64_t> greatest(const std::vector<double>& values, std::int64_t count) {
   std::vector<std::int64_t> order = numbers(0, std::ssize(values));
@@ -89,20 +102,19 @@ ModelPass::ModelPass(const Transformer& model, const ReferenceRules& rules, cons
       begins_.push_back(s * batch_.seq_len + begins[idx(i)]);
     }
   }
-  const Variable table = parameter("model.embed_tokens.weight");
-  Variable x = note("embedding", take_rows(table, ahead(batch_.tokens, 0, 0)));
+  Variable x = note("embedding", embed(0));
   for (std::int64_t i = 0; i < model.layers; ++i)
     x = layer({i, model.kinds[idx(model.kind_of(i))], layer_prefix(i), str("layers.", i, ".")}, x);
-  predict("", x, parameter("model.norm.weight"), 0);
+  predict("", x, "model.norm.weight", 0);
   for (std::int64_t depth = 1; depth <= model.prediction_layers; ++depth) {
     const std::int64_t number = model.layers + depth - 1;
     const Layer at{number, model.kinds[idx(model.last_kind())], layer_prefix(number),
                    str("predictions.", depth, ".")};
-    const Variable embedded = take_rows(table, ahead(batch_.tokens, depth, 0));
-    const Variable joined = note(at.label + "joined", beside(norm(x, at.prefix + "hnorm.weight"),
-                                                             norm(embedded, at.prefix + "enorm.weight")));
+    const Variable before = norm(x, at.prefix + "hnorm.weight"),
+                   embedded = norm(embed(depth), at.prefix + "enorm.weight");
+    const Variable joined = note(at.label + "joined", beside(before, embedded));
     x = layer(at, linear_of(joined, at.prefix + "eh_proj"));
-    predict(at.label, x, parameter(at.prefix + "shared_head.norm.weight"), depth);
+    predict(at.label, x, at.prefix + "shared_head.norm.weight", depth);
   }
 }
 
@@ -119,13 +131,24 @@ Variable ModelPass::note(const std::string& name, Variable value) {
   return value;
 }
 
-// Groups of `width` elements are normalized each; 0: whole rows. The weight has as many elements as a row, or
-// as a group.
-Variable ModelPass::norm(Variable x, const std::string& name, std::int64_t width) {
-  const std::int64_t each = width == 0 ? x.columns() : width;
-  const Variable weight = parameter(name),
-                 normed = normalize(x, each, 1 / static_cast<double>(each), rules_.norm_eps);
-  return multiply_rows(normed, repeat_all(weight, x.columns() / weight.columns()));
+// Groups of `width` elements are normalized each. There are as many factors as a row has elements, or a
+// group.
+Variable ModelPass::rms_norm(Variable x, Variable factors, std::int64_t width) const {
+  const Variable normed = normalize(x, width, 1 / static_cast<double>(width), rules_.norm_eps);
+  return multiply_rows(normed, repeat_all(factors, x.columns() / factors.columns()));
+}
+
+// With 0 whole rows are normalized.
+Variable ModelPass::norm(Variable x, const std::string& name, std::int64_t width) const {
+  const Variable weight = parameter(name), factors = rules_.norm_unit_offset ? add(weight, 1) : weight;
+  return rms_norm(x, factors, width == 0 ? x.columns() : width);
+}
+
+// The last `count` elements of each head turn.
+Variable ModelPass::rotated(Variable x, std::int64_t head_dim, std::int64_t count) const {
+  return rotate(
+      x, {head_dim, head_dim - count, rotary_frequencies(rules_.rotary, count), rules_.rotary.neighbours},
+      positions_);
 }
 
 // With the bias, if there is one of this name.
@@ -137,6 +160,10 @@ Variable ModelPass::linear_of(Variable x, const std::string& name) {
 
 Variable ModelPass::activated(Variable x) {
   switch (rules_.activation.value_or(model_.gated_mlp ? MlpActivation::silu : MlpActivation::relu_squared)) {
+    case MlpActivation::gelu:
+      return map(x, kGelu);
+    case MlpActivation::relu:
+      return map(x, kRelu);
     case MlpActivation::gelu_tanh:
       return map(x, kGeluTanh);
     case MlpActivation::relu_squared:
@@ -161,14 +188,21 @@ std::vector<std::int64_t> ModelPass::ahead(const std::vector<std::int32_t>& of, 
   return taken;
 }
 
+// The rows of the tokens `distance` positions further.
+Variable ModelPass::embed(std::int64_t distance) const {
+  const Variable rows = take_rows(parameter("model.embed_tokens.weight"), ahead(batch_.tokens, distance, 0));
+  return multiply(rows, rules_.embedding_scale);
+}
+
 // The head and the loss of labels that lie `distance` positions further than the next tokens.
-void ModelPass::predict(const std::string& label, Variable x, Variable norm_weight, std::int64_t distance) {
-  const double width = static_cast<double>(model_.hidden);
-  const Variable normed =
-      note(label + "final_norm",
-           multiply_rows(normalize(x, model_.hidden, 1 / width, rules_.norm_eps), norm_weight));
+void ModelPass::predict(const std::string& label, Variable x, const std::string& norm_name,
+                        std::int64_t distance) {
+  const Variable normed = note(label + "final_norm", norm(x, norm_name));
   const Variable head = parameter(model_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
-  const Variable logits = note(label + "logits", linear(normed, head));
+  const double cap = rules_.logit_softcap;
+  Variable logits = linear(normed, head);
+  if (cap > 0) logits = multiply(map(multiply(logits, 1 / cap), kTanh), cap);
+  note(label + "logits", logits);
   losses_.push_back(cross_entropy(logits, ahead(batch_.labels, distance, kIgnoredLabel)));
 }
 
@@ -209,8 +243,8 @@ Variable ModelPass::attend(const Layer& at, Variable rows) {
     const std::int64_t width = model_.qk_norm_of_all_heads ? 0 : model_.head_dim;
     q = norm(q, own + "q_norm.weight", width), k = norm(k, own + "k_norm.weight", width);
   }
-  const Rotary rotary{model_.head_dim, 0, rules_.rope_theta, rules_.rotates_neighbours};
-  Variable out = attention_core(at, rotate(q, rotary, positions_), rotate(k, rotary, positions_), v);
+  const std::int64_t dim = model_.head_dim;
+  Variable out = attention_core(at, rotated(q, dim, dim), rotated(k, dim, dim), v);
   if (model_.gated_attention) {
     const Variable gates = note(at.label + "gates", linear_of(rows, own + "gate_proj"));
     out = note(at.label + "gated_out", multiply(out, map(gates, kSigmoid)));
@@ -230,9 +264,8 @@ Variable ModelPass::attend_latent(const Layer& at, Variable rows) {
   const Variable row = linear_of(rows, own + "kv_a_proj_with_mqa"),
                  kv = linear_of(norm(columns(row, 0, latent.kv_rank), own + "kv_a_layernorm.weight"),
                                 own + "kv_b_proj");
-  const Rotary of_q{model_.head_dim, nope, rules_.rope_theta, rules_.rotates_neighbours},
-      of_k{latent.rope_dim, 0, rules_.rope_theta, rules_.rotates_neighbours};
-  const Variable rotated_k = rotate(columns(row, latent.kv_rank, latent.rope_dim), of_k, positions_);
+  const Variable rotated_k =
+      rotated(columns(row, latent.kv_rank, latent.rope_dim), latent.rope_dim, latent.rope_dim);
   // The heads' own parts stand before the rotated part, which each head takes behind its own.
   std::vector<std::int64_t> taken;
   for (std::int64_t head = 0; head < heads; ++head) {
@@ -241,7 +274,7 @@ Variable ModelPass::attend_latent(const Layer& at, Variable rows) {
   }
   const Variable k = take_columns(beside(parts_of_heads(kv, up, 0, nope), rotated_k), std::move(taken)),
                  v = parts_of_heads(kv, up, nope, latent.v_head_dim);
-  return linear_of(attention_core(at, rotate(q, of_q, positions_), k, v), own + "o_proj");
+  return linear_of(attention_core(at, rotated(q, model_.head_dim, latent.rope_dim), k, v), own + "o_proj");
 }
 
 Variable ModelPass::attention_core(const Layer& at, Variable q, Variable k, Variable v) {
@@ -298,10 +331,11 @@ Variable ModelPass::recur(const Layer& at, Variable rows) {
   }
   Variable out = note(at.label + "recurrent_out", *outs);
   if (is_delta) {
-    out = multiply(norm(out, own + "norm.weight", r.value_dim), gates);
+    out = multiply(rms_norm(out, parameter(own + "norm.weight"), r.value_dim), gates);
   } else {
     const Variable skipped = multiply_rows(v, repeat_each(parameter(own + "D"), r.value_dim));
-    out = norm(multiply(add(out, skipped), gates), own + "norm.weight", r.value_width() / r.key_heads);
+    out = rms_norm(multiply(add(out, skipped), gates), parameter(own + "norm.weight"),
+                   r.value_width() / r.key_heads);
   }
   return linear_of(note(at.label + "normed_out", out), own + "out_proj");
 }

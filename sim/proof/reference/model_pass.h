@@ -65,11 +65,14 @@ class ModelPass {
 
   Variable parameter(const std::string& name) const;
   Variable note(const std::string& name, Variable value);
-  Variable norm(Variable x, const std::string& name, std::int64_t width = 0);
+  Variable rms_norm(Variable x, Variable factors, std::int64_t width) const;
+  Variable norm(Variable x, const std::string& name, std::int64_t width = 0) const;
+  Variable rotated(Variable x, std::int64_t head_dim, std::int64_t count) const;
   Variable linear_of(Variable x, const std::string& name);
   Variable activated(Variable x);
 
-  void predict(const std::string& label, Variable x, Variable norm_weight, std::int64_t ahead);
+  Variable embed(std::int64_t distance) const;
+  void predict(const std::string& label, Variable x, const std::string& norm_name, std::int64_t distance);
   std::vector<std::int64_t> ahead(const std::vector<std::int32_t>& of, std::int64_t distance,
                                   std::int64_t missing) const;
   Variable layer(const Layer& at, Variable x);

@@ -44,6 +44,8 @@ double gelu_tanh_slope(double x) {
                inner = std::numbers::sqrt2 * std::numbers::inv_sqrtpi * (1 + 3 * 0.044715 * x * x);
   return (1 + t) / 2 + x / 2 * (1 - t * t) * inner;
 }
+// Of the normal distribution, the share below x.
+double normal_share(double x) { return (1 + std::erf(x / std::numbers::sqrt2)) / 2; }
 // Written so that exp() does not overflow.
 double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 
@@ -56,6 +58,16 @@ const ScalarFunction kSilu{silu, [](double x) { return sigmoid(x) * (1 + x * (1 
 const ScalarFunction kGeluTanh{gelu_tanh, gelu_tanh_slope};
 const ScalarFunction kReluSquared{[](double x) { return x > 0 ? x * x : 0; },
                                   [](double x) { return 2 * std::max(x, 0.0); }};
+const ScalarFunction kRelu{[](double x) { return std::max(x, 0.0); },
+                           [](double x) { return x > 0 ? 1.0 : 0.0; }};
+const ScalarFunction kGelu{[](double x) { return x * normal_share(x); },
+                           [](double x) {
+                             const double density =
+                                 std::exp(-x * x / 2) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+                             return normal_share(x) + x * density;
+                           }};
+const ScalarFunction kTanh{[](double x) { return std::tanh(x); },
+                           [](double x) { return 1 - std::tanh(x) * std::tanh(x); }};
 const ScalarFunction kSoftplus{softplus, sigmoid};
 const ScalarFunction kMinusExp{[](double x) { return -std::exp(x); }, [](double x) { return -std::exp(x); }};
 
@@ -84,6 +96,13 @@ Variable multiply(Variable x, double factor) {
   add_to(out, x.value(), factor);
   return x.tape().record(
       std::move(out), [x, factor](const Matrix64&, const Matrix64& d) { add_to(x.gradient(), d, factor); });
+}
+
+Variable add(Variable x, double number) {
+  Matrix64 out = x.value();
+  for (double& value : out.values) value += number;
+  return x.tape().record(std::move(out),
+                         [x](const Matrix64&, const Matrix64& d) { add_to(x.gradient(), d); });
 }
 
 Variable add_to_rows(Variable x, Variable vector) {

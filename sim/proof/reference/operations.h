@@ -16,6 +16,7 @@ namespace cp::sim {
 Variable add(Variable x, Variable y);
 Variable multiply(Variable x, Variable y);
 Variable multiply(Variable x, double factor);
+Variable add(Variable x, double number);
 // A vector with as many elements as x has columns: it is added to each row, or multiplied with it.
 Variable add_to_rows(Variable x, Variable vector);
 Variable multiply_rows(Variable x, Variable vector);
@@ -32,8 +33,11 @@ extern const ScalarFunction kSigmoid;      // 1 / (1 + exp(-x))
 extern const ScalarFunction kSilu;         // x sigmoid(x)
 extern const ScalarFunction kGeluTanh;     // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 extern const ScalarFunction kReluSquared;  // max(x, 0)^2
-extern const ScalarFunction kSoftplus;     // log(1 + exp(x))
-extern const ScalarFunction kMinusExp;     // -exp(x)
+extern const ScalarFunction kRelu;         // max(x, 0)
+extern const ScalarFunction kGelu;         // x/2 (1 + erf(x / sqrt(2)))
+extern const ScalarFunction kTanh;
+extern const ScalarFunction kSoftplus;  // log(1 + exp(x))
+extern const ScalarFunction kMinusExp;  // -exp(x)
 
 // ---- rows and columns ----
 
@@ -63,11 +67,11 @@ Variable cross_entropy(Variable logits, std::vector<std::int64_t> labels);
 // Rows are those of `sequences` one after the other, equally many of each.
 
 // Rotary positions: of each head of `head_dim` elements, pair j of those from `first` on turns by the angle
-// position x theta^(-2j / count), with count = head_dim - first. Of an odd count the last element stays.
+// position x frequencies[j]. Elements behind the last pair stay.
 struct Rotary {
   std::int64_t head_dim = 0, first = 0;
-  double theta = 10'000;
-  // Pair j is elements 2j and 2j + 1 (the paper, DeepSeek), and else j and j + count/2 (Llama).
+  std::vector<double> frequencies;
+  // Pair j is elements 2j and 2j + 1 (the paper, DeepSeek), and else j and j + number of pairs (Llama).
   bool neighbours = false;
 };
 Variable rotate(Variable x, const Rotary& rotary, std::vector<std::int64_t> positions);

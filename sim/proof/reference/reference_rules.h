@@ -12,8 +12,21 @@ namespace cp::sim {
 
 enum class MlpActivation : std::uint8_t {
   silu,
-  gelu_tanh,    // GELU by tanh: "gelu_pytorch_tanh" (Gemma)
+  gelu,
+  gelu_tanh,  // GELU by tanh: "gelu_pytorch_tanh" (Gemma)
+  relu,
   relu_squared  // "relu2" (Nemotron)
+};
+
+// The frequencies of rotary positions: pair j of `count` rotated elements has theta^(-2j / count). With a
+// factor above 1 they are those of rope_type "llama3" (Llama 3.1): waves longer than original / low positions
+// become `factor` times as long, those shorter than original / high stay, and between them the frequency goes
+// over evenly with original / wave length.
+struct RotaryRules {
+  double theta = 10'000;  // the usual default
+  double factor = 1, low = 1, high = 4, original = 8192;
+  // Pairs are neighbours (DeepSeek), and else one of each half (Llama).
+  bool neighbours = false;
 };
 
 // How a router makes weights of its logits. The best top_k scores of a token choose its experts; of equal
@@ -43,8 +56,10 @@ DropRule drops_beyond(std::int64_t capacity);
 struct ReferenceRules {
   double norm_eps = 1e-6;      // of RMS norms: "rms_norm_eps", whose usual default this is
   double key_norm_eps = 1e-6;  // of the Euclidean norms of a gated delta net's q and k: fixed in Qwen3-Next
-  double rope_theta = 10'000;  // the usual default
-  bool rotates_neighbours = false;  // Rotary::neighbours
+  bool norm_unit_offset = false;  // RMS norms, but those of recurrences' outputs, have 1 + weight (Gemma)
+  double embedding_scale = 1;     // of rows that are looked up: sqrt(hidden) in Gemma
+  double logit_softcap = 0;       // logits become cap tanh(logit / cap); 0: they stay (Gemma 2)
+  RotaryRules rotary;
   // Positions count in the sequence, as in the plans, whose table of angles has a row for each of its
   // positions; or in the document. Scores depend on differences of positions alone, and attention does not
   // leave a document, so that the only thing that differs is q and k themselves.

@@ -26,10 +26,15 @@ void validate_parameters(const Transformer& model, const NamedMatrices& paramete
 void validate_rules(const Transformer& model, const ReferenceRules& rules) {
   if (rules.micro_batch < 1)
     throw InvalidInput(str("micro_batch=", rules.micro_batch, " must be at least 1"));
-  if (!(rules.norm_eps >= 0 && rules.key_norm_eps >= 0 && rules.rope_theta > 0))
-    throw InvalidInput(str("norm_eps=", rules.norm_eps, " and key_norm_eps=", rules.key_norm_eps,
-                           " must be 0 or more, and rope_theta=", rules.rope_theta,
-                           " above 0; the usual ones are 1e-6, 1e-6 and 10000"));
+  if (!(rules.norm_eps >= 0 && rules.key_norm_eps >= 0 && rules.logit_softcap >= 0))
+    throw InvalidInput(str("norm_eps=", rules.norm_eps, ", key_norm_eps=", rules.key_norm_eps,
+                           " and logit_softcap=", rules.logit_softcap,
+                           " must be 0 or more; the usual ones are 1e-6, 1e-6 and 0, no cap"));
+  const RotaryRules& rotary = rules.rotary;
+  if (!(rotary.theta > 0 && rotary.factor > 0 && rotary.low < rotary.high))
+    throw InvalidInput(str("theta=", rotary.theta, " and factor=", rotary.factor,
+                           " of rotary positions must be above 0, and low=", rotary.low,
+                           " below high=", rotary.high, "; the usual ones are 10000, 1, 1 and 4"));
   if (!model.experts) return;
   const RouterRules& router = rules.router;
   const std::int64_t count = model.experts->count;

@@ -14,13 +14,11 @@ namespace {
 
 // Turns each row's pairs by its angles, or back.
 void turn(Matrix64& x, const Rotary& rotary, const std::vector<std::int64_t>& positions, double direction) {
-  const std::int64_t count = rotary.head_dim - rotary.first, pairs = count / 2;
+  const std::int64_t pairs = std::ssize(rotary.frequencies);
   for (std::int64_t i = 0; i < x.rows; ++i) {
     for (double* head = x.row(i); head != x.row(i + 1); head += rotary.head_dim) {
       for (std::int64_t j = 0; j < pairs; ++j) {
-        const double frequency =
-                         std::pow(rotary.theta, -2 * static_cast<double>(j) / static_cast<double>(count)),
-                     angle = direction * static_cast<double>(positions[idx(i)]) * frequency;
+        const double angle = direction * static_cast<double>(positions[idx(i)]) * rotary.frequencies[idx(j)];
         double& a = head[rotary.first + (rotary.neighbours ? 2 * j : j)];
         double& b = head[rotary.first + (rotary.neighbours ? 2 * j + 1 : j + pairs)];
         const double turned_a = a * std::cos(angle) - b * std::sin(angle),
