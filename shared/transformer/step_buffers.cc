@@ -1,0 +1,276 @@
+#include "shared/transformer/step_buffers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/index.h"
+#include "shared/base/text.h"
+#include "shared/context_parallel/sharding.h"
+#include "shared/kernels/elements.h"
+#include "shared/plan/execute.h"
+#include "shared/transformer/rank_groups.h"
+#include "shared/transformer/rotary_table.h"
+
+namespace cp {
+namespace {
+
+// What follows the term in a buffer's name, in memory of the GPU or of the host: "layers" of
+// "parameters/layers" and of "host/master/layers". Empty if it is another term.
+std::string_view behind(std::string_view name, std::string_view term) {
+  if (name.starts_with("host/")) name.remove_prefix(5);
+  return name.starts_with(term) ? name.substr(term.size()) : std::string_view{};
+}
+
+bool is_of_micro_batch(std::string_view name) {
+  for (const char* lasting : {"activations/positions", "working/schedule", "working/norm"}) {
+    if (name == lasting) return false;
+  }
+  return !behind(name, "activations/").empty() || !behind(name, "working/").empty();
+}
+
+// Of "working/tokens 2 ahead", which a prediction layer reads: "working/tokens", and 2; else 0.
+std::pair<std::string_view, std::int64_t> ahead_of(std::string_view name) {
+  const std::size_t space = name.find(' ');
+  if (space == std::string_view::npos || !name.ends_with(" ahead")) return {name, 0};
+  std::int64_t distance = 0;
+  for (const char digit : name.substr(space + 1, name.size() - space - 1 - std::string_view(" ahead").size()))
+    distance = 10 * distance + (digit - '0');
+  return {name.substr(0, space), distance};
+}
+
+bool is_gradient(std::string_view name) {
+  return !behind(name, "gradients/").empty() || !behind(name, "unsharded/gradients/").empty();
+}
+
+void store(DType dtype, const std::vector<double>& values, std::vector<std::byte>& bytes) {
+  with_element_type(dtype, [&]<class T>(std::type_identity<T>) {
+    bytes.resize(values.size() * sizeof(T));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const T element = convert<T>(values[i]);
+      std::memcpy(bytes.data() + i * sizeof element, &element, sizeof element);
+    }
+  });
+}
+
+double load_at(const std::vector<std::byte>& bytes, DType dtype, std::int64_t index) {
+  return with_floating_type(dtype, [&]<class T>(std::type_identity<T>) {
+    T element;
+    std::memcpy(&element, bytes.data() + idx(index) * sizeof element, sizeof element);
+    return static_cast<double>(load(element));
+  });
+}
+
+}  // namespace
+
+StepBuffers::StepBuffers(const StepRequest& request, Rank self, Values values)
+    : request_(request),
+      values_(std::move(values)),
+      micro_batches_(accumulation(request.workload, request.layout)) {
+  const ParallelLayout& layout = request.layout;
+  const RankGroups groups(layout, self);
+  const std::int64_t replica = std::int64_t{groups.dp_replicate()} * layout.dp_shard + groups.dp_shard();
+  first_sequence_ = replica * micro_batches_ * layout.micro_batch;
+  for (int stage = groups.pp(); stage < layout.pp * layout.virtual_stages; stage += layout.pp) {
+    stages_.push_back(stage);
+    units_[stage] = tensors_of_stage(request, stage, self);
+  }
+  const std::vector<int> homes = homes_of_layers(request.model, request.workload, layout);
+  first_home_ = homes.front(), last_home_ = homes.back();
+  const AttentionProblem problem =
+      attention_problem(request.model, request.workload, layout, request.model.kinds.front());
+  for (int home = 0; home <= *std::max_element(homes.begin(), homes.end()); ++home) {
+    const AttentionSharding sharding(problem, layout.cp, strategy_at_home(layout, home));
+    const IndexSet rows = sharding.home_q(groups.cp()).rows;
+    std::vector<std::int64_t>& positions = rows_at_.emplace_back();
+    for (std::int64_t row = 0; row < size(rows); ++row) positions.push_back(to_global(rows, row));
+  }
+}
+
+void StepBuffers::begin_step(StepBatch batch) {
+  const std::int64_t tokens = request_.workload.tokens();
+  if (std::ssize(batch.tokens) != tokens || std::ssize(batch.labels) != tokens)
+    throw InvalidInput(str("a batch of ", batch.tokens.size(), " tokens and ", batch.labels.size(),
+                           " labels; the step has ", request_.workload.global_batch, " sequences of ",
+                           request_.workload.seq_len));
+  batch_ = std::move(batch);
+  if (labelled() == 0)
+    throw InvalidInput("no token of the batch has a label, so that it has no mean loss; label one at least");
+  passing_.clear();
+  for (auto& [stage, buffers] : lasting_) {
+    for (auto& [name, bytes] : buffers) {
+      if (is_gradient(name)) std::fill(bytes.begin(), bytes.end(), std::byte{});
+    }
+    // They are filled anew when they are bound.
+    buffers.erase("working/schedule"), buffers.erase("host/schedule");
+  }
+}
+
+std::int64_t StepBuffers::labelled() const {
+  return std::ssize(batch_.labels) - std::count(batch_.labels.begin(), batch_.labels.end(), kIgnoredLabel);
+}
+
+// Of each row what the one `distance` behind it has, or `missing` behind the end of its sequence.
+std::vector<std::int32_t> StepBuffers::rows(const std::vector<std::int32_t>& of_batch, int home,
+                                            std::int64_t micro_batch, std::int64_t distance,
+                                            std::int32_t missing) const {
+  std::vector<std::int32_t> rows;
+  const std::int64_t seq_len = request_.workload.seq_len,
+                     first = first_sequence_ + micro_batch * request_.layout.micro_batch;
+  for (std::int64_t sequence = first; sequence < first + request_.layout.micro_batch; ++sequence) {
+    for (const std::int64_t row : rows_at_[idx(home)]) {
+      const std::int64_t at = row + distance;
+      rows.push_back(at < seq_len ? of_batch[idx(sequence * seq_len + at)] : missing);
+    }
+  }
+  return rows;
+}
+
+// A whole piece; its padding is zeros.
+std::vector<double> StepBuffers::values_of(const UnitTensors& unit, std::int64_t piece) const {
+  std::vector<double> values(idx(unit.unit.numel)), of_block;
+  for (const TensorBlock& block : unit.pieces[idx(piece)]) {
+    of_block.assign(idx(block.rows * block.columns), 0);
+    values_(block, of_block);
+    std::copy(of_block.begin(), of_block.end(), values.begin() + block.begin);
+  }
+  return values;
+}
+
+std::vector<double> StepBuffers::initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const {
+  const auto from_ids = [](const std::vector<std::int32_t>& ids) {
+    return std::vector<double>(ids.begin(), ids.end());
+  };
+  const std::string& name = buffer.name;
+  const auto [what, distance] = ahead_of(name);
+  // Prediction layers stand behind the last layer, and embed tokens at its home.
+  if (what == "working/tokens")
+    return from_ids(rows(batch_.tokens, distance == 0 ? first_home_ : last_home_, micro_batch, distance, 0));
+  if (what == "working/targets")
+    return from_ids(rows(batch_.labels, last_home_, micro_batch, distance, kIgnoredLabel));
+  if (what == "working/loss_weight") {
+    const auto depths = static_cast<double>(request_.model.prediction_layers);
+    return {(distance == 0 ? 1 : batch_.prediction_weight / depths) / static_cast<double>(labelled())};
+  }
+  if (behind(name, "working/") == "schedule" || name == "host/schedule")
+    return {batch_.learning_rate, static_cast<double>(batch_.step)};
+  if (name == "activations/positions") {
+    const std::vector<float> table = rotary_table(request_.model, request_.workload.seq_len);
+    return {table.begin(), table.end()};
+  }
+  std::vector<double> values(idx(buffer.numel));
+  for (const UnitTensors& unit : units_.at(stage)) {
+    const auto is = [&](std::string_view term) { return behind(name, term) == unit.unit.name; };
+    const bool owned = is("parameters/") || is("master/"), whole = is("unsharded/");
+    if (!owned && !whole) continue;
+    std::vector<std::vector<double>> pieces;
+    for (std::int64_t piece = 0; piece < unit.unit.pieces; ++piece) pieces.push_back(values_of(unit, piece));
+    for (std::int64_t piece = 0; whole && piece < unit.unit.pieces; ++piece) {
+      for (std::int64_t at = 0; at < unit.unit.numel; ++at)
+        values[idx(unit.in_whole({piece, at}))] = pieces[idx(piece)][idx(at)];
+    }
+    for (std::int64_t i = 0; owned && i < buffer.numel; ++i) {
+      const auto [piece, at] = unit.owned(i);
+      if (piece < unit.unit.pieces && at < unit.unit.numel) values[idx(i)] = pieces[idx(piece)][idx(at)];
+    }
+  }
+  return values;
+}
+
+Bindings StepBuffers::bind(const Plan& plan, int stage, std::int64_t micro_batch) {
+  Bindings bindings;
+  for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
+    const Buffer& buffer = plan.buffers[id];
+    if (buffer.kind == BufferKind::temporary) continue;
+    Bytes& buffers = is_of_micro_batch(buffer.name) ? passing_[{stage, micro_batch}] : lasting_[stage];
+    const auto [known, is_new] = buffers.try_emplace(buffer.name);
+    std::vector<std::byte>& bytes = known->second;
+    if (is_new) store(buffer.dtype, initial(buffer, stage, micro_batch), bytes);
+    // A backward pass takes the inputs of a stage's layers, and not what the last of them handed on.
+    CP_INVARIANT(std::ssize(bytes) >= buffer.bytes(), buffer.name, " of rank ", plan.self, " has ",
+                 bytes.size(), " bytes, and a plan of stage ", stage, " wants ", buffer.bytes());
+    bindings.push_back({static_cast<BufferId>(id), bytes.data(), buffer.bytes()});
+  }
+  return bindings;
+}
+
+double StepBuffers::sum_of_losses() const {
+  double sum = 0;
+  for (const auto& [key, buffers] : passing_) {
+    const auto losses = buffers.find("working/losses");
+    if (losses == buffers.end()) continue;
+    const auto rows = losses->second.size() / sizeof(float);
+    for (std::size_t row = 0; row < rows; ++row)
+      sum += load_at(losses->second, DType::f32, static_cast<std::int64_t>(row));
+  }
+  return sum;
+}
+
+void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned&)>& use) const {
+  const Bytes& lasting = lasting_.at(stage);
+  // Where 16-bit parameters are whole, or the host has the optimizer, f32 master copies are what is owned.
+  const auto find = [&](const UnitTensors& unit, std::initializer_list<const char*> terms) {
+    for (const char* term : terms) {
+      const auto found = lasting.find(term + unit.unit.name);
+      if (found != lasting.end()) return &found->second;
+    }
+    return static_cast<const std::vector<std::byte>*>(nullptr);
+  };
+  const Optimizer& optimizer = request_.workload.optimizer;
+  for (const UnitTensors& unit : units_.at(stage)) {
+    const auto* const parameters = find(unit, {"host/master/", "master/", "parameters/"});
+    const auto* const states = find(unit, {"host/optimizer/", "optimizer/"});
+    CP_INVARIANT(parameters != nullptr && (states != nullptr || optimizer.states == 0), "no update of ",
+                 unit.unit.name, " has been bound");
+    for (std::int64_t i = 0; i < unit.num_owned(); ++i) {
+      const auto [piece, at] = unit.owned(i);
+      if (piece >= unit.unit.pieces) continue;
+      const std::vector<TensorBlock>& blocks = unit.pieces[idx(piece)];
+      // The last block that begins before the element or there; else the element is padding.
+      const auto next =
+          std::upper_bound(blocks.begin(), blocks.end(), at,
+                           [](std::int64_t element, const TensorBlock& b) { return element < b.begin; });
+      if (next == blocks.begin()) continue;
+      const TensorBlock& block = *std::prev(next);
+      const std::int64_t in_block = at - block.begin;
+      if (in_block >= block.rows * block.columns) continue;
+      Owned owned{block.tensor,
+                  block.first_row + in_block / block.columns,
+                  block.first_column + in_block % block.columns,
+                  load_at(*parameters, DType::f32, i),
+                  {}};
+      for (int state = 0; state < optimizer.states; ++state)
+        owned.states.push_back(load_at(*states, optimizer.state_dtype, state * unit.num_owned() + i));
+      use(owned);
+    }
+  }
+}
+
+void run_step(const StepRequest& request, const PlanOfPart& plans, Device& device, StepBuffers& buffers) {
+  const auto run = [&](StepPart part, int stage, std::int64_t micro_batch) {
+    const Plan& plan = plans(part, stage);
+    execute(plan, device, buffers.bind(plan, stage, micro_batch));
+  };
+  const std::int64_t count = buffers.micro_batches();
+  const std::vector<int>& stages = buffers.stages();
+  if (request.layout.pp == 1) {
+    for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
+      run(StepPart::micro_batch, 0, micro_batch);
+  } else {
+    // All forward passes come first (GPipe): the order changes no result.
+    for (const int stage : stages) {
+      for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
+        run(StepPart::forward, stage, micro_batch);
+    }
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
+      for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
+        run(StepPart::backward, *stage, micro_batch);
+    }
+  }
+  for (const int stage : stages) run(StepPart::update, stage, 0);
+}
+
+}  // namespace cp

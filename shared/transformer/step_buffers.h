@@ -1,0 +1,96 @@
+// The caller's buffers of one rank in a training step (step_plan.h): parameters and states, which last from
+// step to step, and what belongs to one micro-batch. Whoever trains, and whoever proves a step, binds them to
+// the plans of its parts.
+//
+// Data-parallel replicas have neighbouring sequences of the global batch, and of these each micro-batch has
+// neighbouring ones. Of a sequence a rank has the rows that its cp index has at home.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shared/plan/device.h"
+#include "shared/transformer/step_plan.h"
+#include "shared/transformer/tensor_places.h"
+
+namespace cp {
+
+// The data of one step.
+struct StepBatch {
+  // Of the global batch, sequence after sequence: tokens, and for each the one that it is to predict, or
+  // kIgnoredLabel.
+  std::vector<std::int32_t> tokens, labels;
+  double learning_rate = 0;
+  std::int64_t step = 1;  // of the optimizer, counted from 1
+  // What the losses of prediction layers count together, each equally, beside the model's (0.3 in most of
+  // DeepSeek-V3's training).
+  double prediction_weight = 0.3;
+};
+inline constexpr std::int32_t kIgnoredLabel = -100;  // the usual one of PyTorch's cross_entropy
+
+class StepBuffers {
+ public:
+  // Gives the elements of a block of a parameter (TensorBlock says which), row by row.
+  using Values = std::function<void(const TensorBlock& block, std::vector<double>& values)>;
+
+  // Parameters begin with these values, gradients and states with zeros. The request must outlive this, and
+  // its phase must be training. Throws InvalidInput as step_plan() does.
+  StepBuffers(const StepRequest& request, Rank self, Values values);
+
+  // The stages that the rank holds.
+  const std::vector<int>& stages() const { return stages_; }
+  std::int64_t micro_batches() const { return micro_batches_; }
+
+  // Gradients are zeros again, and what belonged to micro-batches is forgotten. Throws InvalidInput if the
+  // batch is not that of the workload, or if it has no label at all.
+  void begin_step(StepBatch batch);
+
+  // Where the plan's buffers are. Any number of plans may share them, one after the other.
+  Bindings bind(const Plan& plan, int stage, std::int64_t micro_batch);
+
+  // What the micro-batches that ran since begin_step() have lost, over the rank's labelled rows; 0 on ranks
+  // without the last stage. The tp ranks have the same losses.
+  double sum_of_losses() const;
+
+  // An element of a tensor that the rank owns: the f32 parameter, and the optimizer's states.
+  struct Owned {
+    const std::string& tensor;
+    std::int64_t row, column;
+    double parameter;
+    std::vector<double> states;
+  };
+  // Calls use(owned) for each of them, behind an update.
+  void for_each_owned(int stage, const std::function<void(const Owned&)>& use) const;
+
+ private:
+  using Bytes = std::map<std::string, std::vector<std::byte>>;  // by the buffer's name
+
+  std::vector<double> initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const;
+  std::vector<double> values_of(const UnitTensors& unit, std::int64_t piece) const;
+  std::vector<std::int32_t> rows(const std::vector<std::int32_t>& of_batch, int home,
+                                 std::int64_t micro_batch, std::int64_t distance, std::int32_t missing) const;
+  std::int64_t labelled() const;
+
+  const StepRequest& request_;
+  const Values values_;
+  const std::int64_t micro_batches_;
+  std::int64_t first_sequence_ = 0;  // of the global batch that is the rank's
+  std::vector<int> stages_;
+  std::map<int, std::vector<UnitTensors>> units_;   // by stage
+  std::vector<std::vector<std::int64_t>> rows_at_;  // at each home: the positions of a sequence's rows
+  int first_home_ = 0, last_home_ = 0;
+  StepBatch batch_;
+  std::map<int, Bytes> lasting_;                           // by stage
+  std::map<std::pair<int, std::int64_t>, Bytes> passing_;  // by stage and micro-batch
+};
+
+// Gives the plan of the rank for a part of the step.
+using PlanOfPart = std::function<const Plan&(StepPart part, int stage)>;
+// Runs all parts of a step on the device: of each stage of the rank all micro-batches forward, then back, and
+// the update. It is a collective call of all ranks. Returns when the device is idle; throws what it throws.
+void run_step(const StepRequest& request, const PlanOfPart& plans, Device& device, StepBuffers& buffers);
+
+}  // namespace cp
