@@ -189,7 +189,8 @@ int main(int argc, char** argv) {
       "cpsim COMMAND --help explains the flags of a command, with an example.\n\n" +
       exit_codes_text(kHelpColumns));
   std::vector<Command> commands = {add_plan(cpsim),     add_run(cpsim),      add_redistribute(cpsim),
-                                   add_estimate(cpsim), add_validate(cpsim), add_calibrate(cpsim)};
+                                   add_prove(cpsim),    add_estimate(cpsim), add_validate(cpsim),
+                                   add_calibrate(cpsim)};
   const FlagSet verify = FlagSet(cpsim).add_subcommand("verify", "Check every case of a small size");
   verify.require_subcommand();
   verify.footer("Example:\n  cpsim verify redistribute --ranks 4 --tensor-dims 2");

@@ -1,0 +1,219 @@
+// cpsim prove: a whole training step of a model, scaled down, under a layout, against one device in float64.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/common/exit_codes.h"
+#include "cli/common/flags.h"
+#include "cli/common/interrupt.h"
+#include "cli/cpsim/commands.h"
+#include "cli/cpsim/progress_line.h"
+#include "shared/base/error.h"
+#include "shared/transformer/short_layout.h"
+#include "sim/base/number_text.h"
+#include "sim/base/parallel_for.h"
+#include "sim/planner/models/read_model.h"
+#include "sim/present/table.h"
+#include "sim/proof/step/prove_step.h"
+#include "sim/proof/step/scale_down.h"
+
+namespace cp::cli {
+namespace {
+
+using sim::StepProof;
+
+struct Flags {
+  std::string model, layout, layouts;
+  int ranks = 8;
+  std::int64_t seq_len = 53;  // a prime, so that no number of ranks divides it
+  std::optional<std::int64_t> global_batch;
+  DType dtype = DType::f32;
+  std::string optimizer = "adamw";
+  sim::StepProofOptions options;
+  std::int64_t mtp_layers = 0;
+  bool full = false, json = false;
+};
+
+// What came of one layout.
+struct Row {
+  ParallelLayout layout;
+  std::optional<StepProof> proof;
+  std::string error;  // what the run threw
+
+  bool holds() const { return proof && proof->holds(); }
+  std::string finding() const { return proof ? proof->finding() : error; }
+};
+
+std::vector<ParallelLayout> layouts_of(const Flags& flags, const Transformer& model) {
+  if (flags.layouts.empty()) return {parse_parallel_layout(flags.layout)};
+  if (flags.layouts != "all")
+    throw InvalidInput(
+        str("--layouts ", flags.layouts, " is not known; use --layouts all, or --layout with one layout"));
+  return sim::proof_layouts(model, flags.ranks, flags.seq_len);
+}
+
+StepRequest request_of(const Flags& flags, const Transformer& model, const ParallelLayout& layout) {
+  StepRequest request = sim::proof_request(model, layout, flags.seq_len, flags.dtype);
+  request.workload.optimizer = parse_optimizer(flags.optimizer);
+  if (flags.global_batch) request.workload.global_batch = *flags.global_batch;
+  if (const auto refusal = refuse(model, request.workload, layout)) throw InvalidInput(refusal->text());
+  return request;
+}
+
+double largest_share(const StepProof& proof, std::string_view role) {
+  double share = 0;
+  for (const sim::TensorProof& tensor : proof.tensors) {
+    if (tensor.role == role && tensor.allowed > 0) share = std::max(share, tensor.error / tensor.allowed);
+  }
+  return share;
+}
+
+std::string text_of(const std::vector<Row>& rows, const Transformer& model, double seconds, bool stopped) {
+  sim::Table table({{"layout", sim::Align::left},
+                    {"loss", sim::Align::right},
+                    {"gradients", sim::Align::right},
+                    {"parameters", sim::Align::right},
+                    {"", sim::Align::left}});
+  std::int64_t exact = 0;
+  for (const Row& row : rows) {
+    exact += row.holds() ? 1 : 0;
+    std::vector<std::string> cells{to_string(row.layout), "-", "-", "-", row.holds() ? "exact" : "DIFFERS"};
+    if (row.proof) {
+      cells[1] = fmt::format("{:.6f}", row.proof->loss);
+      cells[2] = fmt::format("{:.0f} %", 100 * largest_share(*row.proof, "first moment"));
+      cells[3] = fmt::format("{:.0f} %", 100 * largest_share(*row.proof, "parameter"));
+    }
+    table.add_row(std::move(cells));
+  }
+  std::string text = table.text();
+  for (const Row& row : rows) {
+    if (!row.holds()) text += fmt::format("\n{}: {}\n", to_string(row.layout), row.finding());
+  }
+  if (!rows.empty() && rows.front().proof)
+    text += fmt::format("\none device in float64: loss {:.6f} of {} labels\n",
+                        rows.front().proof->expected_loss, rows.front().proof->labelled);
+  text += fmt::format(
+      "{} of {} layouts are exact: {} of {} layers, width {} ({}{}); gradients and parameters: "
+      "the largest error in percent of what roundings may make\n",
+      exact, rows.size(), model.name, model.layers, model.hidden, sim::human_seconds(seconds),
+      stopped ? "; stopped before the end" : "");
+  return text;
+}
+
+std::string json_of(const std::vector<Row>& rows, const Transformer& model, double seconds, bool stopped) {
+  nlohmann::ordered_json json = {{"model", model.name}, {"layers", model.layers}, {"hidden", model.hidden}};
+  bool ok = !rows.empty();
+  for (const Row& row : rows) {
+    nlohmann::ordered_json one = {{"layout", to_string(row.layout)}, {"exact", row.holds()}};
+    if (row.proof) {
+      one["labels"] = row.proof->labelled;
+      one["loss"] = row.proof->loss, one["expected_loss"] = row.proof->expected_loss;
+    }
+    if (!row.holds()) one["finding"] = row.finding();
+    ok = ok && row.holds();
+    json["layouts"].push_back(one);
+  }
+  json["stopped"] = stopped, json["ok"] = ok, json["seconds"] = seconds;
+  return json.dump(2) + "\n";
+}
+
+int prove(Flags& flags) {
+  if (flags.model.empty()) throw InvalidInput("--model is missing; name a preset (see cpsim list models)");
+  if (flags.layout.empty() == flags.layouts.empty())
+    throw InvalidInput(
+        "give one layout with --layout, for example tp=2,cp=2,strategy=ring, or --layouts all");
+  const Transformer model =
+      flags.full ? sim::load_model(flags.model).model : sim::scaled_down(sim::load_model(flags.model).model);
+  const std::vector<ParallelLayout> layouts = layouts_of(flags, model);
+  if (layouts.empty())
+    throw InvalidInput(str("no layout of ", flags.ranks, " ranks is legal for ", model.name,
+                           " with sequences of ", flags.seq_len, " tokens; use another number of ranks"));
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<Row> rows;
+  bool stopped = false;
+  {
+    const InterruptScope scope;
+    Progress progress;
+    for (const ParallelLayout& layout : layouts) {
+      if ((stopped = InterruptScope::flag().load())) break;
+      Row row{layout, std::nullopt, ""};
+      flags.options.on_phase = [&](std::string_view phase) {
+        progress.show(
+            fmt::format("{} of {} layouts; {}: {}", rows.size(), layouts.size(), to_string(layout), phase));
+      };
+      if (layouts.size() == 1) {
+        row.proof = sim::prove_step(request_of(flags, model, layout), flags.options);
+      } else {
+        try {
+          row.proof = sim::prove_step(request_of(flags, model, layout), flags.options);
+        } catch (const Error& error) {
+          row.error = error.what();
+        }
+      }
+      rows.push_back(std::move(row));
+    }
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  fmt::print("{}",
+             flags.json ? json_of(rows, model, seconds, stopped) : text_of(rows, model, seconds, stopped));
+  std::fflush(stdout);
+  if (stopped) return kInterruptedExitCode;
+  const bool ok = std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.holds(); });
+  return ok ? kSuccess : exit_code(ErrorKind::check_failed);
+}
+
+}  // namespace
+
+Command add_prove(FlagSet cpsim) {
+  const FlagSet app = cpsim.add_subcommand(
+      "prove", "Run a whole training step of a small model under a layout, and prove it against one device");
+  const auto flags = std::make_shared<Flags>();
+  app.add_option("--model", flags->model,
+                 "The model, which is scaled down: a preset (see cpsim list models), a Hugging Face\n"
+                 "config.json, or the folder that holds one")
+      .type_name("NAME|config.json");
+  app.add_option("--layout", flags->layout, "The layout, for example tp=2,cp=2,strategy=ring,dp_shard=2")
+      .type_name("LAYOUT");
+  app.add_option("--layouts", flags->layouts, "all: every legal layout of --ranks ranks").type_name("all");
+  add_value(app, "--ranks", "N", "How many ranks all layouts have [8]", [flags](const std::string& text) {
+    flags->ranks = static_cast<int>(parse_whole("--ranks", text, 1, 64));
+  });
+  add_value(app, "--seq-len", "TOKENS", "The length of a sequence [53]", [flags](const std::string& text) {
+    flags->seq_len = parse_whole("--seq-len", text, 1, 1 << 20);
+  });
+  add_value(app, "--global-batch", "N",
+            "How many sequences the step has [two for each replica and micro-batch]",
+            [flags](const std::string& text) {
+              flags->global_batch = parse_whole("--global-batch", text, 1, 1 << 20);
+            });
+  add_value(app, "--dtype", "DTYPE", "The dtype of matmuls and activations: f32, bf16 or f16 [f32]",
+            [flags](const std::string& text) { flags->dtype = parse_dtype(text); });
+  app.add_option("--optimizer", flags->optimizer, "adamw, adamw_16, sgd or sgd_momentum; :offload [adamw]")
+      .type_name("NAME");
+  add_value(app, "--seed", "N", "The seed of parameters and tokens [0]", [flags](const std::string& text) {
+    flags->options.seed = static_cast<std::uint64_t>(parse_whole("--seed", text, 0, std::int64_t{1} << 62));
+  });
+  add_value(app, "--mtp-layers", "N",
+            "How many of the config's layers that predict further tokens there are [0]",
+            [flags](const std::string& text) {
+              flags->mtp_layers = parse_whole("--mtp-layers", text, 0, kMostPredictionLayers);
+            });
+  app.add_flag("--full", flags->full, "Do not scale the model down");
+  app.add_flag("--json", flags->json, "Print JSON");
+  app.footer(
+      "prove runs one step on the simulated fabric, a thread for each rank, with data: all micro-batches\n"
+      "forward and back, the reduction of gradients, clipping, and the optimizer. Loss, gradients (by the\n"
+      "optimizer's first moment), updated parameters and states are held against a step of one device in\n"
+      "float64, with ignored labels and a sequence that has none. It names the first tensor that differs.\n\n"
+      "Example:\n  cpsim prove --model llama-3.1-8b --layout tp=2,cp=2,strategy=ring,dp_shard=2");
+  return {app, [flags] { return prove(*flags); }};
+}
+
+}  // namespace cp::cli

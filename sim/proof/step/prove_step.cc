@@ -1,0 +1,337 @@
+#include "sim/proof/step/prove_step.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "shared/base/error.h"
+#include "shared/base/index.h"
+#include "shared/base/text.h"
+#include "shared/plan/check.h"
+#include "shared/transformer/rank_groups.h"
+#include "shared/transformer/step_buffers.h"
+#include "sim/fabric/fabric.h"
+#include "sim/proof/reference/reference_parameters.h"
+#include "sim/proof/run/error_sizes.h"
+#include "sim/proof/run/tensor_tolerance.h"
+#include "sim/proof/step/step_tolerance.h"
+
+namespace cp::sim {
+namespace {
+
+constexpr int kGradientRole = 1;
+constexpr std::array<const char*, 3> kRoles = {"parameter", "first moment", "second moment"};
+
+// The errors of one tensor in one role, as ranks find them.
+struct Errors {
+  double sum_of_squares = 0, largest = 0, of_found = 0, of_expected = 0;
+  double found_squares = 0, expected_squares = 0, products = 0;  // sums
+  std::int64_t count = 0, row = 0, column = 0;
+  Rank rank = -1;
+
+  void add(double found, double expected, Rank on, std::int64_t at_row, std::int64_t at_column) {
+    const double error = std::abs(found - expected);
+    ++count, sum_of_squares += error * error;
+    found_squares += found * found, expected_squares += expected * expected, products += found * expected;
+    if (rank >= 0 && error <= largest) return;
+    largest = std::isnan(error) ? HUGE_VAL : error;
+    of_found = found, of_expected = expected, rank = on, row = at_row, column = at_column;
+  }
+  void add(const Errors& other) {
+    count += other.count, sum_of_squares += other.sum_of_squares;
+    found_squares += other.found_squares, expected_squares += other.expected_squares;
+    products += other.products;
+    if (rank >= 0 && !(other.largest > largest)) return;
+    largest = other.largest, of_found = other.of_found, of_expected = other.of_expected;
+    rank = other.rank, row = other.row, column = other.column;
+  }
+  // By how much all of it is too large, as far as it is that alone.
+  double scale() const { return products / expected_squares; }
+  // The root mean square of what is left if all that is expected is multiplied with this.
+  double root_beside(double scale) const {
+    const double sum = found_squares - 2 * scale * products + scale * scale * expected_squares;
+    return std::sqrt(std::max(0.0, sum) / static_cast<double>(std::max<std::int64_t>(1, count)));
+  }
+};
+
+TensorProof proof_of(const std::string& tensor, int role, const StepExpectation::Of& of,
+                     const Errors& errors) {
+  TensorProof proof;
+  proof.tensor = tensor, proof.role = kRoles[idx(role)], proof.error = errors.largest;
+  double size = 0;
+  for (const double value : of.expected->values) size = std::max(size, std::abs(value));
+  // The optimizer computes in f32. It rounds a parameter three times: its product with the decay, and both
+  // differences; and a state no more often: products with both betas, and their sum.
+  const double rounded = 3 * roundoff(DType::f32) * size;
+  proof.allowed = kGrowth * of.movement.largest + rounded;
+  const double root = std::sqrt(errors.sum_of_squares /
+                                static_cast<double>(std::max<std::int64_t>(1, errors.count))),
+               allowed_root = kGrowth * std::sqrt(of.movement.mean_square) + rounded;
+  const std::string where = str("rank ", errors.rank, " has ", errors.of_found, " at [", errors.row, ", ",
+                                errors.column, "] where one device has ", errors.of_expected);
+  if (errors.count == 0)
+    proof.finding = "no rank owns an element of it";
+  else if (!(errors.largest <= proof.allowed))
+    proof.finding = str(where, ", more than ", proof.allowed, " away");
+  else if (!(root <= allowed_root))
+    proof.finding =
+        str("errors have a root mean square of ", root, ", more than ", allowed_root, "; ", where);
+  proof.allowed_root = allowed_root;
+  return proof;
+}
+
+class StepRun {
+ public:
+  StepRun(const StepRequest& request, const StepPlans& plans, const StepProofOptions& options)
+      : request_(request), options_(options), fabric_(request.layout.world(), {.record_traces = false}) {
+    const auto phase = [&](const char* name) {
+      if (options.on_phase) options.on_phase(name);
+    };
+    phase("planning");
+    timed(proof_.plan_s, [&] { make_plans(plans); });
+    phase("the reference");
+    timed(proof_.reference_s, [&] { expect(); });
+    phase("running");
+    timed(proof_.run_s, [&] { run(); });
+  }
+
+  StepProof take() && {
+    const ReferenceStep& step = expectation_->step();
+    proof_.labelled = step.pass.loss.labelled;
+    proof_.expected_loss = step.pass.loss.loss();
+    proof_.loss = loss_sum_ / static_cast<double>(proof_.labelled);
+    proof_.allowed_loss =
+        kGrowth * expectation_->loss_movement() + roundoff(DType::f32) * std::abs(proof_.expected_loss);
+    for (const auto& [tensor, matrix] : step.parameters.all()) {
+      for (int role = 0; role <= request_.workload.optimizer.states; ++role) {
+        const StepExpectation::Of of =
+            role == 0 ? expectation_->parameter(tensor) : expectation_->state(tensor, role - 1);
+        proof_.tensors.push_back(proof_of(tensor, role, of, errors_[{tensor, role}]));
+      }
+    }
+    look_for_scale();
+    return std::move(proof_);
+  }
+
+ private:
+  using Key = std::pair<std::string, int>;  // a tensor and its role
+
+  template <class Work>
+  static void timed(double& seconds, const Work& work) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  int stages() const { return request_.layout.pp * request_.layout.virtual_stages; }
+
+  // Clipping by another norm makes all gradients wrong by one factor: the median says which, and which
+  // tensors are wrong beside.
+  void look_for_scale() {
+    std::vector<double> scales;
+    for (const auto& [key, errors] : errors_) {
+      if (key.second == kGradientRole && errors.expected_squares > 0) scales.push_back(errors.scale());
+    }
+    if (scales.empty()) return;
+    const auto middle = scales.begin() + std::ssize(scales) / 2;
+    std::nth_element(scales.begin(), middle, scales.end());
+    proof_.gradient_scale = *middle;
+    for (TensorProof& tensor : proof_.tensors) {
+      if (tensor.role != kRoles[kGradientRole]) continue;
+      // What is left of a sum of squares is known to some units of its own roundoff.
+      const Errors& errors = errors_[{tensor.tensor, kGradientRole}];
+      const double known = 1e-7 * std::sqrt(errors.found_squares /
+                                            static_cast<double>(std::max<std::int64_t>(1, errors.count)));
+      tensor.differs_beside_scale = errors.root_beside(*middle) > tensor.allowed_root + known;
+    }
+  }
+
+  void make_plans(const StepPlans& plans) {
+    for (const StepPart part : parts_of(request_)) {
+      for (int stage = 0; stage < stages(); ++stage) {
+        for (Plan& plan : plans(part, stage)) {
+          const Rank rank = plan.self;
+          plans_.insert_or_assign({part, stage, rank}, std::move(plan));
+        }
+      }
+    }
+    // Ranks of neighbouring stages meet in one part.
+    for (const StepPart part : parts_of(request_)) {
+      std::vector<Plan> all;
+      for (const auto& [key, plan] : plans_) {
+        if (std::get<StepPart>(key) == part) all.push_back(plan);
+      }
+      check(all);
+    }
+  }
+
+  void expect() {
+    const Workload& workload = request_.workload;
+    values_.parameters = draw_parameters(request_.model, options_.seed, workload.dtype);
+    values_.state = begin_optimizer(workload.optimizer, values_.parameters);
+    BatchOptions batch{request_.model.vocab, workload.global_batch, workload.seq_len};
+    batch.ignored = options_.ignored, batch.seed = options_.seed;
+    batch.without_label = std::min(options_.without_label, workload.global_batch - 1);
+    values_.batch = draw_batch(batch);
+    expectation_.emplace(request_, values_, reference_rules(request_.model),
+                         optimizer_rules(workload, options_.learning_rate));
+  }
+
+  void run() {
+    fabric_.run([&](Rank rank, Device& device) { run_rank(rank, device); });
+  }
+
+  void run_rank(Rank rank, Device& device) {
+    StepBuffers buffers(request_, rank, [&](const TensorBlock& block, std::vector<double>& values) {
+      const Matrix64& tensor = values_.parameters.at(block.tensor);
+      for (std::int64_t row = 0; row < block.rows; ++row) {
+        const double* const from = tensor.row(block.first_row + row) + block.first_column;
+        std::copy(from, from + block.columns, values.begin() + row * block.columns);
+      }
+    });
+    buffers.begin_step(
+        {values_.batch.tokens, values_.batch.labels, options_.learning_rate, values_.state.steps + 1});
+    run_step(
+        request_,
+        [&](StepPart part, int stage) -> const Plan& {
+          return plans_.at({part, stage, rank});
+        },
+        device, buffers);
+    compare(rank, buffers);
+    // The tp ranks have the same losses.
+    if (RankGroups(request_.layout, rank).tp() > 0) return;
+    const std::lock_guard lock(mutex_);
+    loss_sum_ += buffers.sum_of_losses();
+  }
+
+  void compare(Rank rank, const StepBuffers& buffers) {
+    std::map<Key, Errors> own;
+    const ReferenceStep& step = expectation_->step();
+    for (const int stage : buffers.stages()) {
+      buffers.for_each_owned(stage, [&](const StepBuffers::Owned& owned) {
+        const auto add = [&](int role, double found, const NamedMatrices& all) {
+          const double expected = all.at(owned.tensor).row(owned.row)[owned.column];
+          own[{owned.tensor, role}].add(found, expected, rank, owned.row, owned.column);
+        };
+        add(0, owned.parameter, step.parameters);
+        for (std::size_t state = 0; state < owned.states.size(); ++state)
+          add(static_cast<int>(state) + 1, owned.states[state],
+              state == 0 ? step.state.first : step.state.second);
+      });
+    }
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, errors] : own) errors_[key].add(errors);
+  }
+
+  const StepRequest& request_;
+  const StepProofOptions& options_;
+  Fabric fabric_;
+  std::map<std::tuple<StepPart, int, Rank>, Plan> plans_;
+  StepValues values_;
+  std::optional<StepExpectation> expectation_;
+  std::mutex mutex_;  // of what follows
+  std::map<Key, Errors> errors_;
+  double loss_sum_ = 0;
+  StepProof proof_;
+};
+
+}  // namespace
+
+bool StepProof::loss_holds() const { return std::abs(loss - expected_loss) <= allowed_loss; }
+
+bool StepProof::holds() const {
+  return loss_holds() && std::all_of(tensors.begin(), tensors.end(),
+                                     [](const TensorProof& tensor) { return tensor.holds(); });
+}
+
+std::string StepProof::finding() const {
+  if (!loss_holds())
+    return str("the loss is ", loss, " where one device has ", expected_loss, ", more than ", allowed_loss,
+               " away");
+  // Causes before effects: a gradient, then a state or a parameter.
+  const auto words = [](const TensorProof& tensor) {
+    return str(tensor.role, " of ", tensor.tensor, ": ", tensor.finding);
+  };
+  const TensorProof* first = nullptr;
+  for (const TensorProof& tensor : tensors) {
+    if (tensor.holds()) continue;
+    if (tensor.differs_beside_scale) {
+      first = &tensor;
+      break;
+    }
+    if (first == nullptr || (first->role != kRoles[kGradientRole] && tensor.role == kRoles[kGradientRole]))
+      first = &tensor;
+  }
+  if (first == nullptr) return "";
+  const bool scaled = !first->differs_beside_scale && first->role == kRoles[kGradientRole];
+  return scaled ? str("all gradients are ", gradient_scale,
+                      " times those of one device, as if clipped by another ", "norm; ", words(*first))
+                : words(*first);
+}
+
+ReferenceRules reference_rules(const Transformer& model) {
+  const Numerics& numerics = model.numerics;
+  ReferenceRules rules;
+  rules.norm_eps = numerics.norm_eps, rules.norm_unit_offset = numerics.norm_unit_offset;
+  rules.embedding_scale = numerics.embedding_scale, rules.logit_softcap = numerics.logit_softcap;
+  const RotaryFrequencies& rotary = numerics.rotary;
+  rules.rotary = {
+      rotary.theta,      rotary.factor, rotary.low, rotary.high, static_cast<double>(rotary.original),
+      rotary.interleaved};
+  rules.activation = [&] {
+    switch (numerics.activation) {
+      case ActivationFunction::silu:
+        return MlpActivation::silu;
+      case ActivationFunction::gelu:
+        return MlpActivation::gelu;
+      case ActivationFunction::gelu_tanh:
+        return MlpActivation::gelu_tanh;
+      case ActivationFunction::relu:
+        return MlpActivation::relu;
+      case ActivationFunction::relu2:
+        break;
+    }
+    return MlpActivation::relu_squared;
+  }();
+  const RouterRule& router = numerics.router;
+  rules.router = {router.sigmoid, router.normalized, router.scale, router.groups, router.top_groups};
+  return rules;
+}
+
+OptimizerRules optimizer_rules(const Workload& workload, double learning_rate) {
+  const Optimizer& optimizer = workload.optimizer;
+  OptimizerRules rules{optimizer, learning_rate};
+  rules.weight_decay = optimizer.decay, rules.beta1 = optimizer.beta1, rules.beta2 = optimizer.beta2;
+  rules.eps = optimizer.eps, rules.momentum = optimizer.beta1;
+  rules.clip_norm = optimizer.max_norm > 0 ? std::optional(optimizer.max_norm) : std::nullopt;
+  return rules;
+}
+
+StepProof prove_step(const StepRequest& request, const StepPlans& plans, const StepProofOptions& options) {
+  if (request.workload.phase != Phase::training)
+    throw InvalidInput(str("phase ", name(request.workload.phase), " has no loss; prove a step of training"));
+  if (request.model.recurrence)
+    throw InvalidInput(
+        str("'", request.model.name, "' has layers with a recurrence, whose short convolution and ",
+            "gates no host computes yet; cpsim run --recurrence proves the recurrence itself"));
+  if (request.layout.virtual_stages > 1)
+    throw InvalidInput(
+        str("virtual_stages=", request.layout.virtual_stages,
+            " takes a norm of gradients for each of a rank's stages by itself; prove the layout with ",
+            "virtual_stages=1"));
+  return StepRun(request, plans, options).take();
+}
+
+StepProof prove_step(const StepRequest& request, const StepProofOptions& options) {
+  MixerPlanCache cache;
+  return prove_step(
+      request, [&](StepPart part, int stage) { return step_plans(request, part, stage, &cache); }, options);
+}
+
+}  // namespace cp::sim

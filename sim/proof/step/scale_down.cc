@@ -1,0 +1,190 @@
+#include "sim/proof/step/scale_down.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "shared/base/index.h"
+#include "shared/context_parallel/strategy.h"
+
+namespace cp::sim {
+namespace {
+
+// Chosen: heads for eight tp ranks, of a size that vector instructions do not divide; a vocabulary that no
+// number of ranks divides; widths that differ from each other, so that what is taken for another shows.
+constexpr std::int64_t kHidden = 48, kHeads = 8, kHeadDim = 10, kIntermediate = 56, kVocab = 211,
+                       kExperts = 8, kWindow = 20;
+// Layers: enough for four stages.
+constexpr std::int64_t kLayers = 4;
+
+std::int64_t at_most(std::int64_t value, std::int64_t most) { return std::min(value, most); }
+
+// The fewest first layers among which every kind is, and at least kLayers.
+std::vector<LayerKind> first_layers(const Transformer& model) {
+  std::set<int> seen;
+  std::vector<LayerKind> layers;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    if (std::ssize(layers) >= kLayers && std::ssize(seen) == std::ssize(model.kinds)) break;
+    seen.insert(model.kind_of(layer));
+    LayerKind& kind = layers.emplace_back(model.kinds[idx(model.kind_of(layer))]);
+    if (kind.window) kind.window = at_most(*kind.window, kWindow);
+    if (kind.chunk) kind.chunk = at_most(*kind.chunk, kWindow);
+  }
+  return layers;
+}
+
+// All divisors of a number, ascending.
+std::vector<int> divisors(int number) {
+  std::vector<int> all;
+  for (int divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0) all.push_back(divisor);
+  }
+  return all;
+}
+
+class LayoutList {
+ public:
+  LayoutList(const Transformer& model, std::int64_t seq_len) : model_(model), seq_len_(seq_len) {}
+
+  void add_degrees(const ParallelLayout& degrees) {
+    AttentionProblem problem;
+    problem.q_len = problem.kv_len = seq_len_, problem.q_heads = model_.q_heads,
+    problem.kv_heads = model_.kv_heads;
+    std::vector<Strategy> strategies{{}};
+    if (degrees.cp > 1) strategies = standard_strategies(problem, degrees.cp);
+    for (const Strategy& strategy : strategies) {
+      ParallelLayout layout = degrees;
+      layout.strategy = strategy;
+      add_scans(layout);
+    }
+  }
+
+  std::vector<ParallelLayout> take() && { return std::move(all_); }
+
+ private:
+  void add_scans(const ParallelLayout& layout) {
+    const bool scans = layout.cp > 1 && model_.recurrence;
+    for (const StateScan scan : state_scans()) {
+      ParallelLayout with = layout;
+      if (scans) with.scan = scan;
+      add_homes(with);
+      if (!scans) break;
+    }
+  }
+
+  void add_homes(const ParallelLayout& layout) {
+    add_sharding(layout);
+    const Balance head_tail{Balance::Kind::head_tail}, contiguous{};
+    const Balance& balance = layout.strategy.balance;
+    if (layout.cp == 1 || !(balance == head_tail || balance == contiguous)) return;
+    const bool windows = std::any_of(model_.kinds.begin(), model_.kinds.end(),
+                                     [](const LayerKind& kind) { return kind.window || kind.chunk; });
+    if (!windows && !model_.recurrence) return;
+    ParallelLayout with = layout;
+    if (windows) with.window_balance = balance == head_tail ? contiguous : head_tail;
+    if (model_.recurrence) with.scan_balance = balance == head_tail ? contiguous : head_tail;
+    add_sharding(with);
+  }
+
+  void add_sharding(const ParallelLayout& layout) {
+    for (const int zero : {0, 1, 2}) {
+      ParallelLayout with = layout;
+      with.zero = zero;
+      add(vary(with));
+      if (layout.sharding_size() == 1) return;
+    }
+  }
+
+  // Choices of which any may be made with any other take turns.
+  ParallelLayout vary(ParallelLayout layout) {
+    const std::size_t turn = turn_++;
+    static constexpr Recompute kRecompute[] = {{Recompute::Kind::none, 1},
+                                               {Recompute::Kind::selective, 1},
+                                               {Recompute::Kind::full, 1},
+                                               {Recompute::Kind::every, 2}};
+    layout.recompute = kRecompute[turn % std::size(kRecompute)];
+    layout.loss_chunks = turn % 3 == 1 ? 3 : 1;
+    layout.mlp_chunks = !model_.experts && turn % 5 == 2 ? 2 : 1;
+    layout.host_activations = turn % 7 == 3;
+    layout.sequence_parallel = layout.tp == 1 || turn % 2 == 0;
+    layout.order = axis_orders()[turn % axis_orders().size()];
+    layout.micro_batch = turn % 4 == 3 ? 2 : 1;
+    if (layout.cp > 1 && model_.latent && turn % 2 == 1) layout.keys = Strategy::Keys::latent;
+    if (layout.cp > 1 && turn % 6 == 5) layout.sharding = ShardingGroup::dp_shard;
+    return layout;
+  }
+
+  void add(const ParallelLayout& layout) {
+    if (!refuse(model_, proof_request(model_, layout, seq_len_).workload, layout)) all_.push_back(layout);
+  }
+
+  const Transformer& model_;
+  const std::int64_t seq_len_;
+  std::size_t turn_ = 0;
+  std::vector<ParallelLayout> all_;
+};
+
+}  // namespace
+
+Transformer scaled_down(const Transformer& model) {
+  Transformer small = model;
+  small.hidden = at_most(model.hidden, kHidden);
+  const std::int64_t heads = at_most(model.q_heads, kHeads);
+  small.kv_heads = std::max<std::int64_t>(1, model.kv_heads * heads / model.q_heads);
+  small.q_heads = heads / small.kv_heads * small.kv_heads;
+  small.head_dim = at_most(model.head_dim, kHeadDim);
+  small.intermediate = at_most(model.intermediate, kIntermediate);
+  small.vocab = at_most(model.vocab, kVocab);
+  if (model.latent) {
+    Latent& latent = *small.latent;
+    latent.q_rank = at_most(latent.q_rank, 22), latent.kv_rank = at_most(latent.kv_rank, 18);
+    latent.rope_dim = at_most(latent.rope_dim, 4), latent.v_head_dim = at_most(latent.v_head_dim, 6);
+  }
+  if (model.experts) {
+    Experts& experts = *small.experts;
+    experts.count = at_most(experts.count, kExperts), experts.top_k = at_most(experts.top_k, 2);
+    experts.intermediate = at_most(experts.intermediate, 24), experts.shared = at_most(experts.shared, 32);
+  }
+  if (model.recurrence) {
+    Recurrence& r = *small.recurrence;
+    const std::int64_t values = at_most(r.value_heads, kHeads);
+    r.key_heads = std::max<std::int64_t>(1, r.key_heads * values / r.value_heads), r.value_heads = values;
+    r.key_dim = at_most(r.key_dim, 6), r.value_dim = at_most(r.value_dim, 10);
+  }
+  const std::vector<LayerKind> layers = first_layers(model);
+  small.layers = std::ssize(layers);
+  small.kinds = {LayerKind{}}, small.order.clear();
+  set_layers(small, layers);
+  return small;
+}
+
+StepRequest proof_request(const Transformer& model, const ParallelLayout& layout, std::int64_t seq_len,
+                          DType dtype) {
+  StepRequest request{model, {}, layout};
+  request.workload.seq_len = seq_len, request.workload.dtype = dtype;
+  request.workload.global_batch = 2 * layout.dp() * layout.micro_batch;
+  // Room for all tokens at each expert: none is dropped.
+  if (model.experts) request.workload.expert_imbalance = static_cast<double>(model.experts->count);
+  return request;
+}
+
+std::vector<ParallelLayout> proof_layouts(const Transformer& model, int ranks, std::int64_t seq_len) {
+  LayoutList list(model, seq_len);
+  for (const int tp : divisors(ranks)) {
+    for (const int cp : divisors(ranks / tp)) {
+      for (const int pp : divisors(ranks / tp / cp)) {
+        for (const int shard : divisors(ranks / tp / cp / pp)) {
+          for (const int ep : divisors(model.experts ? shard * cp : 1)) {
+            ParallelLayout layout;
+            layout.tp = tp, layout.cp = cp, layout.pp = pp, layout.dp_shard = shard, layout.ep = ep;
+            layout.dp_replicate = ranks / tp / cp / pp / shard;
+            list.add_degrees(layout);
+          }
+        }
+      }
+    }
+  }
+  return std::move(list).take();
+}
+
+}  // namespace cp::sim

@@ -1,0 +1,28 @@
+// Models as small as a proof needs them, and the layouts that are proved with them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shared/transformer/step_plan.h"
+
+namespace cp::sim {
+
+// The same model in small: its kinds of layers in their order, each at least once; heads, kv heads, experts
+// and groups in the same proportions as far as few of them allow; and all that it has or lacks. Widths are
+// some tens, so that a step takes a fraction of a second. Sizes that are small already stay.
+Transformer scaled_down(const Transformer& model);
+
+// A step of training with two micro-batches for each replica, of sequences of this length. Experts have room
+// for all tokens, since which ones a layout drops is its own matter.
+StepRequest proof_request(const Transformer& model, const ParallelLayout& layout, std::int64_t seq_len,
+                          DType dtype = DType::f32);
+
+// Every legal way to have `ranks` ranks: all degrees, every standard strategy of attention, all scans, both
+// homes of windows and scans where these may differ, the ZeRO stages, and where tp is above 1 without
+// sequence parallelism, too. Other choices (pieces, chunks, recomputation, orders of axes) are turned on in
+// some of them, each in several.
+std::vector<ParallelLayout> proof_layouts(const Transformer& model, int ranks, std::int64_t seq_len);
+
+}  // namespace cp::sim
