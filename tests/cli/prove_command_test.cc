@@ -1,0 +1,52 @@
+// cpsim prove, from the outside.
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cpsim_process.h"
+
+namespace cp::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(ProveCommand, PrintsWhatIsExact) {
+  const Finished finished =
+      cpsim({"prove", "--model", "llama-3.1-8b", "--layout", "tp=2,cp=2,strategy=ring", "--seq-len", "19"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("exact"), HasSubstr("one device in float64: loss 5."),
+                                  HasSubstr("1 of 1 layouts are exact: llama-3.1-8b of 4 layers")));
+}
+
+TEST(ProveCommand, TakesAllLayoutsOfSomeRanks) {
+  const Finished finished = cpsim(
+      {"prove", "--model", "mixtral-8x7b", "--layouts", "all", "--ranks", "2", "--seq-len", "11", "--json"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  const auto json = nlohmann::json::parse(finished.out);
+  EXPECT_TRUE(json.at("ok").get<bool>());
+  EXPECT_GE(json.at("layouts").size(), 15U);
+}
+
+TEST(ProveCommand, RefusesWhatItCannotProve) {
+  const auto error = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "prove");
+    const Finished finished = cpsim(words);
+    EXPECT_EQ(finished.exit_code, 2);
+    return finished.err;
+  };
+  EXPECT_THAT(error({"--layout", "tp=2"}), HasSubstr("--model is missing"));
+  EXPECT_THAT(error({"--model", "llama-3.1-8b"}), HasSubstr("give one layout with --layout"));
+  EXPECT_THAT(error({"--model", "llama-3.1-8b", "--layout", "tp=3"}), HasSubstr("tp=3"));
+  EXPECT_THAT(
+      error({"--model", "qwen3-next-80b-a3b", "--layout", "tp=1"}),
+      HasSubstr("has layers with a recurrence, whose short convolution and gates no host computes yet"));
+  EXPECT_THAT(error({"--model", "llama-3.1-8b", "--layout", "pp=2,virtual_stages=2"}),
+              HasSubstr("takes a norm of gradients for each of a rank's stages by itself"));
+}
+
+}  // namespace
+}  // namespace cp::cli
