@@ -750,7 +750,7 @@ TEST(RowOptimizer, TakesTheNormOverWhatIsHeldOnce) {
                        {flat_view(norm, 0, 1)},
                        {},
                        SquaredNormRule{{1, 4, 2}}});
-  EXPECT_EQ(memory.values(norm), Values{9 + 1 + 16 / 4 + 8 / 2});
+  EXPECT_EQ(memory.values(norm), Values{9 + 1 + 16 * 0.25 + 8 * 0.5});
 }
 
 // Numbers of torch.optim.AdamW and SGD's formulas, worked out here in f64, over three steps.

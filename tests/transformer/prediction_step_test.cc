@@ -237,7 +237,7 @@ TEST(PredictionLayers, StandOnTheLastStageBesideACopyOfTheTable) {
     EXPECT_EQ(count(backward, "embed backward"), 0);
     EXPECT_EQ(count(backward, "out projection, dgrad"), 1);  // of the model's layer alone
     // Both ends add up what they have of the table's gradient.
-    const std::int64_t table = 50 * 32;
+    const std::int64_t table = std::int64_t{50} * 32;
     for (const int stage : {0, 2}) {
       const Plan update = plan_of(StepPart::update, stage);
       std::int64_t summed = 0;
