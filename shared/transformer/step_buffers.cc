@@ -265,9 +265,10 @@ void run_step(const StepRequest& request, const PlanOfPart& plans, Device& devic
       for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
         run(StepPart::forward, stage, micro_batch);
     }
-    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
+    const std::vector<int> back(stages.rbegin(), stages.rend());
+    for (const int stage : back) {
       for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
-        run(StepPart::backward, *stage, micro_batch);
+        run(StepPart::backward, stage, micro_batch);
     }
   }
   for (const int stage : stages) run(StepPart::update, stage, 0);

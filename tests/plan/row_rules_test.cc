@@ -62,7 +62,7 @@ class RowCase {
         }
         RowKernel less = kernel_, more = kernel_;
         (less.*list).erase((less.*list).begin() + static_cast<std::ptrdiff_t>(i));
-        EXPECT_TRUE(error(less) != "" || may_lack(list, i)) << "without view " << view.buffer;
+        EXPECT_TRUE(!error(less).empty() || may_lack(list, i)) << "without view " << view.buffer;
         (more.*list).push_back(view), (more.*list).back().buffer = spare();
         EXPECT_NE(error(more), "") << "with one more like view " << view.buffer;
         DType& dtype = plan_.buffers[idx(view.buffer)].dtype;
