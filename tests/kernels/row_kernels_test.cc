@@ -647,7 +647,8 @@ TEST(RowRouter, IsThatOfTheDefinition) {
 // what comes back is each token's sum over its choices that were not dropped.
 RC_GTEST_PROP(RowExperts, RowsReachTheirExpertsAndComeBack, ()) {
   constexpr std::int64_t kRanks = 2, kOwn = 2, kExperts = kRanks * kOwn, kTopK = 2, kColumns = 3;
-  const auto tokens = *rc::gen::inRange<std::int64_t>(0, 9), block = *rc::gen::inRange<std::int64_t>(1, 10);
+  const auto tokens = pick("tokens", rc::gen::inRange<std::int64_t>(0, 9)),
+             block = pick("slots of a block", rc::gen::inRange<std::int64_t>(1, 10));
   const std::int64_t capacity = kRanks * block;
   const SlotsRule rule{kExperts, kRanks};
   KernelMemory memory;
@@ -663,7 +664,8 @@ RC_GTEST_PROP(RowExperts, RowsReachTheirExpertsAndComeBack, ()) {
   for (std::int64_t rank = 0; rank < kRanks; ++rank) {
     Values x, w;
     for (std::int64_t token = 0; token < tokens; ++token) {
-      const int first = *rc::gen::inRange(0, 4), second = (first + *rc::gen::inRange(1, 4)) % 4;
+      const int first = pick("first expert", rc::gen::inRange(0, 4)),
+                second = (first + pick("second expert behind it", rc::gen::inRange(1, 4))) % 4;
       chosen[idx(rank)].insert(chosen[idx(rank)].end(), {1.0 * first, 1.0 * second});
       for (std::int64_t i = 0; i < kColumns; ++i) x.push_back(value_of(rank, token, i));
       w.insert(w.end(), {value_of(rank, token, 0) + 0.25, value_of(rank, token, 0) + 0.5});
