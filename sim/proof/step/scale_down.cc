@@ -162,7 +162,7 @@ StepRequest proof_request(const Transformer& model, const ParallelLayout& layout
                           DType dtype) {
   StepRequest request{model, {}, layout};
   request.workload.seq_len = seq_len, request.workload.dtype = dtype;
-  request.workload.global_batch = 2 * layout.dp() * layout.micro_batch;
+  request.workload.global_batch = std::int64_t{2} * layout.dp() * layout.micro_batch;
   // Room for all tokens at each expert: none is dropped.
   if (model.experts) request.workload.expert_imbalance = static_cast<double>(model.experts->count);
   return request;
