@@ -16,6 +16,7 @@
 #include "sim/planner/search/bound.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/layout_space.h"
+#include "sim/planner/search/living_cache.h"
 #include "sim/planner/search/search.h"
 
 namespace cp::sim {
@@ -63,7 +64,11 @@ BENCHMARK(bounds)->Unit(benchmark::kMicrosecond);
 void memories(benchmark::State& state) {
   const PlanQuestion question = large();
   const MemoryRules rules = memory_rules(question);
-  const LeastMemory least(question.model, question.workload, rules);
+  LivingCache living;
+  const LeastMemory least(question.model, question.workload, rules,
+                          [&](const StageLayers& layers, const Recompute& recompute) {
+                            return living.get(layers, recompute);
+                          });
   const std::vector<ParallelLayout> layouts = legal_layouts(question);
   std::size_t next = 0;
   for (auto _ : state) {

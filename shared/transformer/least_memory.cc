@@ -625,18 +625,22 @@ class MemoryModel {
 
 }  // namespace
 
-LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules)
+LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules,
+                         LivingBuffersOf living)
     : model_(model),
       workload_(workload),
       rules_(rules),
       kinds_(model.order.empty() ? std::vector<int>(idx(model.layers), 0) : model.order),
-      parts_(parts_of_kinds(model)) {}
+      parts_(parts_of_kinds(model)),
+      living_(std::move(living)) {}
 
 std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& layout) const {
   if (layout.pp > 1 || workload_.phase != Phase::training) return nullptr;
   std::vector<int> homes;
   if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
-  return living_.get({kinds_, parts_, homes}, layout.recompute);
+  const StageLayers layers{kinds_, parts_, homes};
+  if (living_) return living_(layers, layout.recompute);
+  return std::make_shared<LivingBuffers>(living_buffers(layers, layout.recompute));
 }
 
 Memory LeastMemory::of(const ParallelLayout& layout) const {

@@ -20,11 +20,15 @@ namespace cp {
 
 class LeastMemory {
  public:
-  // All must outlive this.
-  LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules);
-  LeastMemory(const Transformer& model, const Workload& workload, MemoryRules&& rules) = delete;
+  // All three must outlive this. Without `living`, what lives when is found anew for each layout, which takes
+  // longer than all else.
+  LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules,
+              LivingBuffersOf living = nullptr);
+  LeastMemory(const Transformer& model, const Workload& workload, MemoryRules&& rules,
+              LivingBuffersOf living = nullptr) = delete;
 
-  // Of the stage that needs most. The layout must not be one that is refused. Several threads may ask.
+  // Of the stage that needs most. The layout must not be one that is refused. Several threads may ask, if
+  // they may ask `living`.
   Memory of(const ParallelLayout& layout) const;
 
  private:
@@ -35,7 +39,7 @@ class LeastMemory {
   const MemoryRules& rules_;
   const std::vector<int> kinds_;         // of the layers
   const std::vector<LayerParts> parts_;  // of the kinds
-  mutable LivingBuffersCache living_;
+  const LivingBuffersOf living_;
 };
 // Of one layout alone.
 Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,

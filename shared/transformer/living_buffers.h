@@ -10,10 +10,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "shared/transformer/layer_loops.h"
@@ -41,18 +39,8 @@ struct LivingBuffers {
 };
 LivingBuffers living_buffers(const StageLayers& layers, const Recompute& recompute);
 
-// Keeps what has been asked for. Several threads may ask.
-class LivingBuffersCache {
- public:
-  // The kinds of the layers are the same in all questions.
-  std::shared_ptr<const LivingBuffers> get(const StageLayers& layers, const Recompute& recompute);
-
- private:
-  // What patterns of layers depend on.
-  using Key = std::tuple<Recompute::Kind, int, std::vector<int>>;
-
-  std::mutex mutex_;
-  std::vector<std::pair<Key, std::shared_ptr<const LivingBuffers>>> known_;  // a few
-};
+// living_buffers(), or somebody who keeps what has been asked for.
+using LivingBuffersOf = std::function<std::shared_ptr<const LivingBuffers>(const StageLayers& layers,
+                                                                           const Recompute& recompute)>;
 
 }  // namespace cp

@@ -11,6 +11,7 @@
 #include "sim/cost/cluster/used_part.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/layout_space.h"
+#include "sim/planner/search/living_cache.h"
 #include "sim/planner/search/overlap.h"
 
 namespace cp::sim {
@@ -96,7 +97,10 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
   const MemoryRules rules = memory_rules(question);
   const std::int64_t usable = usable_bytes(question);
   MixerPlanCache mixer_plans;
-  const LeastMemory least_memory(question.model, question.workload, rules);
+  LivingCache living;
+  const LeastMemory least_memory(
+      question.model, question.workload, rules,
+      [&](const StageLayers& layers, const Recompute& recompute) { return living.get(layers, recompute); });
   const auto least = [&](const ParallelLayout& layout) { return least_memory.of(layout); };
   const auto may_fit = [&](const Memory& of) { return counted_bytes(of) <= usable; };
   const auto fits = [&](const ParallelLayout& layout) {

@@ -23,6 +23,7 @@
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/first_token.h"
 #include "sim/planner/search/layout_space.h"
+#include "sim/planner/search/living_cache.h"
 #include "sim/planner/search/nothing_fits.h"
 #include "sim/planner/search/overlap.h"
 #include "sim/planner/search/ranking.h"
@@ -54,7 +55,10 @@ class Search {
         attention_(question),
         overlap_(question, space_, attention_),
         rules_(memory_rules(question)),
-        least_memory_(question.model, question.workload, rules_),
+        least_memory_(question.model, question.workload, rules_,
+                      [this](const StageLayers& layers, const Recompute& recompute) {
+                        return living_.get(layers, recompute);
+                      }),
         usable_(usable_bytes(question)) {
     for (int thread = 0; thread < threads_; ++thread) {
       evaluators_.emplace_back(question);
@@ -642,6 +646,7 @@ class Search {
   mutable AttentionTimer attention_;
   const OverlapChoice overlap_;
   const MemoryRules rules_;
+  mutable LivingCache living_;
   const LeastMemory least_memory_;
   const std::int64_t usable_;
   std::vector<Evaluator> evaluators_;   // by thread
