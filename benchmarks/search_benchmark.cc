@@ -65,10 +65,9 @@ void memories(benchmark::State& state) {
   const PlanQuestion question = large();
   const MemoryRules rules = memory_rules(question);
   LivingCache living;
-  const LeastMemory least(question.model, question.workload, rules,
-                          [&](const StageLayers& layers, const Recompute& recompute) {
-                            return living.get(layers, recompute);
-                          });
+  const LeastMemory least(
+      question.model, question.workload, rules,
+      [&](const StageLayers& layers, const Recompute& recompute) { return living.get(layers, recompute); });
   const std::vector<ParallelLayout> layouts = legal_layouts(question);
   std::size_t next = 0;
   for (auto _ : state) {

@@ -26,9 +26,9 @@ TEST(ProveCommand, TakesAllLayoutsOfSomeRanks) {
   const Finished finished = cpsim(
       {"prove", "--model", "mixtral-8x7b", "--layouts", "all", "--ranks", "2", "--seq-len", "11", "--json"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
-  const auto json = nlohmann::json::parse(finished.out);
-  EXPECT_TRUE(json.at("ok").get<bool>());
-  EXPECT_GE(json.at("layouts").size(), 15U);
+  const auto answer = nlohmann::json::parse(finished.out);
+  EXPECT_TRUE(answer.at("ok").get<bool>());
+  EXPECT_GE(answer.at("layouts").size(), 15U);
 }
 
 TEST(ProveCommand, RefusesWhatItCannotProve) {

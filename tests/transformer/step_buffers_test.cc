@@ -1,0 +1,97 @@
+#include "shared/transformer/step_buffers.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/messages.h"
+#include "tests/transformer/step_requests.h"
+
+namespace cp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Each element is its row and column: 100 row + column.
+void number(const TensorBlock& block, std::vector<double>& values) {
+  for (std::int64_t i = 0; i < std::ssize(values); ++i)
+    values[idx(i)] = static_cast<double>(100 * (block.first_row + i / block.columns) + block.first_column +
+                                         i % block.columns);
+}
+
+// Token i of the batch is i modulo the vocabulary, and predicts the next one.
+StepBatch batch_of(const StepRequest& request) {
+  StepBatch batch;
+  for (std::int64_t i = 0; i < request.workload.tokens(); ++i) {
+    batch.tokens.push_back(static_cast<std::int32_t>(i % request.model.vocab));
+    batch.labels.push_back(static_cast<std::int32_t>((i + 1) % request.model.vocab));
+  }
+  return batch;
+}
+
+template <class T>
+std::vector<T> bound(const Plan& plan, const Bindings& bindings, const std::string& name) {
+  for (const Binding& binding : bindings) {
+    if (plan.buffers[idx(binding.buffer)].name != name) continue;
+    std::vector<T> values(idx(binding.size_bytes) / sizeof(T));
+    std::memcpy(values.data(), binding.data, idx(binding.size_bytes));
+    return values;
+  }
+  return {};
+}
+
+// Replica 1 of two has the third and the fourth of four sequences; of 24 rows the second of two ranks has, by
+// head and tail, the middle two quarters.
+TEST(StepBuffers, HaveTheRowsOfTheRankAtHome) {
+  StepRequest request = testing::small_request("dp_shard=2,cp=2,balance=head_tail");
+  request.workload.global_batch = 4;
+  const Rank self = 3;
+  StepBuffers buffers(request, self, number);
+  ASSERT_EQ(buffers.micro_batches(), 2);
+  buffers.begin_step(batch_of(request));
+  const Plan plan = step_plan(request, StepPart::micro_batch, 0, self);
+  const auto tokens = bound<std::int32_t>(plan, buffers.bind(plan, 0, 1), "working/tokens");
+  std::vector<std::int32_t> expected;
+  for (std::int32_t row = 6; row < 18; ++row) expected.push_back((3 * 24 + row) % 50);
+  EXPECT_EQ(tokens, expected);
+  const auto weight = bound<float>(plan, buffers.bind(plan, 0, 1), "working/loss_weight");
+  EXPECT_THAT(weight, ElementsAre(1.0F / (4 * 24)));
+}
+
+// What is owned before any update is what it began with, each element at its place.
+TEST(StepBuffers, OwnElementsByTheirNames) {
+  for (const char* layout :
+       {"tp=1", "tp=2,dp_shard=3", "dp_shard=2,zero=1", "dp_shard=2,zero=2", "pp=2,dp_shard=2"}) {
+    const StepRequest request = testing::small_request(layout);
+    StepBuffers buffers(request, 0, number);
+    buffers.begin_step(batch_of(request));
+    const Plan plan = step_plan(request, StepPart::update, 0, 0);
+    buffers.bind(plan, 0, 0);
+    std::int64_t owned = 0;
+    buffers.for_each_owned(0, [&](const StepBuffers::Owned& element) {
+      ++owned;
+      EXPECT_EQ(element.parameter, static_cast<double>(100 * element.row + element.column)) << element.tensor;
+      EXPECT_THAT(element.states, ElementsAre(0, 0));
+    });
+    EXPECT_GT(owned, 0) << layout;
+  }
+}
+
+TEST(StepBuffers, RefuseABatchThatIsNotTheSteps) {
+  const StepRequest request = testing::small_request("dp_shard=2");
+  StepBuffers buffers(request, 0, number);
+  StepBatch batch = batch_of(request);
+  batch.labels.pop_back();
+  EXPECT_THAT(testing::message_of([&] { buffers.begin_step(batch); }),
+              HasSubstr("a batch of 48 tokens and 47 labels; the step has 2 sequences of 24"));
+  batch.labels.assign(48, kIgnoredLabel);
+  EXPECT_THAT(testing::message_of([&] { buffers.begin_step(batch); }),
+              HasSubstr("no token of the batch has a label"));
+}
+
+}  // namespace
+}  // namespace cp
