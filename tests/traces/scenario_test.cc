@@ -110,7 +110,7 @@ constexpr std::string_view kPlan = R"txtpb(plan {
   fp8_cache: true
   aggregated: "spread"
   attention_dtype: "fp8"
-  mtp_layers: 1
+  mtp_layers: 2
 }
 )txtpb";
 
