@@ -55,12 +55,12 @@ Words with(const Words& flags) {
 }
 
 const BadInput kBadInputs[] = {
-    {"NoCommand", {}, 2, {"a command is missing", "use one of: plan, run, redistribute, estimate"}},
+    {"NoCommand", {}, 2, {"a command is missing", "use one of: plan, run, redistribute, prove, estimate"}},
     {"UnknownCommand", {"redistrbute"}, 2, {"'redistrbute'", "did you mean redistribute?"}},
     {"FarFromAnyCommand",
      {"frobnicate"},
      2,
-     {"'frobnicate'", "use one of: plan, run, redistribute, estimate"}},
+     {"'frobnicate'", "use one of: plan, run, redistribute, prove, estimate"}},
     {"UnknownSubcommand", {"verify", "redistribut"}, 2, {"cpsim verify", "did you mean redistribute?"}},
     {"NoSubcommand", {"verify"}, 2, {"a command is missing", "redistribute"}},
     {"UnknownFlag", with({"--max-memory-facto", "2"}), 2, {"did you mean --max-memory-factor?"}},

@@ -18,9 +18,11 @@ using ::testing::HasSubstr;
 
 // Each element is its row and column: 100 row + column.
 void number(const TensorBlock& block, std::vector<double>& values) {
-  for (std::int64_t i = 0; i < std::ssize(values); ++i)
-    values[idx(i)] = static_cast<double>(100 * (block.first_row + i / block.columns) + block.first_column +
-                                         i % block.columns);
+  for (std::int64_t i = 0; i < std::ssize(values); ++i) {
+    const std::int64_t row = block.first_row + i / block.columns,
+                       column = block.first_column + i % block.columns;
+    values[idx(i)] = static_cast<double>(100 * row + column);
+  }
 }
 
 // Token i of the batch is i modulo the vocabulary, and predicts the next one.
