@@ -75,8 +75,13 @@ TensorProof proof_of(const std::string& tensor, int role, const StepExpectation:
                allowed_root = kGrowth * std::sqrt(of.movement.mean_square) + rounded;
   const std::string where = str("rank ", errors.rank, " has ", errors.of_found, " at [", errors.row, ", ",
                                 errors.column, "] where one device has ", errors.of_expected);
-  if (errors.count == 0)
-    proof.finding = "no rank owns an element of it";
+  const double expected_root =
+      std::sqrt(errors.expected_squares / static_cast<double>(std::max<std::int64_t>(1, errors.count)));
+  if (errors.count == 0) proof.finding = "no rank owns an element of it";
+  // A router's choice that hangs on a rounding moves gradients by their own size.
+  else if (role == kGradientRole && expected_root > 0 && allowed_root >= expected_root)
+    proof.finding = str("roundings move it by as much as it is (", allowed_root / kGrowth, " of ",
+                        expected_root, "), so that nothing is proved; use another seed, or f32");
   else if (!(errors.largest <= proof.allowed))
     proof.finding = str(where, ", more than ", proof.allowed, " away");
   else if (!(root <= allowed_root))
@@ -136,7 +141,8 @@ class StepRun {
   void look_for_scale() {
     std::vector<double> scales;
     for (const auto& [key, errors] : errors_) {
-      if (key.second == kGradientRole && errors.expected_squares > 0) scales.push_back(errors.scale());
+      if (key.second == kGradientRole && errors.expected_squares > 0 && std::isfinite(errors.scale()))
+        scales.push_back(errors.scale());
     }
     if (scales.empty()) return;
     const auto middle = scales.begin() + std::ssize(scales) / 2;

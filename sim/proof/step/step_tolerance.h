@@ -44,7 +44,6 @@ class StepExpectation {
                   const OptimizerRules& optimizer, int runs = 4);
 
   const ReferenceStep& step() const { return step_; }
-  double moved() const { return moved_; }
 
   // Of a tensor: of the updated parameter, and of each state.
   struct Of {
@@ -54,13 +53,12 @@ class StepExpectation {
   Of parameter(const std::string& tensor) const;
   Of state(const std::string& tensor, int state) const;
   double loss_movement() const { return loss_movement_; }  // the largest
-  double norm_movement() const { return norm_movement_; }
 
  private:
   double moved_;
   ReferenceStep step_;
   std::vector<ReferenceStep> moved_steps_;
-  double loss_movement_ = 0, norm_movement_ = 0;
+  double loss_movement_ = 0;
 };
 
 // The terms of the longest sum of a step.
