@@ -56,10 +56,10 @@ void store(DType dtype, const std::vector<double>& values, std::vector<std::byte
   });
 }
 
-double load_at(const std::vector<std::byte>& bytes, DType dtype, std::int64_t index) {
+double load_at(const std::byte* bytes, DType dtype, std::int64_t index) {
   return with_floating_type(dtype, [&]<class T>(std::type_identity<T>) {
     T element;
-    std::memcpy(&element, bytes.data() + idx(index) * sizeof element, sizeof element);
+    std::memcpy(&element, bytes + idx(index) * sizeof element, sizeof element);
     return static_cast<double>(load(element));
   });
 }
@@ -129,15 +129,23 @@ std::vector<std::int32_t> StepBuffers::rows(const std::vector<std::int32_t>& of_
   return rows;
 }
 
-// A whole piece; its padding is zeros.
-std::vector<double> StepBuffers::values_of(const UnitTensors& unit, std::int64_t piece) const {
-  std::vector<double> values(idx(unit.unit.numel)), of_block;
-  for (const TensorBlock& block : unit.pieces[idx(piece)]) {
-    of_block.assign(idx(block.rows * block.columns), 0);
-    values_(block, of_block);
-    std::copy(of_block.begin(), of_block.end(), values.begin() + block.begin);
+// Whole pieces; their padding is zeros.
+void StepBuffers::fill_whole(const UnitTensors& unit, std::vector<double>& values) const {
+  for (std::int64_t piece = 0; piece < unit.unit.pieces; ++piece) {
+    for (const TensorBlock& block : unit.pieces[idx(piece)]) {
+      const std::int64_t count = block.rows * block.columns;
+      values_(0, {block, 0, count},
+              std::span(values).subspan(idx(unit.in_whole({piece, block.begin})), idx(count)));
+    }
   }
-  return values;
+}
+
+// What the rank owns, from element `first` of the buffer on.
+void StepBuffers::fill_owned(const UnitTensors& unit, int role, std::int64_t first,
+                             std::vector<double>& values) const {
+  unit.for_each_owned([&](const TensorRun& run, std::int64_t index) {
+    values_(role, run, std::span(values).subspan(idx(first + index), idx(run.count)));
+  });
 }
 
 std::vector<double> StepBuffers::initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const {
@@ -164,18 +172,11 @@ std::vector<double> StepBuffers::initial(const Buffer& buffer, int stage, std::i
   std::vector<double> values(idx(buffer.numel));
   for (const UnitTensors& unit : units_.at(stage)) {
     const auto is = [&](std::string_view term) { return behind(name, term) == unit.unit.name; };
-    const bool owned = is("parameters/") || is("master/"), whole = is("unsharded/");
-    if (!owned && !whole) continue;
-    std::vector<std::vector<double>> pieces;
-    for (std::int64_t piece = 0; piece < unit.unit.pieces; ++piece) pieces.push_back(values_of(unit, piece));
-    for (std::int64_t piece = 0; whole && piece < unit.unit.pieces; ++piece) {
-      for (std::int64_t at = 0; at < unit.unit.numel; ++at)
-        values[idx(unit.in_whole({piece, at}))] = pieces[idx(piece)][idx(at)];
-    }
-    for (std::int64_t i = 0; owned && i < buffer.numel; ++i) {
-      const auto [piece, at] = unit.owned(i);
-      if (piece < unit.unit.pieces && at < unit.unit.numel) values[idx(i)] = pieces[idx(piece)][idx(at)];
-    }
+    if (is("unsharded/")) fill_whole(unit, values);
+    if (is("parameters/") || is("master/")) fill_owned(unit, 0, 0, values);
+    const int states = request_.workload.optimizer.states;
+    for (int state = 0; is("optimizer/") && state < states; ++state)
+      fill_owned(unit, state + 1, state * unit.num_owned(), values);
   }
   return values;
 }
@@ -204,9 +205,13 @@ double StepBuffers::sum_of_losses() const {
     if (losses == buffers.end()) continue;
     const auto rows = losses->second.size() / sizeof(float);
     for (std::size_t row = 0; row < rows; ++row)
-      sum += load_at(losses->second, DType::f32, static_cast<std::int64_t>(row));
+      sum += load_at(losses->second.data(), DType::f32, static_cast<std::int64_t>(row));
   }
   return sum;
+}
+
+double StepBuffers::Owned::value(int role, std::int64_t at) const {
+  return role == 0 ? parameters[at] : load_at(states[idx(role - 1)], state_dtype, at);
 }
 
 void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned&)>& use) const {
@@ -225,28 +230,38 @@ void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned
     const auto* const states = find(unit, {"host/optimizer/", "optimizer/"});
     CP_INVARIANT(parameters != nullptr && (states != nullptr || optimizer.states == 0), "no update of ",
                  unit.unit.name, " has been bound");
-    for (std::int64_t i = 0; i < unit.num_owned(); ++i) {
-      const auto [piece, at] = unit.owned(i);
-      if (piece >= unit.unit.pieces) continue;
-      const std::vector<TensorBlock>& blocks = unit.pieces[idx(piece)];
-      // The last block that begins before the element or there; else the element is padding.
-      const auto next =
-          std::upper_bound(blocks.begin(), blocks.end(), at,
-                           [](std::int64_t element, const TensorBlock& b) { return element < b.begin; });
-      if (next == blocks.begin()) continue;
-      const TensorBlock& block = *std::prev(next);
-      const std::int64_t in_block = at - block.begin;
-      if (in_block >= block.rows * block.columns) continue;
-      Owned owned{block.tensor,
-                  block.first_row + in_block / block.columns,
-                  block.first_column + in_block % block.columns,
-                  load_at(*parameters, DType::f32, i),
-                  {}};
+    const std::int64_t owned = unit.num_owned(), size = size_bytes(optimizer.state_dtype);
+    unit.for_each_owned([&](const TensorRun& run, std::int64_t index) {
+      Owned part{
+          unit, run, reinterpret_cast<const float*>(parameters->data()) + index, {}, optimizer.state_dtype};
       for (int state = 0; state < optimizer.states; ++state)
-        owned.states.push_back(load_at(*states, optimizer.state_dtype, state * unit.num_owned() + i));
-      use(owned);
+        part.states.push_back(states->data() + (state * owned + index) * size);
+      use(part);
+    });
+  }
+}
+
+double StepBuffers::squared_norm() const {
+  for (const auto& [stage, buffers] : lasting_) {
+    for (const char* name : {"working/norm", "host/norm"}) {
+      if (const auto found = buffers.find(name); found != buffers.end())
+        return load_at(found->second.data(), DType::f32, 0);
     }
   }
+  return 0;
+}
+
+void run_micro_batches(const StepRequest& request, const StepBuffers& buffers,
+                       const std::function<void(StepPart part, int stage, std::int64_t micro_batch)>& run) {
+  const std::int64_t count = buffers.micro_batches();
+  const std::vector<int>& stages = buffers.stages();
+  const auto run_all = [&](StepPart part, int stage) {
+    for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch) run(part, stage, micro_batch);
+  };
+  if (request.layout.pp == 1) return run_all(StepPart::micro_batch, 0);
+  // All forward passes come first (GPipe): the order changes no result.
+  for (const int stage : stages) run_all(StepPart::forward, stage);
+  for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) run_all(StepPart::backward, *stage);
 }
 
 void run_step(const StepRequest& request, const PlanOfPart& plans, Device& device, StepBuffers& buffers) {
@@ -254,24 +269,8 @@ void run_step(const StepRequest& request, const PlanOfPart& plans, Device& devic
     const Plan& plan = plans(part, stage);
     execute(plan, device, buffers.bind(plan, stage, micro_batch));
   };
-  const std::int64_t count = buffers.micro_batches();
-  const std::vector<int>& stages = buffers.stages();
-  if (request.layout.pp == 1) {
-    for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
-      run(StepPart::micro_batch, 0, micro_batch);
-  } else {
-    // All forward passes come first (GPipe): the order changes no result.
-    for (const int stage : stages) {
-      for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
-        run(StepPart::forward, stage, micro_batch);
-    }
-    const std::vector<int> back(stages.rbegin(), stages.rend());
-    for (const int stage : back) {
-      for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
-        run(StepPart::backward, stage, micro_batch);
-    }
-  }
-  for (const int stage : stages) run(StepPart::update, stage, 0);
+  run_micro_batches(request, buffers, run);
+  for (const int stage : buffers.stages()) run(StepPart::update, stage, 0);
 }
 
 }  // namespace cp

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,10 +34,11 @@ inline constexpr std::int32_t kIgnoredLabel = -100;  // the usual one of PyTorch
 
 class StepBuffers {
  public:
-  // Gives the elements of a block of a parameter (TensorBlock says which), row by row.
-  using Values = std::function<void(const TensorBlock& block, std::vector<double>& values)>;
+  // Fills in elements of a tensor in a role: 0 is the parameter, 1 and above are the optimizer's states. It
+  // is asked for what the rank has, in stretches, and more than once.
+  using Values = std::function<void(int role, const TensorRun& run, std::span<double> values)>;
 
-  // Parameters begin with these values, gradients and states with zeros. The request must outlive this, and
+  // Parameters and states begin with these values, gradients with zeros. The request must outlive this, and
   // its phase must be training. Throws InvalidInput as step_plan() does.
   StepBuffers(const StepRequest& request, Rank self, Values values);
 
@@ -51,28 +53,37 @@ class StepBuffers {
   // Where the plan's buffers are. Any number of plans may share them, one after the other.
   Bindings bind(const Plan& plan, int stage, std::int64_t micro_batch);
 
+  // How many labels the batch has, on all ranks together.
+  std::int64_t labelled() const;
   // What the micro-batches that ran since begin_step() have lost, over the rank's labelled rows; 0 on ranks
   // without the last stage. The tp ranks have the same losses.
   double sum_of_losses() const;
 
-  // An element of a tensor that the rank owns: the f32 parameter, and the optimizer's states.
+  // What the rank owns of a unit: elements of a tensor, the f32 parameter of each, and the optimizer's
+  // states, one after the other, in its dtype.
   struct Owned {
-    const std::string& tensor;
-    std::int64_t row, column;
-    double parameter;
-    std::vector<double> states;
+    const UnitTensors& unit;
+    const TensorRun& run;
+    const float* parameters;
+    std::vector<const std::byte*> states;
+    DType state_dtype;
+    // An element of the run in a role, as Values count them.
+    double value(int role, std::int64_t at) const;
   };
-  // Calls use(owned) for each of them, behind an update.
+  // Calls use(owned) for all of them, behind an update.
   void for_each_owned(int stage, const std::function<void(const Owned&)>& use) const;
+
+  // The square of the norm of all gradients, before they were clipped, behind an update.
+  double squared_norm() const;
 
  private:
   using Bytes = std::map<std::string, std::vector<std::byte>>;  // by the buffer's name
 
   std::vector<double> initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const;
-  std::vector<double> values_of(const UnitTensors& unit, std::int64_t piece) const;
+  void fill_whole(const UnitTensors& unit, std::vector<double>& values) const;
+  void fill_owned(const UnitTensors& unit, int role, std::int64_t first, std::vector<double>& values) const;
   std::vector<std::int32_t> rows(const std::vector<std::int32_t>& of_batch, int home,
                                  std::int64_t micro_batch, std::int64_t distance, std::int32_t missing) const;
-  std::int64_t labelled() const;
 
   const StepRequest& request_;
   const Values values_;
@@ -89,8 +100,12 @@ class StepBuffers {
 
 // Gives the plan of the rank for a part of the step.
 using PlanOfPart = std::function<const Plan&(StepPart part, int stage)>;
-// Runs all parts of a step on the device: of each stage of the rank all micro-batches forward, then back, and
-// the update. It is a collective call of all ranks. Returns when the device is idle; throws what it throws.
+// Calls run() for all micro-batches of a step in an order in which no rank waits for ever: of each stage of
+// the rank forward, then back.
+void run_micro_batches(const StepRequest& request, const StepBuffers& buffers,
+                       const std::function<void(StepPart part, int stage, std::int64_t micro_batch)>& run);
+// Runs all parts of a step on the device: the micro-batches, and the update of each stage. It is a collective
+// call of all ranks. Returns when the device is idle; throws what it throws.
 void run_step(const StepRequest& request, const PlanOfPart& plans, Device& device, StepBuffers& buffers);
 
 }  // namespace cp

@@ -1,6 +1,7 @@
 #include "shared/transformer/tensor_places.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -48,14 +49,14 @@ class Places {
 
   std::vector<TensorBlock> embedding() {
     begin();
-    table(context_.embedding, "model.embed_tokens.weight");
+    table(context_.embedding, kEmbeddingTensor);
     return take();
   }
 
   std::vector<TensorBlock> head() {
     begin();
     vector(context_.head.norm, "model.norm.weight");
-    table(context_.head.table, model_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+    table(context_.head.table, model_.tied_embeddings ? kEmbeddingTensor : "lm_head.weight");
     return take();
   }
 
@@ -194,6 +195,46 @@ UnitTensors::Element UnitTensors::owned(std::int64_t index_in_shard) const {
 std::int64_t UnitTensors::num_owned() const {
   if (unit.has_whole_gradients() && unit.ranks.size() > 1) return unit.whole_numel() / unit.num_ranks();
   return unit.pieces * unit.shard_numel();
+}
+
+void UnitTensors::for_each_owned(
+    const std::function<void(const TensorRun& run, std::int64_t index)>& use) const {
+  const bool stretch = unit.has_whole_gradients() && unit.ranks.size() > 1;
+  const std::int64_t all = num_owned();
+  for (std::int64_t done = 0; done < all;) {
+    const Element element = owned(done);
+    if (element.piece >= unit.pieces) return;
+    // Up to the end of the piece, or of the rank's shard of it, elements follow one another.
+    const std::int64_t rest =
+                           stretch ? unit.numel - element.at : unit.shard_numel() - done % unit.shard_numel(),
+                       count = std::min(rest, all - done);
+    for (const TensorBlock& block : pieces[idx(element.piece)]) {
+      const std::int64_t from = std::max(element.at, block.begin),
+                         to = std::min(element.at + count, block.begin + block.rows * block.columns);
+      if (from < to) use({block, from - block.begin, to - from}, done + from - element.at);
+    }
+    done += count;
+  }
+}
+
+std::vector<TensorShape> tensors_of_model(const Transformer& model) {
+  // One rank has all of each.
+  StepRequest request{model, {}, {}};
+  request.workload.seq_len = 1;
+  std::map<std::string, TensorShape> shapes;
+  for (const UnitTensors& unit : tensors_of_stage(request, 0, 0)) {
+    for (const std::vector<TensorBlock>& piece : unit.pieces) {
+      for (const TensorBlock& block : piece) {
+        TensorShape& shape = shapes[block.tensor];
+        shape.tensor = block.tensor;
+        shape.rows = std::max(shape.rows, block.first_row + block.rows);
+        shape.columns = std::max(shape.columns, block.first_column + block.columns);
+      }
+    }
+  }
+  std::vector<TensorShape> all;
+  for (auto& [name, shape] : shapes) all.push_back(std::move(shape));
+  return all;
 }
 
 std::vector<UnitTensors> tensors_of_stage(const StepRequest& request, int stage, Rank self) {

@@ -19,7 +19,9 @@
 //                shared_head.norm beside a layer's
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,9 @@
 #include "shared/transformer/step_plan.h"
 
 namespace cp {
+
+// The embedding's table, and the head's if they are tied.
+inline constexpr const char* kEmbeddingTensor = "model.embed_tokens.weight";
 
 // Rows first_row .. first_row + rows - 1 of a tensor, and of these some columns, as they lie in a piece: row
 // by row, with no gaps, from element `begin` on. A vector is one row.
@@ -36,6 +41,24 @@ struct TensorBlock {
   std::int64_t first_row = 0, first_column = 0;
   bool operator==(const TensorBlock&) const = default;
 };
+
+// Elements first .. first + count - 1 of a block, which is counted row by row.
+struct TensorRun {
+  const TensorBlock& block;
+  std::int64_t first = 0, count = 0;
+};
+// Calls use(row, column, at, count) for each stretch of the run that lies in one row of its tensor; `at`
+// counts the run's elements.
+template <class Use>
+void for_each_row(const TensorRun& run, const Use& use) {
+  for (std::int64_t at = 0; at < run.count;) {
+    const std::int64_t row = (run.first + at) / run.block.columns,
+                       column = (run.first + at) % run.block.columns,
+                       count = std::min(run.block.columns - column, run.count - at);
+    use(run.block.first_row + row, run.block.first_column + column, at, count);
+    at += count;
+  }
+}
 
 // A unit as the rank has it. Elements of a piece that no block has are padding: they are zero, and no
 // gradient is ever made of them.
@@ -53,9 +76,21 @@ struct UnitTensors {
   // padding, as is one of no piece.
   Element owned(std::int64_t index_in_shard) const;
   std::int64_t num_owned() const;
+  // Calls use(run, index) for all elements that the rank owns, but for padding, by ascending index: that of
+  // the run's first element in buffers of shards.
+  void for_each_owned(const std::function<void(const TensorRun& run, std::int64_t index)>& use) const;
   // Where an element lies in a buffer of whole pieces.
   std::int64_t in_whole(Element element) const { return element.piece * unit.whole_stride() + element.at; }
 };
+
+// The sizes of a tensor; a vector has one row.
+struct TensorShape {
+  std::string tensor;
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t numel() const { return rows * columns; }
+};
+// All tensors of the model, each once, by their names.
+std::vector<TensorShape> tensors_of_model(const Transformer& model);
 
 // Of one of the stages that the rank holds; throws InvalidInput as step_plan() does.
 std::vector<UnitTensors> tensors_of_stage(const StepRequest& request, int stage, Rank self);

@@ -1,6 +1,7 @@
 #include "shared/transformer/step_buffers.h"
 
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,13 +17,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Each element is its row and column: 100 row + column.
-void number(const TensorBlock& block, std::vector<double>& values) {
-  for (std::int64_t i = 0; i < std::ssize(values); ++i) {
-    const std::int64_t row = block.first_row + i / block.columns,
-                       column = block.first_column + i % block.columns;
-    values[idx(i)] = static_cast<double>(100 * row + column);
-  }
+// Each element is its row and column, and its role.
+double number(int role, std::int64_t row, std::int64_t column) {
+  return static_cast<double>(100 * row + column) + 0.25 * role;
+}
+void numbers(int role, const TensorRun& run, std::span<double> values) {
+  for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) values[idx(at + i)] = number(role, row, column + i);
+  });
 }
 
 // Token i of the batch is i modulo the vocabulary, and predicts the next one.
@@ -52,7 +54,7 @@ TEST(StepBuffers, HaveTheRowsOfTheRankAtHome) {
   StepRequest request = testing::small_request("dp_shard=2,cp=2,balance=head_tail");
   request.workload.global_batch = 4;
   const Rank self = 3;
-  StepBuffers buffers(request, self, number);
+  StepBuffers buffers(request, self, numbers);
   ASSERT_EQ(buffers.micro_batches(), 2);
   buffers.begin_step(batch_of(request));
   const Plan plan = step_plan(request, StepPart::micro_batch, 0, self);
@@ -69,15 +71,18 @@ TEST(StepBuffers, OwnElementsByTheirNames) {
   for (const char* layout :
        {"tp=1", "tp=2,dp_shard=3", "dp_shard=2,zero=1", "dp_shard=2,zero=2", "pp=2,dp_shard=2"}) {
     const StepRequest request = testing::small_request(layout);
-    StepBuffers buffers(request, 0, number);
+    StepBuffers buffers(request, 0, numbers);
     buffers.begin_step(batch_of(request));
     const Plan plan = step_plan(request, StepPart::update, 0, 0);
     buffers.bind(plan, 0, 0);
     std::int64_t owned = 0;
-    buffers.for_each_owned(0, [&](const StepBuffers::Owned& element) {
-      ++owned;
-      EXPECT_EQ(element.parameter, static_cast<double>(100 * element.row + element.column)) << element.tensor;
-      EXPECT_THAT(element.states, ElementsAre(0, 0));
+    buffers.for_each_owned(0, [&](const StepBuffers::Owned& part) {
+      for_each_row(part.run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+        for (std::int64_t i = 0; i < count; ++i, ++owned) {
+          for (int role = 0; role <= 2; ++role)
+            EXPECT_EQ(part.value(role, at + i), number(role, row, column + i)) << part.run.block.tensor;
+        }
+      });
     });
     EXPECT_GT(owned, 0) << layout;
   }
@@ -85,7 +90,7 @@ TEST(StepBuffers, OwnElementsByTheirNames) {
 
 TEST(StepBuffers, RefuseABatchThatIsNotTheSteps) {
   const StepRequest request = testing::small_request("dp_shard=2");
-  StepBuffers buffers(request, 0, number);
+  StepBuffers buffers(request, 0, numbers);
   StepBatch batch = batch_of(request);
   batch.labels.pop_back();
   EXPECT_THAT(testing::message_of([&] { buffers.begin_step(batch); }),

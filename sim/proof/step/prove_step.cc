@@ -194,12 +194,12 @@ class StepRun {
   }
 
   void run_rank(Rank rank, Device& device) {
-    StepBuffers buffers(request_, rank, [&](const TensorBlock& block, std::vector<double>& values) {
-      const Matrix64& tensor = values_.parameters.at(block.tensor);
-      for (std::int64_t row = 0; row < block.rows; ++row) {
-        const double* const from = tensor.row(block.first_row + row) + block.first_column;
-        std::copy(from, from + block.columns, values.begin() + row * block.columns);
-      }
+    StepBuffers buffers(request_, rank, [&](int role, const TensorRun& run, std::span<double> values) {
+      if (role > 0) return;  // states begin as zeros
+      const Matrix64& tensor = values_.parameters.at(run.block.tensor);
+      for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+        std::copy_n(tensor.row(row) + column, count, values.begin() + at);
+      });
     });
     buffers.begin_step(
         {values_.batch.tokens, values_.batch.labels, options_.learning_rate, values_.state.steps + 1});
@@ -221,14 +221,19 @@ class StepRun {
     const ReferenceStep& step = expectation_->step();
     for (const int stage : buffers.stages()) {
       buffers.for_each_owned(stage, [&](const StepBuffers::Owned& owned) {
-        const auto add = [&](int role, double found, const NamedMatrices& all) {
-          const double expected = all.at(owned.tensor).row(owned.row)[owned.column];
-          own[{owned.tensor, role}].add(found, expected, rank, owned.row, owned.column);
-        };
-        add(0, owned.parameter, step.parameters);
-        for (std::size_t state = 0; state < owned.states.size(); ++state)
-          add(static_cast<int>(state) + 1, owned.states[state],
-              state == 0 ? step.state.first : step.state.second);
+        const std::string& tensor = owned.run.block.tensor;
+        for (int role = 0; role <= std::ssize(owned.states); ++role) {
+          const NamedMatrices& all = role == 0   ? step.parameters
+                                     : role == 1 ? step.state.first
+                                                 : step.state.second;
+          Errors& errors = own[{tensor, role}];
+          const Matrix64& expected = all.at(tensor);
+          for_each_row(
+              owned.run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+                for (std::int64_t i = 0; i < count; ++i)
+                  errors.add(owned.value(role, at + i), expected.row(row)[column + i], rank, row, column + i);
+              });
+        }
       });
     }
     const std::lock_guard lock(mutex_);
@@ -319,7 +324,7 @@ OptimizerRules optimizer_rules(const Workload& workload, double learning_rate) {
   return rules;
 }
 
-StepProof prove_step(const StepRequest& request, const StepPlans& plans, const StepProofOptions& options) {
+void require_provable(const StepRequest& request) {
   if (request.workload.phase != Phase::training)
     throw InvalidInput(str("phase ", name(request.workload.phase), " has no loss; prove a step of training"));
   if (request.model.recurrence)
@@ -331,6 +336,10 @@ StepProof prove_step(const StepRequest& request, const StepPlans& plans, const S
         str("virtual_stages=", request.layout.virtual_stages,
             " takes a norm of gradients for each of a rank's stages by itself; prove the layout with ",
             "virtual_stages=1"));
+}
+
+StepProof prove_step(const StepRequest& request, const StepPlans& plans, const StepProofOptions& options) {
+  require_provable(request);
   return StepRun(request, plans, options).take();
 }
 
