@@ -34,6 +34,10 @@ std::vector<std::string> missing_fields(const proto::Scenario& scenario) {
     require(!scenario.recurrence().rule().empty(), "rule: \"delta\"");
     require(!scenario.recurrence().mesh().empty(), "mesh: \"cp=8\"");
     require(scenario.recurrence().seq_len() != 0, "seq_len: 4096");
+  } else if (scenario.has_train()) {
+    require(!scenario.train().model().empty(), "model: \"llama-3.1-8b\" scaled_down: true");
+    require(scenario.train().seq_len() != 0, "seq_len: 128");
+    require(scenario.train().steps() != 0, "steps: 200");
   } else {
     require(!scenario.run().mesh().empty(), "mesh: \"cp=8\"");
     require(scenario.run().seq_len() != 0, "seq_len: 4096");
@@ -47,6 +51,8 @@ std::string_view purpose(proto::Scenario::JobCase job) {
       return "needs to move a tensor";
     case proto::Scenario::kPlan:
       return "needs to plan";
+    case proto::Scenario::kTrain:
+      return "needs to train";
     default:
       return "needs to compute";
   }
@@ -56,7 +62,7 @@ void check_required(const proto::Scenario& scenario, const TextLocations& locati
   if (scenario.job_case() == proto::Scenario::JOB_NOT_SET) {
     return errors.add(TextFormat::ParseLocation(),
                       "the scenario asks for nothing; add: redistribute { ... }, run { ... }, recurrence { "
-                      "... } or plan { ... }");
+                      "... }, plan { ... } or train { ... }");
   }
   const std::vector<std::string> missing = missing_fields(scenario);
   if (missing.empty()) return;

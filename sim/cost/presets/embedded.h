@@ -20,6 +20,9 @@ std::span<const EmbeddedText> embedded_rates();       // rates/*.txtpb
 std::span<const EmbeddedText> embedded_software();    // software/*.txtpb
 std::span<const EmbeddedText> embedded_validation();  // validation/*.csv
 
+// docs/*.md, which cprun train reads if it is given none
+std::span<const EmbeddedText> embedded_training();
+
 std::vector<std::string> names_of(std::span<const EmbeddedText> texts);
 
 // Returns the text of that name. Throws InvalidInput that lists the names and the nearest one. `kind` says

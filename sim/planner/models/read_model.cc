@@ -144,19 +144,35 @@ void plan_prediction_layers(ReadModel& read, std::int64_t count) {
 
 std::vector<std::string> model_names() { return names_of(embedded_models()); }
 
-ReadModel load_model(const std::string& path_or_name) {
+namespace {
+
+// The file of a model, or nothing where the text is a preset's name. Throws InvalidInput for a folder without
+// a config.json.
+std::optional<std::filesystem::path> config_file(const std::string& path_or_name) {
   namespace fs = std::filesystem;
   std::error_code none;
   const bool folder = fs::is_directory(path_or_name, none);
-  if (path_or_name.ends_with(".json")) return read_file(path_or_name);
+  if (path_or_name.ends_with(".json")) return path_or_name;
   const bool path = path_or_name.find('/') != std::string::npos;
-  if (!(folder && path) && is_preset(preset_name(path_or_name))) return find_model(path_or_name);
-  if (!folder) return find_model(path_or_name);
-  if (!fs::exists(fs::path(path_or_name) / "config.json", none)) {
+  if (!folder || (!path && is_preset(preset_name(path_or_name)))) return std::nullopt;
+  const fs::path file = fs::path(path_or_name) / "config.json";
+  if (!fs::exists(file, none)) {
     throw InvalidInput(str("the folder ", path_or_name,
                            " holds no config.json; name a config.json, or a folder that holds one"));
   }
-  return read_file(fs::path(path_or_name) / "config.json");
+  return file;
+}
+
+}  // namespace
+
+ReadModel load_model(const std::string& path_or_name) {
+  const std::optional<std::filesystem::path> file = config_file(path_or_name);
+  return file ? read_file(*file) : find_model(path_or_name);
+}
+
+std::string config_text(const std::string& path_or_name) {
+  if (const auto file = config_file(path_or_name)) return read_text_file(file->string(), kKind);
+  return std::string(find_embedded(embedded_models(), preset_name(path_or_name), kKind, kOtherwise).text);
 }
 
 }  // namespace cp::sim

@@ -47,6 +47,9 @@ ReadModel read_model(std::string_view text, const std::string& filename, const s
 // "llama-3.1-8b", "meta-llama/Llama-3.1-8B". Throws InvalidInput with the presets and the nearest one.
 ReadModel find_model(const std::string& name);
 
+// The text of the config that load_model() reads; throws as it does.
+std::string config_text(const std::string& path_or_name);
+
 // Puts `count` of the config's prediction layers into the model, and says in the assumptions what is left out
 // then. Throws InvalidInput if the config has fewer, or if there are more than are planned.
 void plan_prediction_layers(ReadModel& read, std::int64_t count);

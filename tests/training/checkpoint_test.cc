@@ -1,0 +1,154 @@
+#include "traces/checkpoints/checkpoint.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/index.h"
+#include "tests/support/messages.h"
+#include "traces/read_text.h"
+
+namespace cp {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Checkpoints : public ::testing::Test {
+ protected:
+  Checkpoints()
+      : folder_(fs::path(::testing::TempDir()) /
+                ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    fs::remove_all(folder_);
+    facts_.step = 7, facts_.model = "m", facts_.text = "t", facts_.states = state_names(2);
+  }
+  ~Checkpoints() override { fs::remove_all(folder_); }
+
+  std::string path(std::int64_t step) const { return (folder_ / checkpoint_name(step)).string(); }
+
+  static float value(int role, std::int64_t row, std::int64_t column) {
+    return static_cast<float>(role) + 0.5F * static_cast<float>(row) - 0.125F * static_cast<float>(column);
+  }
+
+  // Rank 0 writes the first columns of the matrix, rank 1 the others and the vector.
+  void write(const std::string& to, bool all = true) {
+    CheckpointWriter::begin(to, facts_, shapes_, "{}");
+    for (int rank = 0; rank < 2; ++rank) {
+      CheckpointWriter writer(to, facts_, shapes_);
+      for (int role = 0; role < 3; ++role) {
+        const TensorBlock matrix{"matrix", 0, 3, rank == 0 ? 2 : 3, 0, rank == 0 ? 0 : 2},
+            vector{"vector", 0, 1, 4, 0, 0};
+        // In two stretches, the first of which ends within a row.
+        put(writer, role, {matrix, 0, 3}), put(writer, role, {matrix, 3, 3 * matrix.columns - 3});
+        if (rank == 1 && all) put(writer, role, {vector, 0, 4});
+      }
+      writer.finish(rank);
+    }
+    CheckpointWriter::commit(to, facts_, shapes_, 2);
+  }
+
+  static void put(CheckpointWriter& writer, int role, const TensorRun& run) {
+    std::vector<float> values;
+    for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) values.push_back(value(role, row, column + i));
+    });
+    writer.write(role, run, std::as_bytes(std::span(values)));
+  }
+
+  fs::path folder_;
+  CheckpointFacts facts_;
+  std::vector<TensorShape> shapes_ = {{"matrix", 3, 5}, {"vector", 1, 4}};
+};
+
+TEST_F(Checkpoints, AreReadInOtherPartsThanTheyWereWrittenIn) {
+  write(path(7));
+  const CheckpointReader reader(path(7));
+  EXPECT_EQ(reader.facts().step, 7);
+  EXPECT_EQ(reader.torn(0, 1), "");
+  const TensorBlock middle{"matrix", 0, 2, 3, 1, 1};
+  for (int role = 0; role < 3; ++role) {
+    std::vector<double> values(5);
+    reader.read(role, {middle, 1, 5}, values);
+    EXPECT_THAT(values, ElementsAre(value(role, 1, 2), value(role, 1, 3), value(role, 2, 1),
+                                    value(role, 2, 2), value(role, 2, 3)));
+  }
+}
+
+// The parts of a model that another tool has saved are those of a checkpoint.
+TEST_F(Checkpoints, AreModelsForOtherTools) {
+  write(path(7));
+  const PretrainedReader reader(path(7));
+  reader.require(shapes_);
+  std::vector<double> values(4), states(4);
+  const TensorBlock vector{"vector", 0, 1, 4, 0, 0};
+  reader.read(0, {vector, 0, 4}, values), reader.read(1, {vector, 0, 4}, states);
+  EXPECT_THAT(values, ElementsAre(0, -0.125, -0.25, -0.375));
+  EXPECT_THAT(states, ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(
+      testing::message_of([&] {
+        reader.require({{"matrix", 5, 3}, {"vectors", 1, 4}});
+      }),
+      HasSubstr(
+          "is another model's: matrix is f32 [3, 5], and the model's is [5, 3]; it has no tensor vectors; "
+          "the nearest is vector"));
+}
+
+// Whatever byte of whatever file changes, and wherever a file ends, it is found.
+TEST_F(Checkpoints, ShowEachTornByte) {
+  write(path(7));
+  const auto finding = [&] {
+    try {
+      const CheckpointReader reader(path(7));
+      return reader.torn(0, 2) + reader.torn(1, 2);
+    } catch (const InvalidInput& error) {
+      return std::string(error.what());
+    }
+  };
+  ASSERT_EQ(finding(), "");
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "checkpoint.json", "config.json"}) {
+    const std::string file = path(7) + "/" + name, whole = read_text_file(file, "test");
+    const auto put_back = [&](const std::string& text) { std::ofstream(file, std::ios::binary) << text; };
+    for (std::size_t byte = 0; byte < whole.size(); ++byte) {
+      std::string torn = whole;
+      torn[byte] = static_cast<char>(torn[byte] ^ 1);
+      put_back(torn);
+      EXPECT_NE(finding(), "") << name << " byte " << byte;
+    }
+    for (const std::size_t size : {std::size_t{0}, whole.size() / 2, whole.size() - 1}) {
+      put_back(whole.substr(0, size));
+      EXPECT_NE(finding(), "") << name << " of " << size << " bytes";
+    }
+    put_back(whole);
+  }
+  EXPECT_EQ(finding(), "");
+}
+
+TEST_F(Checkpoints, AreGivenUpIfAnElementWasNotWritten) {
+  EXPECT_THAT(testing::message_of([&] { write(path(7), false); }),
+              HasSubstr("of tensor vector 0 elements were written, and it has 4"));
+  EXPECT_THAT(checkpoints_in(folder_.string()), ElementsAre());
+}
+
+TEST_F(Checkpoints, AreListedNewestFirstAndOldOnesGo) {
+  for (const std::int64_t step : {9, 10, 100}) facts_.step = step, write(path(step));
+  fs::create_directories(path(200) + ".partial");
+  EXPECT_THAT(checkpoints_in(folder_.string()),
+              ElementsAre("step-00000100", "step-00000010", "step-00000009"));
+  remove_old_checkpoints(folder_.string(), 2);
+  EXPECT_THAT(checkpoints_in(folder_.string()), ElementsAre("step-00000100", "step-00000010"));
+  EXPECT_FALSE(fs::exists(path(200) + ".partial"));
+}
+
+TEST_F(Checkpoints, SayWhichFolderHoldsNoModel) {
+  EXPECT_THAT(testing::message_of([&] { PretrainedReader("/nowhere"); }),
+              HasSubstr("/nowhere has neither model.safetensors nor model.safetensors.index.json"));
+}
+
+}  // namespace
+}  // namespace cp

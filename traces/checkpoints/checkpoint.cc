@@ -1,0 +1,426 @@
+#include "traces/checkpoints/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "shared/base/checksum.h"
+#include "shared/base/error.h"
+#include "shared/base/index.h"
+#include "shared/base/nearest.h"
+#include "shared/base/text.h"
+#include "shared/kernels/elements.h"
+#include "traces/read_text.h"
+
+namespace cp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kConfigFile = "config.json";
+constexpr const char* kFactsFile = "checkpoint.json";
+constexpr const char* kPartial = ".partial";
+constexpr const char* kNameBegin = "step-";
+constexpr std::string_view kKind = "checkpoint";
+constexpr int kFormat = 1;
+
+// Bytes that are read at once where a whole tensor is looked through. Chosen: few calls, and little memory
+// for each rank.
+constexpr std::int64_t kReadBytes = std::int64_t{1} << 20;
+
+std::string partial_of(const std::string& folder) { return folder + kPartial; }
+
+// What an element counts for in its tensor's sum: its bits and its place, mixed by the finalizer of
+// splitmix64 (Steele, Lea and Flood 2014). Sums do not depend on the order, and an element that is changed or
+// moved changes the sum but by chance, one in 2^64.
+std::uint64_t mixed(std::uint64_t bits, std::int64_t place) {
+  std::uint64_t x = bits + 0x9e3779b97f4a7c15 * (static_cast<std::uint64_t>(place) + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+template <class Word>
+std::uint64_t sum_of_words(std::span<const std::byte> elements, std::int64_t first) {
+  std::uint64_t sum = 0;
+  const std::int64_t count = std::ssize(elements) / static_cast<std::int64_t>(sizeof(Word));
+  for (std::int64_t i = 0; i < count; ++i) {
+    Word word;
+    std::memcpy(&word, elements.data() + idx(i) * sizeof word, sizeof word);
+    sum += mixed(word, first + i);
+  }
+  return sum;
+}
+
+// `first` is the place of the first element in its tensor.
+std::uint64_t sum_of(DType dtype, std::span<const std::byte> elements, std::int64_t first) {
+  return size_bytes(dtype) == 2 ? sum_of_words<std::uint16_t>(elements, first)
+                                : sum_of_words<std::uint32_t>(elements, first);
+}
+
+std::vector<std::int64_t> shape_of(const TensorShape& shape) {
+  if (shape.rows == 1) return {shape.columns};  // a vector
+  return {shape.rows, shape.columns};
+}
+
+std::string state_tensor(const std::string& state, const std::string& tensor) { return state + "." + tensor; }
+
+std::vector<FileTensor> tensors_of(const std::vector<TensorShape>& shapes, const CheckpointFacts& facts,
+                                   bool optimizer) {
+  std::vector<FileTensor> tensors;
+  if (!optimizer) {
+    for (const TensorShape& shape : shapes) tensors.push_back({shape.tensor, DType::f32, shape_of(shape), 0});
+    return tensors;
+  }
+  for (const std::string& state : facts.states) {
+    for (const TensorShape& shape : shapes)
+      tensors.push_back({state_tensor(state, shape.tensor), facts.state_dtype, shape_of(shape), 0});
+  }
+  return tensors;
+}
+
+std::string header_of(const std::vector<TensorShape>& shapes, const CheckpointFacts& facts, bool optimizer,
+                      FileLayout& layout) {
+  // Hugging Face's loaders want to know for which framework a file is.
+  return begin_safetensors(tensors_of(shapes, facts, optimizer), {{"format", "pt"}}, layout);
+}
+
+std::string sums_file(std::int64_t rank) { return fmt::format("sums-{}.json", rank); }
+
+std::string hexadecimal(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+std::string checksum_text(std::string_view text) {
+  return hexadecimal(checksum(std::as_bytes(std::span(text))));
+}
+
+std::int64_t columns_of(const FileTensor& tensor) {
+  return tensor.shape.empty()       ? 1
+         : tensor.shape.size() == 1 ? tensor.shape[0]
+                                    : tensor.numel() / tensor.shape[0];
+}
+
+// Calls use(place of the first element, elements of the run before, count) for stretches of the run that are
+// neighbours in the tensor: all of it, if it has the tensor's whole rows.
+template <class Use>
+void for_each_stretch(const TensorRun& run, std::int64_t columns, const Use& use) {
+  if (run.block.columns == columns)
+    return use(run.block.first_row * columns + run.first, std::int64_t{0}, run.count);
+  for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+    use(row * columns + column, at, count);
+  });
+}
+
+void to_doubles(DType dtype, std::span<const std::byte> bytes, std::span<double> values) {
+  with_floating_type(dtype, [&]<class T>(std::type_identity<T>) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      T element;
+      std::memcpy(&element, bytes.data() + i * sizeof element, sizeof element);
+      values[i] = static_cast<double>(load(element));
+    }
+  });
+}
+
+void read_run(const DataFile& file, const FileLayout& layout, const FileTensor& tensor, const TensorRun& run,
+              std::span<double> values) {
+  const std::int64_t size = size_bytes(tensor.dtype);
+  std::vector<std::byte> bytes;
+  for_each_stretch(run, columns_of(tensor), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
+    // A part at a time: the values themselves are all the memory that this is to need.
+    const std::int64_t most = kReadBytes / size;
+    for (std::int64_t done = 0; done < count; done += most) {
+      const std::int64_t now = std::min(most, count - done);
+      bytes.resize(idx(now * size));
+      file.read(layout.data + tensor.offset + (place + done) * size, bytes);
+      to_doubles(tensor.dtype, bytes, values.subspan(idx(at + done), idx(now)));
+    }
+  });
+}
+
+std::map<std::string, std::pair<int, const FileTensor*>, std::less<>> by_name(
+    const std::vector<FileLayout>& layouts) {
+  std::map<std::string, std::pair<int, const FileTensor*>, std::less<>> tensors;
+  for (std::size_t file = 0; file < layouts.size(); ++file) {
+    for (const FileTensor& tensor : layouts[file].tensors)
+      tensors[tensor.name] = {static_cast<int>(file), &tensor};
+  }
+  return tensors;
+}
+
+template <class Tensors>
+std::string nearest_tensor(const std::string& name, const Tensors& tensors) {
+  std::vector<std::string> names;
+  for (const auto& [known, place] : tensors) names.push_back(known);
+  const std::string near = nearest(name, names);
+  return near.empty() ? "" : str("; the nearest is ", near);
+}
+
+}  // namespace
+
+std::vector<std::string> state_names(int states) {
+  if (states == 2) return {"exp_avg", "exp_avg_sq"};
+  if (states == 1) return {"momentum_buffer"};
+  return {};
+}
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:08}", kNameBegin, step); }
+
+std::vector<std::string> checkpoints_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kNameBegin) && !name.ends_with(kPartial)) names.push_back(name);
+  }
+  std::sort(names.rbegin(), names.rend());
+  return names;
+}
+
+void remove_old_checkpoints(const std::string& folder, std::int64_t keep) {
+  std::error_code none;
+  std::vector<fs::path> partial;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kNameBegin) && name.ends_with(kPartial)) partial.push_back(entry.path());
+  }
+  for (const fs::path& path : partial) fs::remove_all(path, none);
+  const std::vector<std::string> names = checkpoints_in(folder);
+  for (std::int64_t i = keep; i < std::ssize(names); ++i) {
+    // A folder that is removed half way must not look whole.
+    const fs::path path = fs::path(folder) / names[idx(i)];
+    fs::rename(path, partial_of(path.string()), none);
+    fs::remove_all(partial_of(path.string()), none);
+  }
+}
+
+// ---- writing ----
+
+void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& facts,
+                             const std::vector<TensorShape>& shapes, const std::string& config) {
+  const std::string partial = partial_of(folder);
+  std::error_code error;
+  fs::remove_all(partial, error);
+  fs::create_directories(partial, error);
+  if (error) throw InvalidInput(str(partial, " cannot be made: ", error.message()));
+  for (const bool optimizer : {false, true}) {
+    FileLayout layout;
+    const std::string header = header_of(shapes, facts, optimizer, layout);
+    DataFile file(str(partial, "/", optimizer ? kOptimizerFile : kModelFile), DataFile::Mode::create);
+    file.write(0, std::as_bytes(std::span(header)));
+    file.resize(layout.bytes);
+    file.sync();
+  }
+  write_text_file(str(partial, "/", kConfigFile), config);
+}
+
+CheckpointWriter::CheckpointWriter(const std::string& folder, const CheckpointFacts& facts,
+                                   const std::vector<TensorShape>& shapes)
+    : partial_(partial_of(folder)), states_(facts.states) {
+  for (const bool optimizer : {false, true}) {
+    FileLayout& layout = layouts_[optimizer ? 1 : 0];
+    header_of(shapes, facts, optimizer, layout);
+    files_.emplace_back(str(partial_, "/", optimizer ? kOptimizerFile : kModelFile), DataFile::Mode::write);
+    for (const FileTensor& tensor : layout.tensors) tensors_[tensor.name] = {optimizer ? 1 : 0, &tensor};
+  }
+}
+
+void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std::byte> elements) {
+  const std::string& tensor = run.block.tensor;
+  const std::string name = role == 0 ? tensor : state_tensor(states_[idx(role - 1)], tensor);
+  const auto found = tensors_.find(name);
+  CP_INVARIANT(found != tensors_.end(), "the checkpoint has no tensor ", name);
+  const auto [file, place_of_tensor] = found->second;
+  const FileTensor& to = *place_of_tensor;
+  const std::int64_t size = size_bytes(to.dtype);
+  const FileLayout& layout = layouts_[file];
+  Sum& sum = sums_[name];
+  DataFile& out = files_[idx(file)];
+  for_each_stretch(run, columns_of(to), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
+    const auto bytes = elements.subspan(idx(at * size), idx(count * size));
+    out.write(layout.data + to.offset + place * size, bytes);
+    sum.sum += sum_of(to.dtype, bytes, place), sum.count += count;
+  });
+}
+
+void CheckpointWriter::finish(std::int64_t rank) {
+  for (DataFile& file : files_) file.sync();
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, sum] : sums_) json[name] = {sum.sum, sum.count};
+  write_text_file(str(partial_, "/", sums_file(rank)), json.dump());
+}
+
+void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& facts,
+                              const std::vector<TensorShape>& shapes, std::int64_t ranks) {
+  const std::string partial = partial_of(folder);
+  std::map<std::string, Sum> sums;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const std::string path = str(partial, "/", sums_file(rank));
+    const nlohmann::json json = nlohmann::json::parse(read_text_file(path, kKind));
+    for (const auto& [name, sum] : json.items())
+      sums[name].sum += sum[0].get<std::uint64_t>(), sums[name].count += sum[1].get<std::int64_t>();
+    fs::remove(path);
+  }
+  nlohmann::ordered_json json = {
+      {"format", kFormat},      {"step", facts.step},
+      {"seed", facts.seed},     {"model", facts.model},
+      {"text", facts.text},     {"layout", facts.layout},
+      {"states", facts.states}, {"state_dtype", std::string(name(facts.state_dtype))}};
+  for (const bool optimizer : {false, true}) {
+    FileLayout layout;
+    const std::string header = header_of(shapes, facts, optimizer, layout);
+    nlohmann::ordered_json file = {{"bytes", layout.bytes}, {"header", checksum_text(header)}};
+    for (const FileTensor& tensor : layout.tensors) {
+      const Sum& sum = sums[tensor.name];
+      if (sum.count != tensor.numel())
+        throw InvalidInput(str("of tensor ", tensor.name, " ", sum.count,
+                               " elements were written, and it has ", tensor.numel(),
+                               "; the checkpoint is given up"));
+      file["sums"][tensor.name] = hexadecimal(sum.sum);
+    }
+    json["files"][optimizer ? kOptimizerFile : kModelFile] = file;
+  }
+  json["config"] = checksum_text(read_text_file(str(partial, "/", kConfigFile), kKind));
+  json["checksum"] = checksum_text(json.dump());
+  write_text_file(str(partial, "/", kFactsFile), json.dump(1));
+  sync_folder(partial);
+  std::error_code error;
+  fs::remove_all(folder, error);
+  fs::rename(partial, folder, error);
+  if (error) throw InvalidInput(str(partial, " cannot be renamed to ", folder, ": ", error.message()));
+  const fs::path parent = fs::path(folder).parent_path();
+  sync_folder(parent.empty() ? "." : parent.string());
+}
+
+// ---- reading ----
+
+CheckpointReader::CheckpointReader(std::string folder) : folder_(std::move(folder)) {
+  const std::string path = str(folder_, "/", kFactsFile);
+  nlohmann::ordered_json json;
+  try {
+    json = nlohmann::ordered_json::parse(read_text_file(path, kKind));
+    const auto expected = json.at("checksum").get<std::string>();
+    json.erase("checksum");
+    if (checksum_text(json.dump()) != expected)
+      throw InvalidInput(str(path, " is torn: its checksum differs"));
+    if (const int format = json.at("format").get<int>(); format != kFormat)
+      throw InvalidInput(str(path, " has the format ", format, "; this program knows ", kFormat));
+    facts_.step = json.at("step"), facts_.seed = json.at("seed");
+    facts_.model = json.at("model"), facts_.text = json.at("text"), facts_.layout = json.at("layout");
+    facts_.states = json.at("states").get<std::vector<std::string>>();
+    facts_.state_dtype = parse_dtype(json.at("state_dtype").get<std::string>());
+    for (const char* name : {kModelFile, kOptimizerFile}) {
+      const auto& of = json.at("files").at(name);
+      files_.emplace_back(str(folder_, "/", name), DataFile::Mode::read);
+      layouts_.push_back(read_safetensors_header(files_.back()));
+      const FileLayout& layout = layouts_.back();
+      std::string header(idx(layout.data), '\0');
+      files_.back().read(0, std::as_writable_bytes(std::span(header)));
+      if (layout.bytes != of.at("bytes").get<std::int64_t>() ||
+          checksum_text(header) != of.at("header").get<std::string>())
+        throw InvalidInput(str(files_.back().path(), " is torn: its size or its header differs"));
+      if (!of.contains("sums")) continue;
+      for (const auto& [tensor, sum] : of.at("sums").items())
+        sums_[tensor] = std::stoull(sum.get<std::string>(), nullptr, 16);
+    }
+    if (checksum_text(read_text_file(str(folder_, "/", kConfigFile), kKind)) !=
+        json.at("config").get<std::string>())
+      throw InvalidInput(str(folder_, "/", kConfigFile, " is torn: its checksum differs"));
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidInput(str(path, " is torn: ", error.what()));
+  }
+  tensors_ = by_name(layouts_);
+}
+
+std::string CheckpointReader::torn(std::int64_t part, std::int64_t parts) const {
+  std::int64_t number = 0;
+  std::vector<std::byte> bytes;
+  for (const auto& [name, place] : tensors_) {
+    if (number++ % parts != part) continue;
+    const auto [file, tensor] = place;
+    const std::int64_t size = size_bytes(tensor->dtype), all = tensor->numel(), most = kReadBytes / size;
+    std::uint64_t sum = 0;
+    for (std::int64_t first = 0; first < all; first += most) {
+      bytes.resize(idx(std::min(most, all - first) * size));
+      files_[idx(file)].read(layouts_[idx(file)].data + tensor->offset + first * size, bytes);
+      sum += sum_of(tensor->dtype, bytes, first);
+    }
+    const auto expected = sums_.find(name);
+    if (expected == sums_.end() || expected->second != sum)
+      return str(files_[idx(file)].path(), " is torn: the sum of ", name, " differs");
+  }
+  return "";
+}
+
+void CheckpointReader::read(int role, const TensorRun& run, std::span<double> values) const {
+  const std::string& tensor = run.block.tensor;
+  const std::string name = role == 0 ? tensor
+                           : role <= std::ssize(facts_.states)
+                               ? state_tensor(facts_.states[idx(role - 1)], tensor)
+                               : str("state ", role, " of ", tensor);
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end())
+    throw InvalidInput(str(folder_, " has no tensor ", name, nearest_tensor(name, tensors_)));
+  const auto [file, place] = found->second;
+  read_run(files_[idx(file)], layouts_[idx(file)], *place, run, values);
+}
+
+PretrainedReader::PretrainedReader(const std::string& folder) : folder_(folder) {
+  std::set<std::string> names;
+  const std::string index = str(folder, "/model.safetensors.index.json");
+  if (fs::exists(index)) {
+    try {
+      for (const auto& [tensor, file] :
+           nlohmann::json::parse(read_text_file(index, kKind)).at("weight_map").items())
+        names.insert(file.get<std::string>());
+    } catch (const nlohmann::json::exception& error) {
+      throw InvalidInput(str(index, " is not understood: ", error.what()));
+    }
+  } else if (fs::exists(str(folder, "/", kModelFile))) {
+    names.insert(kModelFile);
+  } else {
+    throw InvalidInput(str(folder, " has neither ", kModelFile, " nor ", kModelFile,
+                           ".index.json; give a folder with a model as Hugging Face's tools save it"));
+  }
+  for (const std::string& name : names) {
+    files_.emplace_back(str(folder, "/", name), DataFile::Mode::read);
+    layouts_.push_back(read_safetensors_header(files_.back()));
+  }
+  tensors_ = by_name(layouts_);
+}
+
+void PretrainedReader::require(const std::vector<TensorShape>& shapes) const {
+  std::vector<std::string> findings;
+  for (const TensorShape& shape : shapes) {
+    const auto found = tensors_.find(shape.tensor);
+    if (found == tensors_.end()) {
+      findings.push_back(str("it has no tensor ", shape.tensor, nearest_tensor(shape.tensor, tensors_)));
+      continue;
+    }
+    const FileTensor& tensor = *found->second.second;
+    if (tensor.numel() != shape.numel() || columns_of(tensor) != shape.columns || !is_floating(tensor.dtype))
+      findings.push_back(str(shape.tensor, " is ", name(tensor.dtype), " [", join(tensor.shape, ", "),
+                             "], and the model's is [", join(shape_of(shape), ", "), "]"));
+  }
+  if (findings.empty()) return;
+  constexpr std::size_t kMost = 5;  // chosen: mostly all have one cause
+  const std::size_t more = findings.size() - std::min(findings.size(), kMost);
+  findings.resize(std::min(findings.size(), kMost));
+  throw InvalidInput(str(folder_, " is another model's: ", join(findings, "; "),
+                         more > 0 ? str("; and ", more, " more") : ""));
+}
+
+void PretrainedReader::read(int role, const TensorRun& run, std::span<double> values) const {
+  if (role > 0) return std::fill(values.begin(), values.end(), 0.0);
+  const auto [file, tensor] = tensors_.at(run.block.tensor);
+  read_run(files_[idx(file)], layouts_[idx(file)], *tensor, run, values);
+}
+
+}  // namespace cp
