@@ -97,6 +97,8 @@ Flag FlagSet::add_flag(const std::string& name, const std::function<void()>& set
 FlagSet FlagSet::add_subcommand(const std::string& name, const std::string& help) const {
   return FlagSet(*app_->add_subcommand(name, help));
 }
+void FlagSet::fallthrough() const { app_->fallthrough(); }
+
 void FlagSet::require_subcommand() const { app_->require_subcommand(1); }
 void FlagSet::footer(const std::string& text) const { app_->footer(text); }
 bool FlagSet::parsed() const { return app_->parsed(); }

@@ -82,6 +82,8 @@ class FlagSet {
   Flag add_flag(const std::string& name, const std::function<void()>& set, const std::string& help) const;
 
   FlagSet add_subcommand(const std::string& name, const std::string& help) const;
+  // Flags that this subcommand does not have are looked for among those of the command above it.
+  void fallthrough() const;
   // The command line must name one of the subcommands.
   void require_subcommand() const;
   void footer(const std::string& text) const;

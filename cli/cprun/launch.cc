@@ -1,7 +1,6 @@
 #include "cli/cprun/launch.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +18,7 @@
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
 #include "cli/common/printable.h"
+#include "cli/cprun/job/fabric_comparison.h"
 #include "cli/cprun/job/rank.h"
 #include "cli/cprun/job/rank_memory.h"
 #include "cli/cprun/job/trace_output.h"
@@ -35,7 +35,6 @@
 #include "runtime/rendezvous/server.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
-#include "sim/present/traces/trace_compare_report.h"
 #include "sim/scenario/rank_job.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
@@ -360,27 +359,6 @@ std::vector<std::string> rank_arguments(const LaunchRequest& request, const std:
   return argv;
 }
 
-// Compares the ranks' traces with the simulated fabric's, and prints one line, or what differs. Returns
-// whether they are identical.
-bool verify(const proto::Scenario& scenario, std::string_view backend, std::vector<RankTrace> measured) {
-  // Ranks that have nothing to do: those of the world that the scenario's mesh leaves out, and all of a
-  // tensor without elements.
-  const auto without_idle = [](std::vector<RankTrace> ranks) {
-    std::erase_if(ranks,
-                  [](const RankTrace& trace) { return trace.issued.empty() && trace.observed.empty(); });
-    return ranks;
-  };
-  sim::ComparedTraces traces{"fabric", std::string(backend), {}, {}, {}};
-  traces.comparison =
-      compare_traces(without_idle(sim::simulate(scenario)), without_idle(std::move(measured)));
-  const std::string text = printable(sim::compare_text(traces));
-  const bool identical = traces.comparison.identical;
-  fmt::print("{}", identical ? text.substr(0, text.find('\n') + 1) : text);
-  if (std::fflush(stdout) != 0)
-    throw InvalidInput(str("the result cannot be written: ", std::generic_category().message(errno)));
-  return identical;
-}
-
 void merge(const std::string& folder, const std::string& trace) {
   try {
     merge_trace_files(trace_files_of(folder), trace);
@@ -422,7 +400,7 @@ int run_scenario(const LaunchRequest& request) {
   std::vector<RankTrace> measured = read_trace_path(folder->path()).ranks;
   const proto::Scenario ran = read_scenario_file(ran_scenario_path(folder->path()));
   fs::remove_all(folder->path());  // the simulation may be interrupted
-  const bool identical = verify(ran, request.backend, std::move(measured));
+  const bool identical = equals_fabric(sim::simulate(ran), request.backend, std::move(measured));
   return identical ? kSuccess : exit_code(ErrorKind::check_failed);
 }
 
@@ -441,11 +419,12 @@ int run_program(const LaunchRequest& request, std::vector<std::string> argv) {
   const int world = world_size(request, std::nullopt);
   LaunchedJob job(request, world);
   std::optional<TraceFolder> folder;
-  if (!trace.empty()) folder.emplace(trace);
+  if (!trace.empty() || request.own_traces) folder.emplace(trace);
   const runtime::LaunchResult result = job.run(std::move(argv), "", folder ? folder->path() : "");
   if (result.exit_code != 0) fmt::print(stderr, "cprun: {}\n", printable(summary(result)));
   if (!folder) return result.exit_code;
-  if (result.exit_code != 0) return keep_traces(*folder, result.exit_code);
+  if (result.exit_code != 0) return trace.empty() ? result.exit_code : keep_traces(*folder, result.exit_code);
+  if (request.own_traces) return request.own_traces(folder->path());
   require_traces(request, folder->path(), world / request.nnodes);
   folder->keep();  // if the merge fails, the parts remain
   merge(folder->path(), trace);

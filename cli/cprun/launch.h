@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,10 @@ struct LaunchRequest {
   std::string scenario;                    // path
   std::vector<std::string> program;        // and its arguments
   std::vector<std::string> own_arguments;  // the ranks are cprun itself with these arguments
+
+  // With own_arguments: gets the folder in which the ranks have left their traces, when all have ended well,
+  // and returns the exit code. Empty: they leave none.
+  std::function<int(const std::string& folder)> own_traces;
 };
 
 // Runs the job and returns the exit code: that of the first failure, or 128 + n if signal n killed the rank

@@ -23,6 +23,7 @@
 #include "cli/cprun/job/rank.h"
 #include "cli/cprun/launch.h"
 #include "cli/cprun/profile/profile.h"
+#include "cli/cprun/train/train.h"
 #include "runtime/backend.h"
 #include "runtime/job_environment.h"
 #include "runtime/joined_device.h"
@@ -38,6 +39,7 @@ struct Flags {
   RankOptions rank;
   LaunchRequest profile_launch;
   ProfileOptions profile;
+  TrainFlags train;
   std::string checksums = "off";
   bool is_rank = false;
 };
@@ -209,6 +211,23 @@ int run_profile(Flags& flags) {
   return launch(flags.profile_launch);
 }
 
+int run_training(Flags& flags) {
+  flags.train.verify = flags.launch.verify;
+  if (flags.is_rank) {
+    const auto job = runtime::job_environment();
+    if (!job) throw InvalidInput("--as-rank is for cprun's own ranks; start cprun train without it");
+    return run_train_rank(flags.train, *job);
+  }
+  if (!flags.launch.program.empty())
+    throw InvalidInput(str("cprun train runs no program; leave out -- ", flags.launch.program.front()));
+  if (!flags.launch.scenario.empty())
+    throw InvalidInput(
+        str("unexpected argument '", flags.launch.scenario, "'; cprun train takes one scenario"));
+  flags.launch.checksums = parse_checksums(flags.checksums);
+  join_other_launcher(flags.launch);
+  return run_train(flags.train, flags.launch);
+}
+
 int run(Flags& flags) {
   LaunchRequest& launch_request = flags.launch;
   launch_request.checksums = parse_checksums(flags.checksums);
@@ -274,7 +293,7 @@ int main(int argc, char** argv) {
                "cprun");
   app.set_version_flag("--version", "cprun " CP_VERSION);
   add_flags(app, flags);
-  const FlagSet profile = add_profile(app, flags);
+  const FlagSet profile = add_profile(app, flags), train = add_train(app, flags.train);
   if (dashes != end) flags.launch.program.assign(dashes + 1, end);
   try {
     std::vector<std::string> words;
@@ -282,7 +301,7 @@ int main(int argc, char** argv) {
                    [](const char* word) { return with_dashes(word); });
     std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
     app.parse(std::move(words));
-    return profile.parsed() ? run_profile(flags) : run(flags);
+    return profile.parsed() ? run_profile(flags) : train.parsed() ? run_training(flags) : run(flags);
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::ExtrasError&) {
@@ -290,20 +309,26 @@ int main(int argc, char** argv) {
     const auto flag = std::find_if(extras.begin(), extras.end(),
                                    [](const std::string& word) { return word.starts_with("-"); });
     std::vector<std::string> known;
-    for (const CLI::Option* option :
-         (profile.parsed() ? app.get_subcommand("profile") : &app)->get_options()) {
-      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-    }
+    const auto know = [&](const CLI::App& command) {
+      for (const CLI::Option* option : command.get_options()) {
+        for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+      }
+    };
+    if (!profile.parsed()) know(app);
+    if (profile.parsed() || train.parsed()) know(*app.get_subcommand(profile.parsed() ? "profile" : "train"));
     const std::string near = flag == extras.end() ? "" : nearest(flag->substr(0, flag->find('=')), known);
-    const std::string what = flag == extras.end()
-                                 ? str("unexpected argument '", extras.front(), "'",
-                                       profile.parsed() ? "" : "; give one scenario, or a program behind --")
-                                 : str("unknown flag '", *flag, "'");
+    const std::string what =
+        flag == extras.end()
+            ? str("unexpected argument '", extras.front(), "'",
+                  profile.parsed() || train.parsed() ? "" : "; give one scenario, or a program behind --")
+            : str("unknown flag '", *flag, "'");
     fmt::print(stderr, "cprun: {}{}; see cprun --help\n", printable(what),
                near.empty() ? "" : str("; did you mean ", near, "?"));
     return exit_code(ErrorKind::invalid_input);
   } catch (const CLI::ParseError& error) {
-    const CLI::App& parsed = profile.parsed() ? *app.get_subcommand("profile") : app;
+    const CLI::App& parsed = profile.parsed() ? *app.get_subcommand("profile")
+                             : train.parsed() ? *app.get_subcommand("train")
+                                              : app;
     const std::string repeated = repeated_flag(parsed);
     fmt::print(stderr, "cprun: {}; see cprun --help\n",
                repeated.empty() ? printable(error.what())

@@ -15,6 +15,8 @@ proto::Scenario read_scenario_of(std::string_view command, const std::string& pa
   // Jobs are named as their commands, but for recurrences, which `run` runs.
   std::string job = proto::Scenario::descriptor()->FindFieldByNumber(scenario.job_case())->name();
   if (scenario.has_recurrence()) job = "run";
+  if (scenario.has_train())
+    throw InvalidInput(str("--scenario ", path, ": the file trains a model; use cprun train ", path));
   if (job != command)
     throw InvalidInput(str("--scenario ", path, ": the file holds a job of another command, ", job,
                            " { ... }; use cpsim ", job, " --scenario ", path));

@@ -142,6 +142,8 @@ class AttentionRank : public RankJob {
 };
 
 [[noreturn]] void refuse_job(const proto::Scenario& scenario) {
+  if (scenario.has_train())
+    throw InvalidInput("the scenario trains a model; use cprun train with it, not cprun alone");
   throw InvalidInput(str("processes run a scenario of 'run', 'recurrence' or 'redistribute', not ",
                          scenario.job_case() == proto::Scenario::kPlan ? "of 'plan'" : "an empty one",
                          "; cpsim plan --emit cprun writes one that they do"));

@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common/flags.h"
+#include "cli/common/progress_line.h"
 #include "cli/cpsim/commands.h"
-#include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/accuracy/calibrate/fit_software.h"

@@ -14,10 +14,10 @@
 
 #include "cli/common/flags.h"
 #include "cli/common/printable.h"
+#include "cli/common/progress_line.h"
 #include "cli/cpsim/attention_flags.h"
 #include "cli/cpsim/commands.h"
 #include "cli/cpsim/estimate/recurrence.h"
-#include "cli/cpsim/progress_line.h"
 #include "cli/cpsim/recurrence_flags.h"
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"

@@ -10,7 +10,7 @@
 
 #include "cli/common/exit_codes.h"
 #include "cli/common/printable.h"
-#include "cli/cpsim/progress_line.h"
+#include "cli/common/progress_line.h"
 #include "shared/base/error.h"
 #include "shared/base/units.h"
 #include "sim/base/number_text.h"

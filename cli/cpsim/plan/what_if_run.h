@@ -8,8 +8,8 @@
 #include <string>
 
 #include "cli/common/interrupt.h"
+#include "cli/common/progress_line.h"
 #include "cli/cpsim/plan/plan_what_if.h"
-#include "cli/cpsim/progress_line.h"
 #include "sim/base/stop.h"
 #include "sim/planner/search/inverse.h"
 #include "sim/planner/search/search.h"

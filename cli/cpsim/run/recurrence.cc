@@ -10,7 +10,7 @@
 #include "cli/common/exit_codes.h"
 #include "cli/common/interrupt.h"
 #include "cli/common/printable.h"
-#include "cli/cpsim/progress_line.h"
+#include "cli/common/progress_line.h"
 #include "cli/cpsim/run/outcome_error.h"
 #include "cli/cpsim/scenario_flags.h"
 #include "shared/base/error.h"

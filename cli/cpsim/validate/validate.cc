@@ -13,8 +13,8 @@
 
 #include "cli/common/exit_codes.h"
 #include "cli/common/flags.h"
+#include "cli/common/progress_line.h"
 #include "cli/cpsim/commands.h"
-#include "cli/cpsim/progress_line.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/accuracy/validate/accuracy_page.h"

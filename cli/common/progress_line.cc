@@ -1,4 +1,4 @@
-#include "cli/cpsim/progress_line.h"
+#include "cli/common/progress_line.h"
 
 #include <cmath>
 #include <unistd.h>

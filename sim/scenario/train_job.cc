@@ -1,0 +1,193 @@
+#include "sim/scenario/train_job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "sim/cost/presets/embedded.h"
+#include "sim/planner/models/read_model.h"
+#include "sim/proof/step/prove_step.h"
+#include "sim/proof/step/scale_down.h"
+#include "sim/scenario/read_values.h"
+#include "traces/types_proto.h"
+
+namespace cp::sim {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kBytes = 256;  // tokens of a text of bytes
+
+std::string found_path(const std::string& path, const std::string& folder) {
+  if (path.empty() || folder.empty() || fs::path(path).is_absolute()) return path;
+  std::error_code none;
+  const fs::path beside = fs::path(folder) / path;
+  // "tiny" may be a preset's name too; with a slash it is a path for sure.
+  return fs::exists(beside, none) ? (beside.has_parent_path() ? beside.string() : "./" + beside.string())
+                                  : path;
+}
+
+// The sizes of a model that was made smaller, in place of those that its config has.
+std::string config_of(const std::string& text, const Transformer& model) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(text);
+  nlohmann::ordered_json& of = json.contains("text_config") ? json["text_config"] : json;
+  const std::int64_t experts = model.experts ? model.experts->count : 0,
+                     width = model.experts ? model.experts->intermediate : 0;
+  const std::pair<const char*, std::int64_t> sizes[] = {{"hidden_size", model.hidden},
+                                                        {"num_hidden_layers", model.layers},
+                                                        {"num_attention_heads", model.q_heads},
+                                                        {"num_key_value_heads", model.kv_heads},
+                                                        {"head_dim", model.head_dim},
+                                                        {"intermediate_size", model.intermediate},
+                                                        {"vocab_size", model.vocab},
+                                                        {"num_experts", experts},
+                                                        {"num_local_experts", experts},
+                                                        {"n_routed_experts", experts},
+                                                        {"moe_intermediate_size", width}};
+  for (const auto& [key, value] : sizes) {
+    if (of.contains(key) && value > 0) of[key] = value;
+  }
+  if (model.q_heads > 0 && model.head_dim * model.q_heads != model.hidden) of["head_dim"] = model.head_dim;
+  if (of.contains("layer_types") && of["layer_types"].size() > static_cast<std::size_t>(model.layers))
+    of["layer_types"].erase(of["layer_types"].begin() + model.layers, of["layer_types"].end());
+  return json.dump(2) + "\n";
+}
+
+// A number of the scenario that must be within [least, most].
+double within(std::string_view field, double value, double least, double most) {
+  if (std::isfinite(value) && value >= least && value <= most) return value;
+  throw InvalidInput(str(field, " ", value, " is out of range; use ", least, " to ", most));
+}
+
+std::int64_t at_least(std::string_view field, std::int64_t value, std::int64_t least) {
+  if (value >= least) return value;
+  throw InvalidInput(str(field, " ", value, " is too small; use ", least, " or more"));
+}
+
+Workload workload_of(const proto::Train& train, const ParallelLayout& layout) {
+  Workload workload;
+  workload.phase = Phase::training;
+  workload.seq_len = at_least("seq_len", train.seq_len(), 1);
+  const std::int64_t at_once = std::int64_t{layout.dp()} * layout.micro_batch;
+  workload.global_batch =
+      train.global_batch() == 0 ? at_once : at_least("global_batch", train.global_batch(), 1);
+  const FieldPath path("train");
+  workload.dtype = train.dtype() == 0 ? DType::f32 : from_proto(train.dtype(), {path, "dtype"});
+  workload.gradient_dtype =
+      train.gradient_dtype() == 0 ? DType::f32 : from_proto(train.gradient_dtype(), {path, "gradient_dtype"});
+  Optimizer& optimizer = workload.optimizer;
+  if (!train.optimizer().empty())
+    optimizer = value_of("optimizer", train.optimizer(), [&] { return parse_optimizer(train.optimizer()); });
+  const double most_beta = 1 - 1e-9;  // with 1 nothing new would ever count
+  if (train.has_beta1()) optimizer.beta1 = within("beta1", train.beta1(), 0, most_beta);
+  if (train.has_beta2()) optimizer.beta2 = within("beta2", train.beta2(), 0, most_beta);
+  if (train.has_eps()) optimizer.eps = within("eps", train.eps(), 1e-30, 1);
+  if (train.has_weight_decay()) optimizer.decay = within("weight_decay", train.weight_decay(), 0, 100);
+  if (train.has_max_norm()) optimizer.max_norm = within("max_norm", train.max_norm(), 0, 1e9);
+  validate_workload(workload);
+  return workload;
+}
+
+std::shared_ptr<const TokenFiles> text_of(const proto::Train& train, const std::string& folder) {
+  if (train.text().empty()) {
+    std::vector<std::string_view> pages;
+    for (const EmbeddedText& page : embedded_training()) pages.push_back(page.text);
+    return std::make_shared<TokenFiles>(std::move(pages));
+  }
+  std::vector<std::string> paths;
+  for (const std::string& path : train.text()) paths.push_back(found_path(path, folder));
+  return std::make_shared<TokenFiles>(paths);
+}
+
+bool is_of_bytes(const proto::Train& train) {
+  return std::none_of(train.text().begin(), train.text().end(), [](const std::string& path) {
+    return path.ends_with(".u16") || path.ends_with(".u32");
+  });
+}
+
+LearningRate learning_rate_of(const proto::Train& train) {
+  LearningRate rate;
+  rate.steps = at_least("steps", train.steps(), 1);
+  // Fewer steps may be asked for by a flag, to try a scenario.
+  rate.warmup = std::min(at_least("warmup_steps", train.warmup_steps(), 0), rate.steps);
+  if (train.has_learning_rate()) rate.peak = within("learning_rate", train.learning_rate(), 0, 1e3);
+  if (train.has_least_learning_rate())
+    rate.least = within("least_learning_rate", train.least_learning_rate(), 0, 1);
+  return rate;
+}
+
+}  // namespace
+
+Digest TrainJob::digest() const {
+  Hasher hasher;
+  hash(hasher, request.model), hash(hasher, request.workload), hash(hasher, request.layout);
+  hasher.add(text->digest()).add(seed).add(steps).add(learning_rate.peak).add(learning_rate.warmup);
+  hasher.add(learning_rate.least).add(evaluate_every).add(save_every).add(windows->training_windows());
+  return hasher.add(std::string_view(save)).add(std::string_view(init_from)).digest();
+}
+
+CheckpointFacts TrainJob::facts(std::int64_t step) const {
+  Hasher model;
+  hash(model, request.model);
+  CheckpointFacts facts;
+  facts.step = step, facts.seed = seed;
+  facts.model = to_string(model.digest()), facts.text = to_string(text->digest());
+  facts.layout = to_string(request.layout);
+  facts.states = state_names(request.workload.optimizer.states);
+  facts.state_dtype = request.workload.optimizer.state_dtype;
+  return facts;
+}
+
+std::string TrainJob::differs(const CheckpointFacts& other) const {
+  const CheckpointFacts own = facts(0);
+  if (other.model != own.model) return "it is of another model";
+  if (other.states != own.states)
+    return str("it is of another optimizer, with the states ",
+               other.states.empty() ? "none" : join(other.states, ", "));
+  if (other.text != own.text) return "it is of another text";
+  if (other.seed != own.seed) return str("it is of another order of the text, that of seed ", other.seed);
+  return "";
+}
+
+TrainJob make_train_job(const proto::Train& train, const std::string& folder) {
+  TrainJob job;
+  const std::string path = found_path(train.model(), folder);
+  ReadModel read = value_of("model", path, [&] { return load_model(path); });
+  if (train.has_mtp_layers()) plan_prediction_layers(read, at_least("mtp_layers", train.mtp_layers(), 0));
+  job.config = config_text(path);
+  job.text = text_of(train, folder);
+  if (train.scaled_down()) {
+    read.model = scaled_down(read.model);
+    if (is_of_bytes(train)) read.model.vocab = std::max(read.model.vocab, kBytes);
+    job.config = config_of(job.config, read.model);
+  }
+  ParallelLayout layout;
+  if (!train.layout().empty())
+    layout = value_of("layout", train.layout(), [&] { return parse_parallel_layout(train.layout()); });
+  job.request = {read.model, workload_of(train, layout), layout};
+  require_provable(job.request);
+  if (const auto refusal = refuse(job.request.model, job.request.workload, layout))
+    throw InvalidInput(refusal->text());
+  job.text->require_below(read.model.vocab);
+  job.learning_rate = learning_rate_of(train), job.steps = job.learning_rate.steps, job.seed = train.seed();
+  WindowOptions windows;
+  windows.tokens = job.text->size(), windows.seq_len = job.request.workload.seq_len;
+  windows.global_batch = job.request.workload.global_batch, windows.seed = job.seed;
+  if (train.has_evaluation()) windows.evaluation = within("evaluation", train.evaluation(), 0, 0.9);
+  job.windows = std::make_shared<TokenWindows>(
+      windows,
+      [text = job.text](std::int64_t first, std::int64_t count) { return text->read(first, count); });
+  job.evaluate_every = at_least("evaluate_every", train.evaluate_every(), 0);
+  job.save = train.save(), job.save_every = at_least("save_every", train.save_every(), 0);
+  if (train.has_keep()) job.keep = static_cast<int>(at_least("keep", train.keep(), 1));
+  job.init_from = found_path(train.init_from(), folder);
+  return job;
+}
+
+}  // namespace cp::sim

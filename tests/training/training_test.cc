@@ -1,0 +1,160 @@
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shared/base/index.h"
+#include "sim/scenario/training_threads.h"
+#include "tests/support/messages.h"
+
+namespace cp::sim {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::DoubleEq;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+proto::Train small(const std::string& layout) {
+  proto::Train train;
+  train.set_model("llama-3.1-8b"), train.set_scaled_down(true), train.set_layout(layout);
+  train.set_seq_len(24), train.set_global_batch(4), train.set_steps(6);
+  train.set_learning_rate(1e-2), train.set_warmup_steps(2);
+  return train;
+}
+
+std::vector<double> losses_of(const proto::Train& train) {
+  return train_on_threads(make_train_job(train), {}).result.losses;
+}
+
+// The same training on one device. Each step's loss carries the differences of those before it: in f32 they
+// stay below 1e-5 of a loss for some steps, as those between two orders of sums do.
+void expect_near(const std::vector<double>& losses, const std::vector<double>& expected,
+                 const std::string& what) {
+  ASSERT_EQ(losses.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(losses[i], expected[i], 2e-5 * expected[i]) << what << ", step " << i + 1;
+}
+
+TEST(Training, OfEveryKindOfLayoutIsThatOfOneDevice) {
+  const std::vector<double> one = losses_of(small("tp=1"));
+  EXPECT_LT(one.back(), one.front() - 0.5);  // it learns
+  for (const char* layout : {"dp_shard=2", "dp_shard=2,dp_replicate=2,zero=1", "cp=2,strategy=ring",
+                             "cp=2,strategy=ulysses", "cp=2,strategy=all_gather,balance=head_tail", "tp=2",
+                             "tp=4,dp_shard=2,zero=2", "pp=2", "pp=2,tp=2,cp=2,strategy=ring"})
+    expect_near(losses_of(small(layout)), one, layout);
+}
+
+TEST(Training, OfExpertsIsThatOfOneDevice) {
+  proto::Train train = small("tp=1");
+  train.set_model("mixtral-8x7b"), train.set_steps(3);
+  const std::vector<double> one = losses_of(train);
+  for (const char* layout : {"dp_shard=2,ep=2", "tp=2,dp_shard=2,ep=2"}) {
+    train.set_layout(layout);
+    expect_near(losses_of(train), one, layout);
+  }
+}
+
+TEST(Training, IsTheSameBitForBitWhenItRunsAgain) {
+  const proto::Train train = small("dp_shard=2,cp=2,strategy=ring");
+  EXPECT_EQ(losses_of(train), losses_of(train));
+}
+
+class Resumed : public ::testing::Test {
+ protected:
+  Resumed()
+      : folder_(fs::path(::testing::TempDir()) /
+                ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    fs::remove_all(folder_);
+  }
+  ~Resumed() override { fs::remove_all(folder_); }
+
+  proto::Train saved(const std::string& layout, std::int64_t steps) const {
+    proto::Train train = small(layout);
+    train.set_save(folder_.string()), train.set_save_every(3);
+    train.set_steps(6);
+    stop_behind_ = steps;
+    return train;
+  }
+
+  // Stopped behind stop_behind_ as by a signal, which makes a checkpoint.
+  std::vector<double> run(const proto::Train& train) const {
+    TrainingOptions options;
+    std::atomic<std::int64_t> seen = 0;
+    events_.clear();
+    options.on_event = [&](const TrainingEvent& event) {
+      events_.push_back(event);
+      seen = std::max(seen.load(), event.step);
+    };
+    // Rank 0's, which sees a step behind the question of it.
+    options.stops = [&] { return seen + 1 >= stop_behind_; };
+    return train_on_threads(make_train_job(train), options).result.losses;
+  }
+
+  fs::path folder_;
+  mutable std::int64_t stop_behind_ = 0;
+  mutable std::vector<TrainingEvent> events_;
+};
+
+TEST_F(Resumed, OnAnyLayoutGoesOnAsIfNothingHadHappened) {
+  const std::vector<double> whole = losses_of(small("dp_shard=2,cp=2,strategy=ring"));
+  for (const char* layout : {"dp_shard=2,cp=2,strategy=ring", "tp=2,cp=2,strategy=ring", "tp=1", "pp=2,tp=2",
+                             "tp=8", "dp_shard=2,zero=1", "dp_shard=4,zero=2"}) {
+    fs::remove_all(folder_);
+    std::vector<double> first = run(saved("dp_shard=2,cp=2,strategy=ring", 4));
+    ASSERT_EQ(first.size(), 4U);
+    const std::vector<double> rest = run(saved(layout, 100));
+    first.insert(first.end(), rest.begin(), rest.end());
+    expect_near(first, whole, layout);
+    EXPECT_THAT(events_.front().text, HasSubstr("step-00000004, written by "));
+  }
+}
+
+TEST_F(Resumed, OnTheSameLayoutIsTheSameBitForBit) {
+  const std::vector<double> whole = losses_of(small("tp=2,dp_shard=2"));
+  std::vector<double> losses = run(saved("tp=2,dp_shard=2", 2));
+  const std::vector<double> rest = run(saved("tp=2,dp_shard=2", 100));
+  losses.insert(losses.end(), rest.begin(), rest.end());
+  EXPECT_EQ(losses, whole);
+}
+
+TEST_F(Resumed, TakesTheOneBeforeATornCheckpoint) {
+  run(saved("dp_shard=2", 5));  // saves behind 3 and 5
+  fs::resize_file(folder_ / "step-00000005" / "optimizer.safetensors", 100);
+  const std::vector<double> rest = run(saved("dp_shard=2", 100));
+  EXPECT_EQ(rest.size(), 3U);
+  EXPECT_EQ(events_.front().kind, TrainingEvent::Kind::refused);
+  EXPECT_THAT(events_.front().text,
+              HasSubstr("step-00000005/optimizer.safetensors is no whole safetensors file"));
+}
+
+TEST_F(Resumed, RefusesACheckpointOfAnotherModel) {
+  run(saved("dp_shard=2", 3));
+  proto::Train other = saved("dp_shard=2", 100);
+  other.set_model("qwen3-8b");
+  EXPECT_THAT(testing::message_of([&] { run(other); }), HasSubstr("none of the checkpoints in"));
+  EXPECT_THAT(events_.front().text, HasSubstr("it is of another model; use another folder to save in"));
+}
+
+TEST(TrainJob, RefusesWhatMakesNoSense) {
+  const auto message = [](const auto& change) {
+    proto::Train train = small("tp=1");
+    change(train);
+    return testing::message_of([&] { make_train_job(train); });
+  };
+  EXPECT_THAT(message([](proto::Train& train) { train.set_layout("dp_shard=3"); }), HasSubstr("global"));
+  EXPECT_THAT(message([](proto::Train& train) { train.set_beta2(1); }), HasSubstr("beta2 1 is out of range"));
+  EXPECT_THAT(message([](proto::Train& train) { train.set_scaled_down(false), train.set_model("nowhere"); }),
+              HasSubstr("nowhere"));
+  EXPECT_THAT(message([](proto::Train& train) { train.add_text("/nowhere.txt"); }),
+              HasSubstr("/nowhere.txt cannot be opened: No such file or directory"));
+}
+
+}  // namespace
+}  // namespace cp::sim
