@@ -18,7 +18,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::pick;
 
 // Token i of the text is i.
 std::vector<std::int32_t> numbers(std::int64_t first, std::int64_t count) {
