@@ -1,49 +1,12 @@
 // What MLPs and gates compute element by element, and biases.
-#include <cmath>
-#include <numbers>
 #include <vector>
 
+#include "shared/kernels/activation.h"
 #include "shared/kernels/row_kernels.h"
 #include "shared/kernels/row_views.h"
 #include "shared/plan/row_rules.h"
 
 namespace cp {
-namespace {
-
-struct Activated {
-  float value = 0, slope = 0;
-};
-
-float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
-
-Activated activate(ActivationFunction function, float x) {
-  switch (function) {
-    case ActivationFunction::silu: {
-      const float s = sigmoid(x);
-      return {x * s, s * (1 + x * (1 - s))};
-    }
-    case ActivationFunction::gelu: {
-      const float phi = std::erfc(-x * static_cast<float>(std::numbers::sqrt2 / 2)) / 2;
-      const float density =
-          std::exp(-x * x / 2) * static_cast<float>(std::numbers::inv_sqrtpi * std::numbers::sqrt2 / 2);
-      return {x * phi, phi + x * density};
-    }
-    case ActivationFunction::gelu_tanh: {
-      constexpr float kCubic = 0.044715F;
-      // sqrt(2/pi)
-      constexpr auto kScale = static_cast<float>(std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
-      const float t = std::tanh(kScale * (x + kCubic * x * x * x));
-      return {x / 2 * (1 + t), (1 + t) / 2 + x / 2 * (1 - t * t) * kScale * (1 + 3 * kCubic * x * x)};
-    }
-    case ActivationFunction::relu:
-      return x > 0 ? Activated{x, 1} : Activated{};
-    case ActivationFunction::relu2:
-      return x > 0 ? Activated{x * x, 2 * x} : Activated{};
-  }
-  return {};
-}
-
-}  // namespace
 
 void gated_activation(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration) {
   const auto& rule = std::get<ActivationRule>(kernel.rule);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shared/base/index.h"
+#include "shared/kernels/expert_slots.h"
 #include "shared/kernels/row_kernels.h"
 #include "shared/kernels/row_views.h"
 
@@ -12,59 +13,6 @@ namespace cp {
 namespace {
 
 // ---- slots ----
-
-// Where rows lie between tokens and experts (row_operations.h, dispatch).
-class Slots {
- public:
-  Slots(const SlotsRule& rule, std::int64_t capacity)
-      : ranks_(rule.ranks),
-        experts_(rule.experts / rule.ranks),
-        capacity_(capacity),
-        each_((capacity + experts_ - 1) / experts_) {}
-
-  std::int64_t experts() const { return experts_; }  // of one rank
-  std::int64_t block() const { return capacity_ / ranks_; }
-  // Of the rank's expert e: the first of its rows, and how many a source rank fills.
-  std::int64_t region(std::int64_t e) const { return std::min(capacity_, e * each_); }
-  std::int64_t of_source(std::int64_t e) const { return (region(e + 1) - region(e)) / ranks_; }
-  // Where its rows begin in a block.
-  std::int64_t begin(std::int64_t e) const {
-    std::int64_t sum = 0;
-    for (std::int64_t before = 0; before < e; ++before) sum += of_source(before);
-    return sum;
-  }
-
-  // Calls f(choice, slot) for each choice in `chosen`, by row and place; slot -1: it was dropped.
-  template <class F>
-  void for_choices(const std::vector<std::int32_t>& chosen, const F& f) const {
-    std::vector<std::int64_t> next, end;  // free slots of each expert
-    for (std::int64_t rank = 0; rank < ranks_; ++rank) {
-      for (std::int64_t e = 0; e < experts_; ++e) {
-        next.push_back(rank * block() + begin(e));
-        end.push_back(next.back() + of_source(e));
-      }
-    }
-    for (std::size_t choice = 0; choice < chosen.size(); ++choice) {
-      const auto expert = static_cast<std::size_t>(chosen[choice]);
-      f(choice, next[expert] < end[expert] ? next[expert]++ : std::int64_t{-1});
-    }
-  }
-
-  // Calls f(arrived, sorted) for each row that a source rank may have filled: where it is among what arrived,
-  // and where among the experts' rows.
-  template <class F>
-  void for_arrived(const F& f) const {
-    for (std::int64_t source = 0; source < ranks_; ++source) {
-      for (std::int64_t e = 0; e < experts_; ++e) {
-        for (std::int64_t i = 0; i < of_source(e); ++i)
-          f(source * block() + begin(e) + i, region(e) + source * of_source(e) + i);
-      }
-    }
-  }
-
- private:
-  std::int64_t ranks_, experts_, capacity_, each_;
-};
 
 void fill_with_zeros(const RowView& rows) {
   const std::vector<float> zeros(idx(rows.columns()), 0.0F);
@@ -76,7 +24,7 @@ void sort_rows(const RowKernel& kernel, const HostMemory& memory, std::int64_t i
   const RowView in(kernel.reads[0], memory, iteration), out(kernel.writes[0], memory, iteration);
   fill_with_zeros(out);
   std::vector<float> values(idx(in.columns()));
-  Slots(std::get<SlotsRule>(kernel.rule), in.rows())
+  ExpertSlots(std::get<SlotsRule>(kernel.rule), in.rows())
       .for_arrived([&](std::int64_t arrived, std::int64_t sorted) {
         in.load(to_experts ? arrived : sorted, values.data());
         out.store(to_experts ? sorted : arrived, values.data());
@@ -168,7 +116,7 @@ void route_backward(const RowKernel& kernel, const HostMemory& memory, std::int6
   float* const d_slots = statistic(by_slot, memory, iteration);
   const std::size_t top_k = idx(kernel.reads[1].shape[1]);
   std::vector<double> d_weights(chosen.size());
-  Slots({logits.columns(), rule.ranks}, by_slot.shape[0])
+  ExpertSlots({logits.columns(), rule.ranks}, by_slot.shape[0])
       .for_choices(chosen, [&](std::size_t choice, std::int64_t slot) {
         d_weights[choice] = slot < 0 ? 0 : at(d_slots, by_slot, slot);
       });
@@ -210,7 +158,7 @@ void dispatch(const RowKernel& kernel, const HostMemory& memory, std::int64_t it
   float* const of_slots = weighted ? statistic(kernel.writes[1], memory, iteration) : nullptr;
   const std::int64_t top_k = kernel.reads.back().shape[1];
   std::vector<float> values(idx(x.columns()));
-  Slots(std::get<SlotsRule>(kernel.rule), rows.rows())
+  ExpertSlots(std::get<SlotsRule>(kernel.rule), rows.rows())
       .for_choices(load_integers(kernel.reads.back(), memory, iteration),
                    [&](std::size_t choice, std::int64_t slot) {
                      if (slot < 0) return;
@@ -229,7 +177,7 @@ void combine(const RowKernel& kernel, const HostMemory& memory, std::int64_t ite
   const RowView rows(kernel.reads[0], memory, iteration), y(kernel.writes[0], memory, iteration);
   const std::int64_t top_k = kernel.reads[1].shape[1];
   std::vector<float> values(idx(rows.columns())), sum(values.size(), 0.0F);
-  Slots(std::get<SlotsRule>(kernel.rule), rows.rows())
+  ExpertSlots(std::get<SlotsRule>(kernel.rule), rows.rows())
       .for_choices(load_integers(kernel.reads[1], memory, iteration),
                    [&](std::size_t choice, std::int64_t slot) {
                      const auto number = static_cast<std::int64_t>(choice);

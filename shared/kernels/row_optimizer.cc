@@ -1,19 +1,11 @@
 // The norm of gradients, and the step of an optimizer.
-#include <algorithm>
-#include <cmath>
-
 #include "shared/kernels/elements.h"
+#include "shared/kernels/optimizer_step.h"
 #include "shared/kernels/row_kernels.h"
 #include "shared/kernels/row_views.h"
 #include "shared/kernels/strided.h"
 
 namespace cp {
-namespace {
-
-// Added to the norm that clipping divides by, as torch.nn.utils.clip_grad_norm_ does.
-constexpr float kLeastNorm = 1e-6F;
-
-}  // namespace
 
 void squared_norm(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration) {
   const auto& rule = std::get<SquaredNormRule>(kernel.rule);
@@ -42,16 +34,9 @@ void optimizer(const RowKernel& kernel, const HostMemory& memory, std::int64_t i
              &of_parameters = kernel.updates[0];
   const std::int64_t numel = of_gradients.numel();
   float* const schedule = statistic(of_schedule, memory, iteration);
-  const float rate = at(schedule, of_schedule, 0);
-  const double step = at(schedule, of_schedule, 1);
-  const float norm = std::sqrt(*statistic(kernel.reads[1], memory, iteration));
-  const float clip =
-      rule.max_norm == 0 ? 1 : std::min(1.0F, static_cast<float>(rule.max_norm) / (norm + kLeastNorm));
-  const auto beta1 = static_cast<float>(rule.beta1), beta2 = static_cast<float>(rule.beta2),
-             decay = static_cast<float>(rule.decay), eps = static_cast<float>(rule.eps);
-  // 1 / (1 - b^t), as the moments are sums of t terms that began with zeros.
-  const auto first = static_cast<float>(1 / (1 - std::pow(rule.beta1, step))),
-             second = static_cast<float>(1 / (1 - std::pow(rule.beta2, step)));
+  const OptimizerNumbers numbers =
+      optimizer_numbers(rule, *statistic(kernel.reads[1], memory, iteration), at(schedule, of_schedule, 0),
+                        at(schedule, of_schedule, 1));
 
   float* const parameters = statistic(of_parameters, memory, iteration);
   // States in a row of [states n], or a row of [states, n] each.
@@ -65,23 +50,20 @@ void optimizer(const RowKernel& kernel, const HostMemory& memory, std::int64_t i
       S* states = of_states == nullptr ? nullptr : reinterpret_cast<S*>(memory.at(*of_states, iteration));
       for (std::int64_t i = 0; i < numel; ++i) {
         float& p = parameters[i * of_parameters.strides[0]];
-        float g = load(gradients[i * of_gradients.strides[0]]) * clip;
+        const float gradient = load(gradients[i * of_gradients.strides[0]]);
         if (rule.states == 2) {
           S &m = states[i * along], &v = states[i * along + between];
-          const float mean = beta1 * load(m) + (1 - beta1) * g,
-                      square = beta2 * load(v) + (1 - beta2) * g * g;
+          float mean = load(m), square = load(v);
+          adamw(numbers, gradient, p, mean, square);
           m = convert<S>(mean), v = convert<S>(square);
-          p -= rate * decay * p;
-          p -= rate * (mean * first) / (std::sqrt(square * second) + eps);
-          continue;
-        }
-        g += decay * p;
-        if (rule.states == 1) {
+        } else if (rule.states == 1) {
           S& m = states[i * along];
-          g += beta1 * load(m);
-          m = convert<S>(g);
+          float mean = load(m);
+          sgd(numbers, gradient, p, &mean);
+          m = convert<S>(mean);
+        } else {
+          sgd<float>(numbers, gradient, p, nullptr);
         }
-        p -= rate * g;
       }
     };
     if (of_states == nullptr) return states_of(std::type_identity<float>());
