@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "runtime/cuda/prepared_kernels.h"
+#include "runtime/cuda/row_kernels.h"
 #include "shared/base/error.h"
 #include "shared/base/types.h"
-#include "shared/plan/target.h"
 
 namespace cp::runtime {
 namespace {
@@ -45,10 +45,6 @@ class Preparation {
     return std::visit(Overloaded{[&](const auto& op) { return prepare(op, memory_); },
                                  [&](const MatMul& op) {
                                    return product(op, streams_[static_cast<std::size_t>(step.stream)]);
-                                 },
-                                 [&](const RowKernel& op) -> PreparedKernel {
-                                   throw InvalidInput(str("the GPU has no kernel ", name(op.operation),
-                                                          "; it has ", join(common_target().kernels, ", ")));
                                  }},
                       std::get<Kernel>(step.work));
   }

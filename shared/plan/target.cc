@@ -51,22 +51,17 @@ std::string_view generation_before(std::string_view gpu) {
 
 }  // namespace
 
-const Target& common_target() {
-  static const Target target = {
-      .name = "host",
-      .collectives = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "exchange"},
-      .kernels = {"copy", "cast", "fill", "accumulate", "scale", "matmul", "attention_forward",
-                  "attention_backward", "attention_delta", "attention_sink_gradient", "attention_merge",
-                  "recurrence_forward", "recurrence_summary", "recurrence_summary_gradient",
-                  "recurrence_join", "recurrence_backward"},
-      .dtypes = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64},
-      .alignment_bytes = 1};
-  return target;
-}
-
 const Target& host_target() {
   static const Target target = [] {
-    Target made = common_target();
+    Target made = {
+        .name = "host",
+        .collectives = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "exchange"},
+        .kernels = {"copy", "cast", "fill", "accumulate", "scale", "matmul", "attention_forward",
+                    "attention_backward", "attention_delta", "attention_sink_gradient", "attention_merge",
+                    "recurrence_forward", "recurrence_summary", "recurrence_summary_gradient",
+                    "recurrence_join", "recurrence_backward"},
+        .dtypes = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64},
+        .alignment_bytes = 1};
     for (const auto& [operation, text] : kRowOperations) {
       if (has_host_kernel(operation)) made.kernels.emplace(text);
     }
@@ -74,6 +69,8 @@ const Target& host_target() {
   }();
   return target;
 }
+
+const Target& common_target() { return host_target(); }
 
 const Target& shape_target() {
   static const Target target = [] {

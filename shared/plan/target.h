@@ -52,8 +52,8 @@ struct Target {
 // Everything that the host kernels and collectives can do: the fabric's target and Gloo's.
 const Target& host_target();
 
-// What hosts and all GPUs have: the same without the kernels of rows (row_operations.h), which GPUs lack. It
-// is that of plans for GPUs of several generations.
+// What hosts and all GPUs have, which is all that hosts have. It is that of plans for GPUs of several
+// generations.
 const Target& common_target();
 
 // The same with every kernel that a plan can have: also those of recurrent layers' rows, which have shapes

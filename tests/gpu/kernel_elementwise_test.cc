@@ -198,7 +198,7 @@ TEST(GpuCopy, OfMoreDimensionsThanAKernelHas) {
   EXPECT_EQ(difference(run, 1), "");
 }
 
-TEST(GpuStepKernels, RefusesRowKernelsByName) {
+TEST(GpuStepKernels, RefusesKernelsOfRecurrentRowsByName) {
   CP_SKIP_WITHOUT_GPU();
   Plan plan;
   Buffer buffer;
@@ -206,7 +206,7 @@ TEST(GpuStepKernels, RefusesRowKernelsByName) {
   plan.buffers = {buffer};
   plan.streams = {"compute"};
   RowKernel kernel;
-  kernel.operation = RowOperation::rms_norm, kernel.updates = {flat_view(0, 0, 4)};
+  kernel.operation = RowOperation::gated_norm, kernel.updates = {flat_view(0, 0, 4)};
   Step step;
   step.work = Kernel(kernel);
   plan.segments = {step};
@@ -216,7 +216,7 @@ TEST(GpuStepKernels, RefusesRowKernelsByName) {
     runtime::StepKernels(plan, testing::identity_streams(plan), memory, libraries);
     FAIL();
   } catch (const InvalidInput& error) {
-    EXPECT_NE(std::string(error.what()).find("rms_norm"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("gated_norm"), std::string::npos) << error.what();
   }
 }
 

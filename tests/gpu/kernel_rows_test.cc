@@ -19,22 +19,11 @@ using testing::any_of;
 using testing::any_view;
 using testing::coin;
 using testing::extent_of;
+using testing::half_ulp;
 using testing::KernelRun;
 using testing::kInfinity;
 using testing::kRounding;
 using testing::pick;
-
-// Half a unit in the last place of a value that is stored.
-double half_ulp(DType dtype, double value) {
-  switch (dtype) {
-    case DType::f16:
-      return std::max(0x1p-11 * std::abs(value), 0x1p-25);
-    case DType::bf16:
-      return 0x1p-8 * std::abs(value);
-    default:
-      return kRounding * std::abs(value);
-  }
-}
 
 struct RowShape {
   std::int64_t batch = 1, seq = 1, heads = 1, dim = 1;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <utility>
@@ -14,6 +15,18 @@
 namespace cp::testing {
 
 constexpr double kRounding = 0x1p-24;  // of one operation in f32
+
+// Half a unit in the last place of a value that is stored.
+inline double half_ulp(DType dtype, double value) {
+  switch (dtype) {
+    case DType::f16:
+      return std::max(0x1p-11 * std::abs(value), 0x1p-25);
+    case DType::bf16:
+      return 0x1p-8 * std::abs(value);
+    default:
+      return kRounding * std::abs(value);
+  }
+}
 
 // Equally likely from the first case on, both ends included.
 template <class Int>

@@ -31,10 +31,10 @@ TEST(NcclRefusal, RefusesPlansThatAreNotItsOwn) {
     if (!said.starts_with("the plan of rank 1 cannot run on the nccl device of rank 0; ")) return said;
     PlanBuilder b(rank, shape_target());
     const View x = flat_view(b.inout("x", DType::f32, 4), 0, 4);
-    b.add(b.stream("s"), RowKernel{RowOperation::rotary, {}, {}, {x}}, "turn");
+    b.add(b.stream("s"), RowKernel{RowOperation::gated_norm, {}, {}, {x}}, "turn");
     const Plan lacking = std::move(b).build({});
     said = testing::message_of([&] { device.prepare(lacking, {}); });
-    if (said.find("no operation rotary (step 0 \"turn\")") == std::string::npos) return said;
+    if (said.find("no operation gated_norm (step 0 \"turn\")") == std::string::npos) return said;
     const Plan plan = all_reduce_plan(0, {0});
     device.prepare(plan, {});  // as good as before
     device.synchronize();

@@ -1,0 +1,288 @@
+// What the kernels of rows (row_*.cu) have in common: how they read and write rows of any dtype, how the
+// threads of a block share rows, and how they add up along them.
+//
+// These kernels are bound by memory: an H100 moves some 15 bytes for each multiprocessor and clock, in which
+// it issues 128 instructions of threads. So a thread reads and writes 16 bytes at once where rows lie in
+// packs of neighbours, has several reads under way before it waits for the first, and reads what it needs
+// twice once.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "runtime/cuda/cuda_memory.h"
+#include "runtime/cuda/kernel_launch.h"
+#include "runtime/cuda/pack.h"
+#include "runtime/cuda/prepared_kernels.h"
+#include "shared/kernels/elements.h"
+#include "shared/plan/plan.h"
+
+namespace cp::runtime {
+
+// ---- elements of any dtype ----
+
+// What one access reads, as it lies in memory. Values are made of it where they are used, so that a branch on
+// the dtype lets nothing wait.
+struct alignas(16) RowBits {
+  std::uint32_t words[4];
+};
+
+// Floating elements in packs of kPack neighbours: 8 of 16 bits, 4 of any dtype, or 1, which may lie anywhere.
+// The dtype is a value and not a type. All threads have the same one, so that a branch costs an instruction
+// or two, and a kernel is compiled three times instead of once for each combination of its views' dtypes.
+template <int kPackOf>
+struct RowElements {
+  static constexpr int kPack = kPackOf;
+  static_assert(kPack == 8 || kPack == 4 || kPack == 1);
+
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;  // if kPack is 8, one of 16 bits
+
+  // From the element with that number on.
+  CP_DEVICE RowBits read(std::int64_t at) const {
+    RowBits bits{};
+    if constexpr (kPack == 8) {
+      bits = *reinterpret_cast<const RowBits*>(data + 2 * at);
+    } else if constexpr (kPack == 4) {
+      if (dtype == DType::f32) {
+        bits = *reinterpret_cast<const RowBits*>(data + 4 * at);
+      } else {
+        const auto half = *reinterpret_cast<const Pack<std::uint32_t, 2>*>(data + 2 * at);
+        bits.words[0] = half.values[0], bits.words[1] = half.values[1];
+      }
+    } else if (dtype == DType::f32) {
+      bits.words[0] = *reinterpret_cast<const std::uint32_t*>(data + 4 * at);
+    } else {
+      bits.words[0] = *reinterpret_cast<const std::uint16_t*>(data + 2 * at);
+    }
+    return bits;
+  }
+
+  CP_DEVICE void values(const RowBits& bits, float (&to)[kPack]) const {
+    if constexpr (kPack <= 4) {
+      if (dtype == DType::f32) {
+        CP_UNROLL
+        for (int i = 0; i < kPack; ++i) to[i] = std::bit_cast<float>(bits.words[i]);
+        return;
+      }
+    }
+    if (dtype == DType::bf16) {
+      CP_UNROLL
+      for (int i = 0; i < kPack; ++i) to[i] = bf16_to_f32(half_of(bits, i));
+    } else {
+      CP_UNROLL
+      for (int i = 0; i < kPack; ++i) to[i] = f16_to_f32(half_of(bits, i));
+    }
+  }
+
+  // Each value rounded once.
+  CP_DEVICE void write(std::int64_t at, const float (&from)[kPack]) const {
+    if constexpr (kPack == 1) {
+      write_one(at, from[0]);
+    } else {
+      RowBits bits{};
+      if constexpr (kPack == 4) {
+        if (dtype == DType::f32) {
+          CP_UNROLL
+          for (int i = 0; i < kPack; ++i) bits.words[i] = std::bit_cast<std::uint32_t>(from[i]);
+          *reinterpret_cast<RowBits*>(data + 4 * at) = bits;
+          return;
+        }
+      }
+      CP_UNROLL
+      for (int i = 0; i < kPack; i += 2) {
+        const std::uint32_t low = to_half(from[i]), high = to_half(from[i + 1]);
+        bits.words[i / 2] = low | high << 16;
+      }
+      if constexpr (kPack == 8) {
+        *reinterpret_cast<RowBits*>(data + 2 * at) = bits;
+      } else {
+        *reinterpret_cast<Pack<std::uint32_t, 2>*>(data + 2 * at) = {{bits.words[0], bits.words[1]}};
+      }
+    }
+  }
+  // A float or a double, rounded once.
+  template <class Value>
+  CP_DEVICE void write_one(std::int64_t at, Value value) const {
+    if (dtype == DType::f32) {
+      *reinterpret_cast<float*>(data + 4 * at) = convert<float>(value);
+    } else if (dtype == DType::bf16) {
+      *reinterpret_cast<std::uint16_t*>(data + 2 * at) = convert<BF16>(value).bits;
+    } else {
+      *reinterpret_cast<std::uint16_t*>(data + 2 * at) = convert<F16>(value).bits;
+    }
+  }
+
+ private:
+  CP_DEVICE static std::uint16_t half_of(const RowBits& bits, int i) {
+    return static_cast<std::uint16_t>(bits.words[i / 2] >> (i % 2 * 16));
+  }
+  CP_DEVICE std::uint16_t to_half(float value) const {
+    return dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
+  }
+};
+
+// ---- rows ----
+
+// A view [rows, columns], or [columns] as the same row for all. Columns are counted in elements; those of a
+// pack begin at a multiple of it.
+template <int kPack>
+struct RowMatrix {
+  RowElements<kPack> elements;
+  std::int64_t row_step = 0, column_step = 0;  // the latter is 1 in packs
+
+  CP_DEVICE std::int64_t at(std::int64_t row, std::int64_t column) const {
+    return row * row_step + (kPack == 1 ? column * column_step : column);
+  }
+  CP_DEVICE RowBits read(std::int64_t row, std::int64_t column) const {
+    return elements.read(at(row, column));
+  }
+  CP_DEVICE void values(const RowBits& bits, float (&to)[kPack]) const { elements.values(bits, to); }
+  CP_DEVICE void load(std::int64_t row, std::int64_t column, float (&to)[kPack]) const {
+    values(read(row, column), to);
+  }
+  CP_DEVICE void write(std::int64_t row, std::int64_t column, const float (&from)[kPack]) const {
+    elements.write(at(row, column), from);
+  }
+  // The sum of what is there and the values, rounded once.
+  CP_DEVICE void add(std::int64_t row, std::int64_t column, const float (&values)[kPack]) const {
+    float sums[kPack];
+    load(row, column, sums);
+    CP_UNROLL
+    for (int i = 0; i < kPack; ++i) sums[i] += values[i];
+    write(row, column, sums);
+  }
+};
+
+// A view [n] or [n, k] of numbers of one type: statistics, which are f32, and indices, which are i32.
+template <class T>
+struct RowNumbers {
+  T* data = nullptr;
+  std::int64_t row_step = 0, column_step = 0;
+  CP_DEVICE T& at(std::int64_t row, std::int64_t column = 0) const {
+    return data[row * row_step + column * column_step];
+  }
+};
+using Statistics = RowNumbers<float>;
+using Indices = RowNumbers<std::int32_t>;
+
+// How the threads of a block share rows: `1 << shift` neighbours, the lanes of a row, take its packs in
+// turns.
+inline constexpr int kRowThreads = 256;
+struct RowLanes {
+  std::int64_t rows = 0, packs = 0;  // packs: of a row
+  int shift = 0;
+
+  constexpr int lanes() const { return 1 << shift; }
+  constexpr int lane(int thread) const { return thread & (lanes() - 1); }
+  constexpr int first_lane(int thread) const { return thread & ~(lanes() - 1); }
+  // Behind `rows` on the last threads of the last block.
+  constexpr std::int64_t row(std::int64_t block, int thread) const {
+    return (block * kRowThreads + thread) >> shift;
+  }
+  constexpr std::int64_t rows_of_block() const { return kRowThreads >> shift; }
+  constexpr std::int64_t blocks() const { return (rows + rows_of_block() - 1) / rows_of_block(); }
+};
+// A lane has about as many packs as it reads at once: with fewer, the work for each row would weigh more, and
+// with more, the rows that are under way at once would be too few to keep the memory busy. Chosen.
+inline constexpr int kPacksOfLane = 4;
+RowLanes row_lanes(std::int64_t rows, std::int64_t packs);
+
+// Throws InvalidInput if rows x parts of a row are more than a Divider takes.
+void require_numbers(std::int64_t rows, std::int64_t parts);
+
+// Calls use(pack, read(pack)) for each pack of a lane: first, first + step, and so on. The reads of kCount
+// packs are under way together.
+template <int kCount = kPacksOfLane, class Read, class Use>
+CP_DEVICE void for_packs(std::int64_t first, std::int64_t step, std::int64_t end, Read&& read, Use&& use) {
+  for (; first < end; first += kCount * step) {
+    std::remove_cvref_t<decltype(read(first))> bits[kCount];
+    CP_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (first + i * step < end) bits[i] = read(first + i * step);
+    }
+    CP_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (first + i * step < end) use(first + i * step, bits[i]);
+    }
+  }
+}
+
+// Joins the values of each row's lanes, which join(a, b) must let happen in any order, and leaves
+// finish(value, thread) of each row in shared memory, at the row's first lane. `shared` has one Value for
+// each thread. All values are joined in a fixed order: first those 16 apart, then the 16 that are left. Two
+// short rows of sums have fewer steps that wait for one another than a tree, and fewer barriers.
+template <class Value, class Join, class Finish>
+CP_DEVICE void join_lanes(Block& block, const RowLanes& lanes, PerThread<Value>& values, Value* shared,
+                          Join&& join, Finish&& finish) {
+  constexpr int kLast = 16;
+  block.for_each_thread([&](int thread) { shared[thread] = values[thread]; });
+  if (lanes.lanes() > kLast) {
+    block.for_each_thread([&](int thread) {
+      if (lanes.lane(thread) >= kLast) return;
+      Value value = shared[thread];
+      for (int other = kLast; other < lanes.lanes(); other += kLast)
+        value = join(value, shared[thread + other]);
+      shared[thread] = value;
+    });
+  }
+  block.for_each_thread([&](int thread) {
+    if (lanes.lane(thread) > 0) return;
+    const int left = lanes.lanes() < kLast ? lanes.lanes() : kLast;
+    Value value = shared[thread];
+    for (int other = 1; other < left; ++other) value = join(value, shared[thread + other]);
+    shared[thread] = finish(value, thread);
+  });
+}
+
+// ---- preparation ----
+
+// Of the views [n, columns] and [columns] of a kernel: how many neighbours one access can take of each of
+// them. `bounds` are columns at which something begins or ends.
+int row_pack(const std::vector<const View*>& views, const std::vector<std::int64_t>& bounds,
+             const CudaMemory& memory);
+// Whether they lie so in memory, too.
+bool are_aligned(const std::vector<const View*>& views, int pack, const CudaMemory& memory,
+                 std::int64_t iteration);
+
+template <int kPack>
+RowMatrix<kPack> row_matrix(const View& view, const CudaMemory& memory, std::int64_t iteration) {
+  return {{memory.at(view, iteration), memory.dtype(view)},
+          view.shape.size() > 1 ? view.strides[0] : 0,
+          view.strides.back()};
+}
+template <class T>
+RowNumbers<T> row_numbers(const View& view, const CudaMemory& memory, std::int64_t iteration) {
+  return {reinterpret_cast<T*>(memory.at(view, iteration)), view.strides[0],
+          view.shape.size() > 1 ? view.strides[1] : 0};
+}
+inline Statistics statistics(const View& view, const CudaMemory& memory, std::int64_t iteration) {
+  return row_numbers<float>(view, memory, iteration);
+}
+inline Indices indices(const View& view, const CudaMemory& memory, std::int64_t iteration) {
+  return row_numbers<std::int32_t>(view, memory, iteration);
+}
+
+// Returns what calls launch(std::integral_constant<int, pack>, iteration, stream) with the widest pack that
+// fits. The views and the memory must outlive it.
+template <class Launch>
+PreparedKernel prepare_rows(std::vector<const View*> views, const std::vector<std::int64_t>& bounds,
+                            const CudaMemory& memory, Launch launch) {
+  const int pack = row_pack(views, bounds, memory);
+  return [views = std::move(views), pack, &memory, launch = std::move(launch)](std::int64_t iteration,
+                                                                               cudaStream_t stream) {
+    if (pack > 1 && are_aligned(views, pack, memory, iteration)) {
+      if (pack == 8) return launch(std::integral_constant<int, 8>(), iteration, stream);
+      return launch(std::integral_constant<int, 4>(), iteration, stream);
+    }
+    return launch(std::integral_constant<int, 1>(), iteration, stream);
+  };
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,563 @@
+// The router of a mixture of experts, and the ways of rows to experts and back.
+//
+// Rows are moved by tables: which row stands in each slot, made by counting choices, without atomics, so that
+// slots are given out in the order of rows. Moving rows is bound by memory. The tables and the router, whose
+// rows are as short as there are experts, are not; they take some microseconds beside the experts' products.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/cuda/gpu_bytes.h"
+#include "runtime/cuda/row_access.h"
+#include "runtime/cuda/row_kernels.h"
+#include "runtime/cuda/walk.h"
+#include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/kernels/expert_slots.h"
+
+namespace cp::runtime {
+namespace {
+
+// ---- slots ----
+
+// The choices of all rows, one after another.
+struct Choices {
+  Indices chosen;
+  Divider of_row;  // the choices of a row
+  std::int32_t count = 0;
+
+  CP_DEVICE std::int32_t expert(std::int32_t choice) const {
+    const std::uint32_t row = of_row.quotient(static_cast<std::uint32_t>(choice));
+    return chosen.at(row, static_cast<std::uint32_t>(choice) - row * of_row.size);
+  }
+};
+
+// Of a block's choices, one of each thread: how many of the same expert stand before it in the block, and how
+// many of each expert the block has.
+struct CountChoices {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(std::int32_t));
+  static constexpr const char* kName = "count_choices";
+
+  Choices choices;
+  std::int64_t experts;
+  std::int32_t *counts, *before;  // [block][expert]; of each choice
+
+  CP_DEVICE void operator()(Block& block) const {
+    auto* const tile = block.template shared<std::int32_t>();
+    std::int32_t* const own_counts = counts + block.index() * experts;
+    const auto first = static_cast<std::int32_t>(block.index() * kThreads);
+    const int count = choices.count - first < kThreads ? choices.count - first : kThreads;
+    block.for_each_thread([&](int thread) {
+      for (std::int64_t e = thread; e < experts; e += kThreads) own_counts[e] = 0;
+      if (thread < count) tile[thread] = choices.expert(first + thread);
+    });
+    block.last([&](int thread) {
+      if (thread >= count) return;
+      const std::int32_t expert = tile[thread];
+      std::int32_t earlier = 0, later = 0;
+      for (int i = 0; i < thread; ++i) earlier += tile[i] == expert ? 1 : 0;
+      for (int i = thread + 1; i < count; ++i) later += tile[i] == expert ? 1 : 0;
+      before[first + thread] = earlier;
+      if (later == 0) own_counts[expert] = earlier + 1;
+    });
+  }
+};
+
+// Turns the counts of an expert into those of all blocks before; and begins with slots that nobody took.
+struct AddUpChoices {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "add_up_choices";
+
+  std::int64_t experts, blocks, slots;
+  std::int32_t *counts, *taken;
+
+  CP_DEVICE void operator()(Block& block) const {
+    block.last([&](int thread) {
+      const std::int64_t number = block.index() * kThreads + thread;
+      if (number < slots) taken[number] = -1;
+      if (number >= experts) return;
+      std::int32_t sum = 0;
+      for_packs<16>(
+          0, 1, blocks, [&](std::int64_t of) { return counts[of * experts + number]; },
+          [&](std::int64_t of, std::int32_t count) {
+            counts[of * experts + number] = sum;
+            sum += count;
+          });
+    });
+  }
+};
+
+// Gives each choice its slot, and each slot its choice.
+struct TakeSlots {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "take_slots";
+
+  Choices choices;
+  std::int64_t experts;
+  const std::int32_t* counts;
+  const ExpertSlots::Slots* of_experts;
+  std::int32_t *slots, *taken;  // slots: at first how many of its expert stand before a choice in its block
+
+  CP_DEVICE void operator()(Block& block) const {
+    block.last([&](int thread) {
+      const auto choice = static_cast<std::int32_t>(block.index() * kThreads + thread);
+      if (choice >= choices.count) return;
+      const std::int32_t expert = choices.expert(choice);
+      const std::int64_t slot =
+          of_experts[expert].begin + counts[block.index() * experts + expert] + slots[choice];
+      const bool is_free = slot < of_experts[expert].end;
+      slots[choice] = is_free ? static_cast<std::int32_t>(slot) : -1;
+      if (is_free) taken[slot] = choice;
+    });
+  }
+};
+
+// The slots of a kernel's choices, made anew at each launch, as the choices are.
+class SlotTables {
+ public:
+  SlotTables(const View& chosen, const SlotsRule& rule, std::int64_t capacity, const CudaMemory& memory)
+      : chosen_(chosen), memory_(memory), experts_(rule.experts), capacity_(capacity) {
+    const std::int64_t count = chosen.numel();
+    require_numbers(chosen.shape[0], chosen.shape[1]), require_numbers(capacity, 1);
+    blocks_ = ceil_div(count, std::int64_t{kRowThreads});
+    const std::vector<ExpertSlots::Slots> of_experts = ExpertSlots(rule, capacity).of_experts();
+    of_experts_ = std::make_shared<const GpuBytes>(std::as_bytes(std::span(of_experts)));
+    const std::int64_t numbers = count + capacity + blocks_ * experts_;
+    tables_ = std::make_shared<const GpuBytes>(static_cast<std::size_t>(numbers) * sizeof(std::int32_t));
+  }
+
+  const std::int32_t* slots() const { return table(0); }                // of each choice; -1: dropped
+  const std::int32_t* taken() const { return table(chosen_.numel()); }  // the choice in each slot; -1: none
+
+  void launch_all(std::int64_t iteration, cudaStream_t stream) const {
+    const std::int64_t count = chosen_.numel();
+    std::int32_t* const counts = table(count + capacity_);
+    const Choices choices{indices(chosen_, memory_, iteration),
+                          divider(std::max<std::int64_t>(1, chosen_.shape[1])),
+                          static_cast<std::int32_t>(count)};
+    launch(stream, {blocks_, CountChoices::kSharedBytes}, CountChoices{choices, experts_, counts, table(0)});
+    launch(stream, {ceil_div(std::max(experts_, capacity_), std::int64_t{kRowThreads})},
+           AddUpChoices{experts_, blocks_, capacity_, counts, table(count)});
+    launch(
+        stream, {blocks_},
+        TakeSlots{choices, experts_, counts, reinterpret_cast<const ExpertSlots::Slots*>(of_experts_->data()),
+                  table(0), table(count)});
+  }
+
+ private:
+  std::int32_t* table(std::int64_t first) const {
+    return reinterpret_cast<std::int32_t*>(tables_->data()) + first;
+  }
+
+  const View& chosen_;
+  const CudaMemory& memory_;
+  std::int64_t experts_, capacity_, blocks_ = 0;
+  std::shared_ptr<const GpuBytes> of_experts_, tables_;
+};
+
+// ---- rows ----
+
+// Each row that is written is that of a table, and zeros where the table has none.
+template <int kPack>
+struct GatherRows {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "gather_rows";
+
+  RowLanes lanes;
+  const std::int32_t* table;
+  Divider of_row;  // so many numbers of the table are one row
+  RowMatrix<kPack> in, out;
+  Statistics weights, of_slots;  // numbers of choices, and where they go, if there are any
+
+  CP_DEVICE void operator()(Block& block) const {
+    block.last([&](int thread) {
+      const std::int64_t row = lanes.row(block.index(), thread);
+      if (row >= lanes.rows) return;
+      const std::int32_t number = table[row];
+      const std::int64_t from = number < 0 ? 0 : of_row.quotient(static_cast<std::uint32_t>(number));
+      if (weights.data != nullptr && lanes.lane(thread) == 0)
+        of_slots.at(row) = number < 0 ? 0 : weights.at(from, number - from * of_row.size);
+      for_packs(
+          lanes.lane(thread), lanes.lanes(), lanes.packs,
+          [&](std::int64_t pack) { return number < 0 ? RowBits{} : in.read(from, pack * kPack); },
+          [&](std::int64_t pack, const RowBits& bits) {
+            float values[kPack];
+            in.values(bits, values);
+            out.write(row, pack * kPack, values);
+          });
+    });
+  }
+};
+
+// The sum of the rows of a token's slots, in their order.
+template <int kPack>
+struct SumSlots {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "combine";
+
+  RowLanes lanes;
+  const std::int32_t* slots;
+  int of_token;
+  RowMatrix<kPack> rows, y;
+
+  CP_DEVICE void operator()(Block& block) const {
+    block.last([&](int thread) {
+      const std::int64_t token = lanes.row(block.index(), thread);
+      if (token >= lanes.rows) return;
+      const std::int32_t* const own = slots + token * of_token;
+      for (std::int64_t pack = lanes.lane(thread); pack < lanes.packs; pack += lanes.lanes()) {
+        float sums[kPack] = {};
+        for_packs(
+            0, 1, of_token,
+            [&](std::int64_t k) { return own[k] < 0 ? RowBits{} : rows.read(own[k], pack * kPack); },
+            [&](std::int64_t k, const RowBits& bits) {
+              if (own[k] < 0) return;
+              float values[kPack];
+              rows.values(bits, values);
+              CP_UNROLL
+              for (int i = 0; i < kPack; ++i) sums[i] += values[i];
+            });
+        y.write(token, pack * kPack, sums);
+      }
+    });
+  }
+};
+
+// A table of the other side's rows, for rows that arrived or are to leave.
+std::shared_ptr<const GpuBytes> table_of_arrived(const RowKernel& kernel) {
+  const std::int64_t capacity = kernel.reads[0].shape[0];
+  const bool to_experts = kernel.operation == RowOperation::dispatch;
+  require_numbers(capacity, 1);
+  std::vector<std::int32_t> table(static_cast<std::size_t>(capacity), -1);
+  ExpertSlots(std::get<SlotsRule>(kernel.rule), capacity)
+      .for_arrived([&](std::int64_t arrived, std::int64_t sorted) {
+        table[idx(to_experts ? sorted : arrived)] = static_cast<std::int32_t>(to_experts ? arrived : sorted);
+      });
+  return std::make_shared<const GpuBytes>(std::as_bytes(std::span<const std::int32_t>(table)));
+}
+
+PreparedKernel prepare_sort(const RowKernel& kernel, const CudaMemory& memory) {
+  const View &in = kernel.reads[0], &out = kernel.writes[0];
+  return prepare_rows({&in, &out}, {}, memory,
+                      [&in, &out, table = table_of_arrived(kernel), &memory]<int kPack>(
+                          std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
+                        const RowLanes lanes = row_lanes(out.shape[0], out.shape[1] / kPack);
+                        launch(stream, {lanes.blocks()},
+                               GatherRows<kPack>{lanes,
+                                                 reinterpret_cast<const std::int32_t*>(table->data()),
+                                                 divider(1),
+                                                 row_matrix<kPack>(in, memory, iteration),
+                                                 row_matrix<kPack>(out, memory, iteration),
+                                                 {},
+                                                 {}});
+                      });
+}
+
+// ---- router ----
+
+// The lanes of a row of the router, whose scores lie in shared memory.
+constexpr int kRouterLanes = 32;
+constexpr std::int64_t kRouterBytes = 48 * 1024 - kRowThreads * static_cast<int>(sizeof(double));
+// Rows of a block: as many as there are lanes for, and scores there is room for.
+std::int64_t router_rows(std::int64_t floats_of_row) {
+  const std::int64_t rows = kRouterBytes / static_cast<std::int64_t>(sizeof(float)) / floats_of_row;
+  if (rows == 0) {
+    throw InvalidInput(str("a router with ", floats_of_row, " numbers for each row: a block of the GPU has ",
+                           "room for ", kRouterBytes / sizeof(float)));
+  }
+  return std::min<std::int64_t>(rows, kRowThreads / kRouterLanes);
+}
+
+struct RouterScores {
+  RouterRule rule;
+  std::int64_t rows;
+  int rows_of_block, experts, top_k;
+  RowMatrix<1> logits;
+
+  CP_DEVICE std::int64_t row(std::int64_t block, int thread) const {
+    const int own = thread / kRouterLanes;
+    const std::int64_t row = block * rows_of_block + own;
+    return own < rows_of_block && row < rows ? row : -1;
+  }
+
+  // Leaves the scores of each row in `scores`, [row of the block][stride]. `shared` has a double for each
+  // thread.
+  CP_DEVICE void make(Block& block, double* shared, float* scores, int stride) const {
+    PerThread<double> found(block);
+    const RowLanes lanes{rows, experts, 5};
+    block.for_each_thread([&](int thread) {
+      found[thread] = -INFINITY;
+      const std::int64_t own_row = row(block.index(), thread);
+      if (own_row < 0) return;
+      float* const own = scores + thread / kRouterLanes * stride;
+      double most = -INFINITY;
+      for (int e = thread % kRouterLanes; e < experts; e += kRouterLanes) {
+        float logit[1];
+        logits.load(own_row, e, logit);
+        own[e] = rule.sigmoid ? 1 / (1 + expf(-logit[0])) : logit[0];
+        most = own[e] > most ? own[e] : most;
+      }
+      found[thread] = most;
+    });
+    if (rule.sigmoid) return;
+    join_lanes(
+        block, lanes, found, shared, [](double a, double b) { return a > b ? a : b; },
+        [](double most, int) { return most; });
+    block.for_each_thread([&](int thread) {
+      const auto most = static_cast<float>(shared[lanes.first_lane(thread)]);
+      found[thread] = 0;
+      if (row(block.index(), thread) < 0) return;
+      float* const own = scores + thread / kRouterLanes * stride;
+      double sum = 0;
+      for (int e = thread % kRouterLanes; e < experts; e += kRouterLanes) {
+        own[e] = expf(own[e] - most);
+        sum += own[e];
+      }
+      found[thread] = sum;
+    });
+    join_lanes(
+        block, lanes, found, shared, [](double a, double b) { return a + b; },
+        [](double sum, int) { return sum; });
+    block.for_each_thread([&](int thread) {
+      if (row(block.index(), thread) < 0) return;
+      float* const own = scores + thread / kRouterLanes * stride;
+      const double sum = shared[lanes.first_lane(thread)];
+      for (int e = thread % kRouterLanes; e < experts; e += kRouterLanes)
+        own[e] = static_cast<float>(own[e] / sum);
+    });
+  }
+
+  // What a row's chosen scores are divided by. chosen(k) gives the k-th one's expert.
+  template <class Chosen>
+  CP_DEVICE double divisor(const float* scores, Chosen&& chosen) const {
+    if (!rule.normalized) return 1;
+    double sum = 0;
+    for (int k = 0; k < top_k; ++k) sum += scores[chosen(k)];
+    return sum;
+  }
+};
+
+// How many of `count` values come before number `own`: greater ones, and equal ones that stand before it.
+template <class Value>
+CP_DEVICE int rank_of(int own, int count, Value&& value) {
+  const float mine = value(own);
+  int rank = 0;
+  for (int other = 0; other < count; ++other)
+    rank += value(other) > mine || (value(other) == mine && other < own) ? 1 : 0;
+  return rank;
+}
+
+// Each expert's place is how many come before it. This compares all pairs of a row's experts: of 256 experts
+// and 8192 rows some 50 us, as long as the product that gave the logits.
+struct Route {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "route";
+
+  RouterScores router;
+  Statistics weights;
+  Indices chosen;
+
+  CP_DEVICE void operator()(Block& block) const {
+    const RouterRule& rule = router.rule;
+    // Of a row: scores, values of groups, scores that may be chosen, and the chosen ones.
+    const int experts = router.experts, groups = static_cast<int>(rule.groups), each = experts / groups,
+              row_floats = 2 * experts + groups + router.top_k;
+    auto* const shared = block.template shared<double>();
+    auto* const scores = block.template shared<float>(kThreads * static_cast<int>(sizeof(double)));
+    router.make(block, shared, scores, row_floats);
+    block.for_each_thread([&](int thread) {
+      if (router.row(block.index(), thread) < 0) return;
+      float* const own = scores + thread / kRouterLanes * row_floats;
+      for (int group = thread % kRouterLanes; group < groups; group += kRouterLanes)
+        own[experts + group] = value_of_group(own + group * each, each);
+    });
+    block.for_each_thread([&](int thread) {
+      if (router.row(block.index(), thread) < 0) return;
+      float* const own = scores + thread / kRouterLanes * row_floats;
+      for (int e = thread % kRouterLanes; e < experts; e += kRouterLanes) {
+        const bool may = rule.top_groups >= rule.groups || rank_of(e / each, groups, [&](int group) {
+                                                             return own[experts + group];
+                                                           }) < rule.top_groups;
+        own[experts + groups + e] = may ? own[e] : -INFINITY;  // scores are at least 0
+      }
+    });
+    block.for_each_thread([&](int thread) {
+      if (router.row(block.index(), thread) < 0) return;
+      float* const own = scores + thread / kRouterLanes * row_floats;
+      const float* const may = own + experts + groups;
+      for (int e = thread % kRouterLanes; e < experts; e += kRouterLanes) {
+        if (may[e] == -INFINITY) continue;
+        const int rank = rank_of(e, experts, [&](int other) { return may[other]; });
+        if (rank < router.top_k) own[2 * experts + groups + rank] = static_cast<float>(e);
+      }
+    });
+    block.last([&](int thread) {
+      const std::int64_t row = router.row(block.index(), thread);
+      if (row < 0) return;
+      const float* const own = scores + thread / kRouterLanes * row_floats;
+      const auto expert = [&](int k) { return static_cast<int>(own[2 * experts + groups + k]); };
+      const double divisor = router.divisor(own, expert);
+      for (int k = thread % kRouterLanes; k < router.top_k; k += kRouterLanes) {
+        weights.at(row, k) = static_cast<float>(rule.scale * own[expert(k)] / divisor);
+        chosen.at(row, k) = expert(k);
+      }
+    });
+  }
+
+  // The largest score, and with sigmoids the second one, too.
+  CP_DEVICE float value_of_group(const float* own, int each) const {
+    float first = -INFINITY, second = -INFINITY;
+    for (int e = 0; e < each; ++e) {
+      if (own[e] > first) {
+        second = first, first = own[e];
+      } else if (own[e] > second) {
+        second = own[e];
+      }
+    }
+    return router.rule.sigmoid && each > 1 ? first + second : first;
+  }
+};
+
+struct RouteBackward {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "route_backward";
+
+  RouterScores router;
+  Indices chosen;
+  const std::int32_t* slots;
+  Statistics d_slots;
+  RowMatrix<1> d_logits;
+
+  CP_DEVICE void operator()(Block& block) const {
+    const RouterRule& rule = router.rule;
+    const int experts = router.experts, top_k = router.top_k;
+    auto* const shared = block.template shared<double>();
+    auto* const scores = block.template shared<float>(kThreads * static_cast<int>(sizeof(double)));
+    router.make(block, shared, scores, experts);
+    block.last([&](int thread) {
+      const std::int64_t row = router.row(block.index(), thread);
+      if (row < 0) return;
+      const float* const own = scores + thread / kRouterLanes * experts;
+      const auto expert = [&](int k) { return chosen.at(row, k); };
+      const auto d_weight = [&](int k) -> double {
+        const std::int32_t slot = slots[row * top_k + k];
+        return slot < 0 ? 0 : d_slots.at(slot);
+      };
+      const double divisor = router.divisor(own, expert);
+      // Where scores are normalized: what all of the chosen lose by a larger sum.
+      double shared_loss = 0;
+      if (rule.normalized) {
+        for (int k = 0; k < top_k; ++k) shared_loss += d_weight(k) * own[expert(k)] / divisor;
+      }
+      const auto gradient = [&](int k) { return rule.scale * (d_weight(k) - shared_loss) / divisor; };
+      double along = 0;  // of a softmax: the sum of score times gradient
+      for (int k = 0; k < top_k; ++k) along += gradient(k) * own[expert(k)];
+      for (int e = thread % kRouterLanes; e < experts; e += kRouterLanes) {
+        float d = 0;
+        for (int k = 0; k < top_k; ++k) {
+          if (expert(k) == e) d = static_cast<float>(gradient(k));
+        }
+        const double score = own[e];
+        const float result[1] = {
+            static_cast<float>(rule.sigmoid ? d * score * (1 - score) : (d - along) * score)};
+        d_logits.write(row, e, result);
+      }
+    });
+  }
+};
+
+RouterScores router_scores(const RowKernel& kernel, std::int64_t top_k, std::int64_t floats_of_row,
+                           const CudaMemory& memory, std::int64_t iteration) {
+  const View& logits = kernel.reads[0];
+  return {std::get<RouterRule>(kernel.rule),
+          logits.shape[0],
+          static_cast<int>(router_rows(floats_of_row)),
+          static_cast<int>(logits.shape[1]),
+          static_cast<int>(top_k),
+          row_matrix<1>(logits, memory, iteration)};
+}
+
+}  // namespace
+
+PreparedKernel prepare_route(const RowKernel& kernel, const CudaMemory& memory) {
+  const auto& rule = std::get<RouterRule>(kernel.rule);
+  const View &logits = kernel.reads[0], &weights = kernel.writes[0], &chosen = kernel.writes[1];
+  const std::int64_t top_k = chosen.shape[1], floats = 2 * logits.shape[1] + rule.groups + top_k,
+                     rows = router_rows(floats);
+  const Grid grid{ceil_div(logits.shape[0], rows),
+                  static_cast<int>(kRowThreads * static_cast<std::int64_t>(sizeof(double)) +
+                                   rows * floats * static_cast<std::int64_t>(sizeof(float)))};
+  return [&kernel, &weights, &chosen, top_k, floats, grid, &memory](std::int64_t iteration,
+                                                                    cudaStream_t stream) {
+    launch(stream, grid,
+           Route{router_scores(kernel, top_k, floats, memory, iteration),
+                 statistics(weights, memory, iteration), indices(chosen, memory, iteration)});
+  };
+}
+
+PreparedKernel prepare_route_backward(const RowKernel& kernel, const CudaMemory& memory) {
+  const auto& rule = std::get<RouterRule>(kernel.rule);
+  const View &logits = kernel.reads[0], &chosen = kernel.reads[1], &d_slots = kernel.reads[2];
+  const std::int64_t top_k = chosen.shape[1], experts = logits.shape[1], rows = router_rows(experts);
+  const Grid grid{ceil_div(logits.shape[0], rows),
+                  static_cast<int>(kRowThreads * static_cast<std::int64_t>(sizeof(double)) +
+                                   rows * experts * static_cast<std::int64_t>(sizeof(float)))};
+  return [&kernel, &chosen, &d_slots, top_k, experts, grid,
+          tables = SlotTables(chosen, {experts, rule.ranks}, d_slots.shape[0], memory),
+          &memory](std::int64_t iteration, cudaStream_t stream) {
+    tables.launch_all(iteration, stream);
+    launch(stream, grid,
+           RouteBackward{router_scores(kernel, top_k, experts, memory, iteration),
+                         indices(chosen, memory, iteration), tables.slots(),
+                         statistics(d_slots, memory, iteration),
+                         row_matrix<1>(kernel.writes[0], memory, iteration)});
+  };
+}
+
+PreparedKernel prepare_dispatch(const RowKernel& kernel, const CudaMemory& memory) {
+  if (kernel.reads.size() == 1) return prepare_sort(kernel, memory);
+  const View &x = kernel.reads[0], &rows = kernel.writes[0], &chosen = kernel.reads.back();
+  const SlotTables tables(chosen, std::get<SlotsRule>(kernel.rule), rows.shape[0], memory);
+  return prepare_rows({&x, &rows}, {}, memory,
+                      [&kernel, &x, &rows, &chosen, tables, &memory]<int kPack>(
+                          std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
+                        tables.launch_all(iteration, stream);
+                        const RowLanes lanes = row_lanes(rows.shape[0], rows.shape[1] / kPack);
+                        GatherRows<kPack> body{lanes,
+                                               tables.taken(),
+                                               divider(std::max<std::int64_t>(1, chosen.shape[1])),
+                                               row_matrix<kPack>(x, memory, iteration),
+                                               row_matrix<kPack>(rows, memory, iteration),
+                                               {},
+                                               {}};
+                        if (kernel.reads.size() == 3) {
+                          body.weights = statistics(kernel.reads[1], memory, iteration);
+                          body.of_slots = statistics(kernel.writes[1], memory, iteration);
+                        }
+                        launch(stream, {lanes.blocks()}, body);
+                      });
+}
+
+PreparedKernel prepare_combine(const RowKernel& kernel, const CudaMemory& memory) {
+  if (kernel.reads.size() == 1) return prepare_sort(kernel, memory);
+  const View &rows = kernel.reads[0], &y = kernel.writes[0], &chosen = kernel.reads[1];
+  const SlotTables tables(chosen, std::get<SlotsRule>(kernel.rule), rows.shape[0], memory);
+  return prepare_rows({&rows, &y}, {}, memory,
+                      [&rows, &y, &chosen, tables, &memory]<int kPack>(
+                          std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
+                        tables.launch_all(iteration, stream);
+                        const RowLanes lanes = row_lanes(y.shape[0], y.shape[1] / kPack);
+                        launch(stream, {lanes.blocks()},
+                               SumSlots<kPack>{lanes, tables.slots(), static_cast<int>(chosen.shape[1]),
+                                               row_matrix<kPack>(rows, memory, iteration),
+                                               row_matrix<kPack>(y, memory, iteration)});
+                      });
+}
+
+}  // namespace cp::runtime

@@ -1,0 +1,539 @@
+// Norms of rows by their root mean square, and their gradients.
+//
+// A row of these kernels is a group of columns, which is normalized alone. Sums along it are f64, as on the
+// host: two additions and a conversion for each element are hidden behind its memory traffic. What follows
+// from them for each element is f32. A thread keeps the first packs that it has read until the sum is known,
+// and so reads rows of up to 8192 columns of 16 bits once; of longer ones the rest comes from a cache.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "runtime/cuda/gpu_bytes.h"
+#include "runtime/cuda/row_access.h"
+#include "runtime/cuda/row_column_sums.h"
+#include "runtime/cuda/row_kernels.h"
+#include "runtime/cuda/walk.h"
+#include "shared/base/index.h"
+#include "shared/plan/row_rules.h"
+
+namespace cp::runtime {
+namespace {
+
+// The groups of one weight, numbered row by row.
+struct NormGroups {
+  Divider of_row;
+  std::int64_t first = 0, width = 0;  // columns
+
+  struct Place {
+    std::int64_t row = 0, column = 0;
+  };
+  CP_DEVICE Place at(std::int64_t group) const {
+    const std::int64_t row = of_row.quotient(static_cast<std::uint32_t>(group));
+    return {row, first + (group - row * of_row.size) * width};
+  }
+};
+
+// What all of these kernels know of a group. With `known` sums, which all ranks of the rows have added up,
+// they find none themselves.
+template <int kPack>
+struct NormOperands {
+  RowLanes lanes;
+  NormGroups groups;
+  RowMatrix<kPack> x, weight;
+  float offset = 0;  // of the weight: 0 or 1
+  double divisor = 1, eps = 0;
+  bool known = false;
+  Statistics squares, products;
+  std::int64_t statistic = 0;  // the column of both: the number of the weight
+
+  CP_DEVICE void factors(std::int64_t column, float (&to)[kPack]) const {
+    weight.load(0, column, to);
+    CP_UNROLL
+    for (int i = 0; i < kPack; ++i) to[i] += offset;
+  }
+  CP_DEVICE double inverse_root(double sum) const { return 1 / sqrt(sum / divisor + eps); }
+};
+
+// The packs of a thread that it keeps.
+struct KeptPacks {
+  RowBits packs[kPacksOfLane];
+};
+
+// Calls use(column, bits) for the packs of a lane: for those in `kept`, and then for the others, which it
+// reads. Columns are those of the group.
+template <int kPack, class Use>
+CP_DEVICE void for_row(const RowLanes& lanes, int lane, const KeptPacks& kept, const RowMatrix<kPack>& x,
+                       const NormGroups::Place& place, Use&& use) {
+  CP_UNROLL
+  for (int i = 0; i < kPacksOfLane; ++i) {
+    const std::int64_t pack = lane + i * lanes.lanes();
+    if (pack < lanes.packs) use(pack * kPack, kept.packs[i]);
+  }
+  for_packs(
+      lane + kPacksOfLane * lanes.lanes(), lanes.lanes(), lanes.packs,
+      [&](std::int64_t pack) { return x.read(place.row, place.column + pack * kPack); },
+      [&](std::int64_t pack, const RowBits& bits) { use(pack * kPack, bits); });
+}
+template <int kPack>
+CP_DEVICE void keep(const RowLanes& lanes, int lane, const RowMatrix<kPack>& x,
+                    const NormGroups::Place& place, KeptPacks& kept) {
+  CP_UNROLL
+  for (int i = 0; i < kPacksOfLane; ++i) {
+    const std::int64_t pack = lane + i * lanes.lanes();
+    if (pack < lanes.packs) kept.packs[i] = x.read(place.row, place.column + pack * kPack);
+  }
+}
+
+template <int kPack>
+struct NormForward {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "rms_norm";
+  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(double));
+
+  NormOperands<kPack> norm;
+  RowMatrix<kPack> y;
+
+  CP_DEVICE void operator()(Block& block) const {
+    double* const shared = block.template shared<double>();
+    const RowLanes& lanes = norm.lanes;
+    PerThread<KeptPacks> kept(block);
+    PerThread<double> sums(block);
+    block.for_each_thread([&](int thread) {
+      sums[thread] = 0;
+      const std::int64_t group = lanes.row(block.index(), thread);
+      if (group >= lanes.rows) return;
+      const int lane = lanes.lane(thread);
+      const auto place = norm.groups.at(group);
+      keep(lanes, lane, norm.x, place, kept[thread]);
+      if (norm.known) return;
+      double sum = 0;
+      for_row(lanes, lane, kept[thread], norm.x, place, [&](std::int64_t, const RowBits& bits) {
+        float values[kPack];
+        norm.x.values(bits, values);
+        CP_UNROLL
+        for (int i = 0; i < kPack; ++i) sum += static_cast<double>(values[i]) * values[i];
+      });
+      sums[thread] = sum;
+    });
+    join_lanes(
+        block, lanes, sums, shared, [](double a, double b) { return a + b; },
+        [&](double sum, int thread) {
+          const std::int64_t group = lanes.row(block.index(), thread);
+          if (group >= lanes.rows) return 0.0;
+          return norm.inverse_root(norm.known ? norm.squares.at(norm.groups.at(group).row, norm.statistic)
+                                              : sum);
+        });
+    block.last([&](int thread) {
+      const std::int64_t group = lanes.row(block.index(), thread);
+      if (group >= lanes.rows) return;
+      const auto place = norm.groups.at(group);
+      const auto r = static_cast<float>(shared[lanes.first_lane(thread)]);
+      for_row(lanes, lanes.lane(thread), kept[thread], norm.x, place,
+              [&](std::int64_t column, const RowBits& bits) {
+                float values[kPack], factors[kPack];
+                norm.x.values(bits, values), norm.factors(column, factors);
+                CP_UNROLL
+                for (int i = 0; i < kPack; ++i) values[i] *= r * factors[i];
+                y.write(place.row, place.column + column, values);
+              });
+    });
+  }
+};
+
+// Both sums of the gradients: of squares, and of products.
+struct NormSums {
+  double squares = 0, products = 0;
+};
+CP_DEVICE NormSums operator+(const NormSums& a, const NormSums& b) {
+  return {a.squares + b.squares, a.products + b.products};
+}
+
+// Two blocks for each multiprocessor of an H100: enough to keep its memory busy, and few rows of partial
+// sums. It is the same number everywhere, so that results are the same, too.
+constexpr std::int64_t kGradientBlocks = 264;
+
+// dx, and the terms of the weight's gradient, of which each block adds up those of its own groups: in the
+// registers of each thread, group after group, and then over the block's threads. So the rows are read once
+// for both. `partial` has a row of `width` sums for each block.
+template <int kPack>
+struct NormBackward {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "rms_norm_backward";
+  static constexpr int kOfThread = kPacksOfLane * kPack;  // sums in registers
+  static constexpr int kSharedBytes =
+      kThreads * std::max(static_cast<int>(sizeof(NormSums)), kOfThread* static_cast<int>(sizeof(float)));
+
+  NormOperands<kPack> norm;
+  RowMatrix<kPack> dy, dx;
+  bool adds;
+  std::int64_t blocks;
+  float* partial;
+
+  struct Own {
+    KeptPacks x, dy;
+    float sums[kPacksOfLane][kPack];
+  };
+
+  CP_DEVICE void operator()(Block& block) const {
+    NormSums* const shared = block.template shared<NormSums>();
+    const RowLanes& lanes = norm.lanes;
+    float* const partial_row = partial + block.index() * norm.groups.width;
+    PerThread<Own> own(block);
+    PerThread<NormSums> sums(block);
+    block.for_each_thread([&](int thread) {
+      CP_UNROLL
+      for (int i = 0; i < kPacksOfLane; ++i) {
+        CP_UNROLL
+        for (int e = 0; e < kPack; ++e) own[thread].sums[i][e] = 0;
+      }
+      // Packs behind those in registers: only where a block has one row at a time.
+      for (std::int64_t pack = lanes.lane(thread) + kPacksOfLane * lanes.lanes(); pack < lanes.packs;
+           pack += lanes.lanes()) {
+        for (int e = 0; e < kPack; ++e) partial_row[pack * kPack + e] = 0;
+      }
+    });
+    for (std::int64_t turn = block.index(); turn * lanes.rows_of_block() < lanes.rows; turn += blocks) {
+      block.for_each_thread([&](int thread) {
+        sums[thread] = {};
+        const std::int64_t group = lanes.row(turn, thread);
+        if (group >= lanes.rows) return;
+        const int lane = lanes.lane(thread);
+        const auto place = norm.groups.at(group);
+        keep(lanes, lane, norm.x, place, own[thread].x), keep(lanes, lane, dy, place, own[thread].dy);
+        if (!norm.known) sums[thread] = add_up(lane, own[thread], place);
+      });
+      join_lanes(
+          block, lanes, sums, shared, [](const NormSums& a, const NormSums& b) { return a + b; },
+          [&](const NormSums& found, int thread) { return finish(found, lanes.row(turn, thread)); });
+      block.for_each_thread([&](int thread) {
+        const std::int64_t group = lanes.row(turn, thread);
+        if (group < lanes.rows)
+          give(thread, group, shared[lanes.first_lane(thread)], own[thread], partial_row);
+      });
+    }
+    // The sums of the threads that have the same columns, by row of the block.
+    float* const all = block.template shared<float>();
+    block.for_each_thread([&](int thread) {
+      CP_UNROLL
+      for (int i = 0; i < kPacksOfLane; ++i) {
+        CP_UNROLL
+        for (int e = 0; e < kPack; ++e)
+          all[lanes.first_lane(thread) * kOfThread + (lanes.lane(thread) + i * lanes.lanes()) * kPack + e] =
+              own[thread].sums[i][e];
+      }
+    });
+    block.last([&](int thread) {
+      const std::int64_t of_row = static_cast<std::int64_t>(lanes.lanes()) * kOfThread;
+      for (std::int64_t column = thread; column < of_row && column < norm.groups.width; column += kThreads) {
+        float sum = 0;
+        for (std::int64_t row = 0; row < lanes.rows_of_block(); ++row) sum += all[row * of_row + column];
+        partial_row[column] = sum;
+      }
+    });
+  }
+
+  CP_DEVICE NormSums add_up(int lane, const Own& kept, const NormGroups::Place& place) const {
+    NormSums sums;
+    for_both(lane, kept, place,
+             [&](std::int64_t column, int, const float(&x)[kPack], const float(&d)[kPack]) {
+               float factors[kPack];
+               norm.factors(column, factors);
+               CP_UNROLL
+               for (int i = 0; i < kPack; ++i) {
+                 sums.squares += static_cast<double>(x[i]) * x[i];
+                 sums.products += static_cast<double>(factors[i] * d[i]) * x[i];
+               }
+             });
+    return sums;
+  }
+
+  // Of the sums: r, and what x is multiplied with, r^3 T / (width ranks).
+  CP_DEVICE NormSums finish(NormSums sums, std::int64_t group) const {
+    if (group >= norm.lanes.rows) return {};
+    if (norm.known) {
+      const std::int64_t row = norm.groups.at(group).row;
+      sums = {norm.squares.at(row, norm.statistic), norm.products.at(row, norm.statistic)};
+    }
+    const double r = norm.inverse_root(sums.squares);
+    return {r, sums.products * r * r * r / norm.divisor};
+  }
+
+  CP_DEVICE void give(int thread, std::int64_t group, const NormSums& of_group, Own& kept,
+                      float* partial_row) const {
+    const auto place = norm.groups.at(group);
+    const auto r = static_cast<float>(of_group.squares), along = static_cast<float>(of_group.products);
+    for_both(norm.lanes.lane(thread), kept, place,
+             [&](std::int64_t column, int number, const float(&x)[kPack], const float(&d)[kPack]) {
+               float factors[kPack], gradient[kPack], terms[kPack];
+               norm.factors(column, factors);
+               CP_UNROLL
+               for (int i = 0; i < kPack; ++i) {
+                 gradient[i] = r * factors[i] * d[i] - x[i] * along;
+                 terms[i] = d[i] * x[i] * r;
+               }
+               if (adds) {
+                 dx.add(place.row, place.column + column, gradient);
+               } else {
+                 dx.write(place.row, place.column + column, gradient);
+               }
+               if (number >= 0) {
+                 CP_UNROLL
+                 for (int i = 0; i < kPack; ++i) kept.sums[number][i] += terms[i];
+               } else {
+                 for (int i = 0; i < kPack; ++i) partial_row[column + i] += terms[i];
+               }
+             });
+  }
+
+  // Calls use(column, number, x, dy) for each pack of a lane; number: among those that the thread keeps, or
+  // -1.
+  template <class Use>
+  CP_DEVICE void for_both(int lane, const Own& kept, const NormGroups::Place& place, Use&& use) const {
+    const RowLanes& lanes = norm.lanes;
+    float x[kPack], d[kPack];
+    CP_UNROLL
+    for (int i = 0; i < kPacksOfLane; ++i) {
+      const std::int64_t pack = lane + i * lanes.lanes();
+      if (pack >= lanes.packs) continue;
+      norm.x.values(kept.x.packs[i], x), dy.values(kept.dy.packs[i], d);
+      use(pack * kPack, i, x, d);
+    }
+    CP_NO_UNROLL
+    for (std::int64_t pack = lane + kPacksOfLane * lanes.lanes(); pack < lanes.packs; pack += lanes.lanes()) {
+      norm.x.load(place.row, place.column + pack * kPack, x);
+      dy.load(place.row, place.column + pack * kPack, d);
+      use(pack * kPack, -1, x, d);
+    }
+  }
+};
+
+// The sums alone, of rows that ranks share: S, or with dy T.
+template <int kPack>
+struct NormRowSums {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "norm_sums";
+  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(double));
+
+  NormOperands<kPack> norm;
+  bool of_products;
+  RowMatrix<kPack> dy;
+  Statistics out;
+
+  CP_DEVICE void operator()(Block& block) const {
+    double* const shared = block.template shared<double>();
+    const RowLanes& lanes = norm.lanes;
+    PerThread<double> sums(block);
+    block.for_each_thread([&](int thread) {
+      sums[thread] = 0;
+      const std::int64_t group = lanes.row(block.index(), thread);
+      if (group >= lanes.rows) return;
+      const auto place = norm.groups.at(group);
+      struct Both {
+        RowBits x, dy;
+      };
+      double sum = 0;
+      for_packs(
+          lanes.lane(thread), lanes.lanes(), lanes.packs,
+          [&](std::int64_t pack) {
+            const std::int64_t column = place.column + pack * kPack;
+            Both both{norm.x.read(place.row, column), {}};
+            if (of_products) both.dy = dy.read(place.row, column);
+            return both;
+          },
+          [&](std::int64_t pack, const Both& both) {
+            float x[kPack], d[kPack], factors[kPack];
+            norm.x.values(both.x, x);
+            if (of_products) {
+              dy.values(both.dy, d), norm.factors(pack * kPack, factors);
+              CP_UNROLL
+              for (int i = 0; i < kPack; ++i) sum += static_cast<double>(factors[i] * d[i]) * x[i];
+            } else {
+              CP_UNROLL
+              for (int i = 0; i < kPack; ++i) sum += static_cast<double>(x[i]) * x[i];
+            }
+          });
+      sums[thread] = sum;
+    });
+    join_lanes(
+        block, lanes, sums, shared, [](double a, double b) { return a + b; },
+        [&](double sum, int thread) {
+          const std::int64_t group = lanes.row(block.index(), thread);
+          if (group < lanes.rows) out.at(norm.groups.at(group).row, norm.statistic) = static_cast<float>(sum);
+          return sum;
+        });
+  }
+};
+
+// The columns behind the last group, which pass unchanged.
+template <int kPack>
+struct NormRest {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "norm_rest";
+
+  RowLanes lanes;
+  std::int64_t first;
+  RowMatrix<kPack> in, out;
+  bool adds;
+
+  CP_DEVICE void operator()(Block& block) const {
+    block.last([&](int thread) {
+      const std::int64_t row = lanes.row(block.index(), thread);
+      if (row >= lanes.rows) return;
+      for_packs(
+          lanes.lane(thread), lanes.lanes(), lanes.packs,
+          [&](std::int64_t pack) { return in.read(row, first + pack * kPack); },
+          [&](std::int64_t pack, const RowBits& bits) {
+            float values[kPack];
+            in.values(bits, values);
+            if (adds) {
+              out.add(row, first + pack * kPack, values);
+            } else {
+              out.write(row, first + pack * kPack, values);
+            }
+          });
+    });
+  }
+};
+
+// A kernel's operands by their meaning.
+struct NormViews {
+  const RowKernel& kernel;
+  const NormRule& rule;
+  const CudaMemory& memory;
+  bool backward;  // it reads dy
+  const View* dy = nullptr;
+  const View *squares = nullptr, *products = nullptr;
+
+  NormViews(const RowKernel& op, const CudaMemory& of)
+      : kernel(op), rule(std::get<NormRule>(op.rule)), memory(of) {
+    const auto weights = idx(rule.weights());
+    require_numbers(op.reads[0].shape[0], std::max(rule.groups, rule.more_groups));
+    const bool sums =
+        op.operation == RowOperation::norm_sums || op.operation == RowOperation::norm_sums_backward;
+    backward =
+        op.operation == RowOperation::rms_norm_backward || op.operation == RowOperation::norm_sums_backward;
+    if (backward) dy = &op.reads[1 + weights];
+    if (sums || rule.ranks == 1) return;
+    squares = &op.reads[(backward ? 2 : 1) + weights];
+    if (backward) products = &op.reads[3 + weights];
+  }
+
+  // Calls f(weight, groups of a row) for each of its weights.
+  template <class F>
+  void for_weights(F&& f) const {
+    f(0, NormGroups{divider(rule.groups), 0, rule.width});
+    if (rule.more_groups > 0)
+      f(1, NormGroups{divider(rule.more_groups), rule.groups * rule.width, rule.more_width});
+  }
+  std::vector<const View*> with_weights(std::vector<const View*> views) const {
+    for (std::int64_t weight = 0; weight < rule.weights(); ++weight)
+      views.push_back(&kernel.reads[idx(1 + weight)]);
+    return views;
+  }
+  std::vector<std::int64_t> bounds() const { return {rule.width, rule.more_width, rule.normalized()}; }
+
+  template <int kPack>
+  NormOperands<kPack> operands(std::int64_t weight, const NormGroups& groups, std::int64_t iteration) const {
+    NormOperands<kPack> norm;
+    const View& x = kernel.reads[0];
+    norm.groups = groups;
+    norm.lanes = row_lanes(x.shape[0] * groups.of_row.size, groups.width / kPack);
+    norm.x = row_matrix<kPack>(x, memory, iteration);
+    if (kernel.operation != RowOperation::norm_sums)
+      norm.weight = row_matrix<kPack>(kernel.reads[idx(1 + weight)], memory, iteration);
+    norm.offset = rule.unit_offset ? 1 : 0;
+    norm.divisor = static_cast<double>(groups.width * rule.ranks), norm.eps = rule.eps;
+    norm.known = squares != nullptr, norm.statistic = weight;
+    if (squares != nullptr) norm.squares = statistics(*squares, memory, iteration);
+    if (products != nullptr) norm.products = statistics(*products, memory, iteration);
+    return norm;
+  }
+
+  // Of `in`, to `out`.
+  template <int kPack>
+  void launch_rest(cudaStream_t stream, const View& in, const View& out, bool adds,
+                   std::int64_t iteration) const {
+    const std::int64_t first = rule.normalized(), columns = in.shape[1] - first;
+    const RowLanes lanes = row_lanes(in.shape[0], columns / kPack);
+    launch(stream, {columns == 0 ? 0 : lanes.blocks()},
+           NormRest<kPack>{lanes, first, row_matrix<kPack>(in, memory, iteration),
+                           row_matrix<kPack>(out, memory, iteration), adds});
+  }
+};
+
+}  // namespace
+
+PreparedKernel prepare_rms_norm(const RowKernel& kernel, const CudaMemory& memory) {
+  const NormViews norm(kernel, memory);
+  const View &x = kernel.reads[0], &y = kernel.writes[0];
+  return prepare_rows(norm.with_weights({&x, &y}), norm.bounds(), memory,
+                      [norm, &x, &y]<int kPack>(std::integral_constant<int, kPack>, std::int64_t iteration,
+                                                cudaStream_t stream) {
+                        norm.for_weights([&](std::int64_t weight, const NormGroups& groups) {
+                          using Body = NormForward<kPack>;
+                          const Body body{norm.operands<kPack>(weight, groups, iteration),
+                                          row_matrix<kPack>(y, norm.memory, iteration)};
+                          launch(stream, {body.norm.lanes.blocks(), Body::kSharedBytes}, body);
+                        });
+                        norm.launch_rest<kPack>(stream, x, y, false, iteration);
+                      });
+}
+
+PreparedKernel prepare_rms_norm_backward(const RowKernel& kernel, const CudaMemory& memory) {
+  const NormViews norm(kernel, memory);
+  const View& x = kernel.reads[0];
+  const std::vector<RowResult> results = results_of(kernel);
+  const std::int64_t widest = std::max(norm.rule.width, norm.rule.more_width);
+  const auto partial =
+      std::make_shared<const GpuBytes>(static_cast<std::size_t>(kGradientBlocks * widest) * sizeof(float));
+  return prepare_rows(norm.with_weights({&x, norm.dy, results[0].view}), norm.bounds(), memory,
+                      [norm, results, partial]<int kPack>(std::integral_constant<int, kPack>,
+                                                          std::int64_t iteration, cudaStream_t stream) {
+                        auto* const sums = reinterpret_cast<float*>(partial->data());
+                        const View& dx = *results[0].view;
+                        norm.for_weights([&](std::int64_t weight, const NormGroups& groups) {
+                          using Body = NormBackward<kPack>;
+                          Body body{norm.operands<kPack>(weight, groups, iteration),
+                                    row_matrix<kPack>(*norm.dy, norm.memory, iteration),
+                                    row_matrix<kPack>(dx, norm.memory, iteration),
+                                    results[0].adds,
+                                    0,
+                                    sums};
+                          body.blocks = std::min(kGradientBlocks, body.norm.lanes.blocks());
+                          launch(stream, {body.blocks, Body::kSharedBytes}, body);
+                          const RowResult& result = results[idx(1 + weight)];
+                          const RowMatrix<1> out = row_matrix<1>(*result.view, norm.memory, iteration);
+                          const auto add = [&]<int kOf>(std::integral_constant<int, kOf>) {
+                            const RowMatrix<kOf> in{{partial->data(), DType::f32}, groups.width, 1};
+                            launch_column_sums(stream, in, body.blocks, groups.width, out, result.adds);
+                          };
+                          groups.width % 4 == 0 ? add(std::integral_constant<int, 4>())
+                                                : add(std::integral_constant<int, 1>());
+                        });
+                        norm.launch_rest<kPack>(stream, *norm.dy, dx, results[0].adds, iteration);
+                      });
+}
+
+PreparedKernel prepare_norm_sums(const RowKernel& kernel, const CudaMemory& memory) {
+  const NormViews norm(kernel, memory);
+  const View &x = kernel.reads[0], &out = kernel.writes[0];
+  return prepare_rows(norm.backward ? norm.with_weights({&x, norm.dy}) : std::vector<const View*>{&x},
+                      norm.bounds(), memory,
+                      [norm, &out]<int kPack>(std::integral_constant<int, kPack>, std::int64_t iteration,
+                                              cudaStream_t stream) {
+                        norm.for_weights([&](std::int64_t weight, const NormGroups& groups) {
+                          using Body = NormRowSums<kPack>;
+                          Body body{norm.operands<kPack>(weight, groups, iteration),
+                                    norm.backward,
+                                    {},
+                                    statistics(out, norm.memory, iteration)};
+                          if (norm.backward) body.dy = row_matrix<kPack>(*norm.dy, norm.memory, iteration);
+                          launch(stream, {body.norm.lanes.blocks(), Body::kSharedBytes}, body);
+                        });
+                      });
+}
+
+}  // namespace cp::runtime
