@@ -251,26 +251,44 @@ double StepBuffers::squared_norm() const {
   return 0;
 }
 
-void run_micro_batches(const StepRequest& request, const StepBuffers& buffers,
-                       const std::function<void(StepPart part, int stage, std::int64_t micro_batch)>& run) {
+void run_micro_batches(const StepRequest& request, const StepBuffers& buffers, const RunPart& run) {
   const std::int64_t count = buffers.micro_batches();
   const std::vector<int>& stages = buffers.stages();
-  const auto run_all = [&](StepPart part, int stage) {
-    for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch) run(part, stage, micro_batch);
+  if (request.layout.pp == 1) {
+    for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
+      run(StepPart::micro_batch, 0, micro_batch);
+    return;
+  }
+  // All forward passes come first (GPipe): the order changes no result. A micro-batch goes through all stages
+  // before the next one begins: a rank with several stages never sends to one that itself waits to send to
+  // it.
+  for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch) {
+    for (const int stage : stages) run(StepPart::forward, stage, micro_batch);
+  }
+  for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch) {
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+      run(StepPart::backward, *stage, micro_batch);
+  }
+}
+
+void run_updates(const StepRequest& /*request*/, const StepBuffers& buffers, const RunPart& run) {
+  for (const int stage : buffers.stages()) run(StepPart::update, stage, 0);
+}
+
+void run_step(const StepRequest& request, const PlanOfPart& plans, const RunPlan& run_plan,
+              StepBuffers& buffers) {
+  const auto run = [&](StepPart part, int stage, std::int64_t micro_batch) {
+    const Plan& plan = plans(part, stage);
+    run_plan(plan, buffers.bind(plan, stage, micro_batch));
   };
-  if (request.layout.pp == 1) return run_all(StepPart::micro_batch, 0);
-  // All forward passes come first (GPipe): the order changes no result.
-  for (const int stage : stages) run_all(StepPart::forward, stage);
-  for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) run_all(StepPart::backward, *stage);
+  run_micro_batches(request, buffers, run);
+  run_updates(request, buffers, run);
 }
 
 void run_step(const StepRequest& request, const PlanOfPart& plans, Device& device, StepBuffers& buffers) {
-  const auto run = [&](StepPart part, int stage, std::int64_t micro_batch) {
-    const Plan& plan = plans(part, stage);
-    execute(plan, device, buffers.bind(plan, stage, micro_batch));
-  };
-  run_micro_batches(request, buffers, run);
-  for (const int stage : buffers.stages()) run(StepPart::update, stage, 0);
+  run_step(
+      request, plans, [&](const Plan& plan, const Bindings& bindings) { execute(plan, device, bindings); },
+      buffers);
 }
 
 }  // namespace cp

@@ -100,12 +100,20 @@ class StepBuffers {
 
 // Gives the plan of the rank for a part of the step.
 using PlanOfPart = std::function<const Plan&(StepPart part, int stage)>;
-// Calls run() for all micro-batches of a step in an order in which no rank waits for ever: of each stage of
-// the rank forward, then back.
-void run_micro_batches(const StepRequest& request, const StepBuffers& buffers,
-                       const std::function<void(StepPart part, int stage, std::int64_t micro_batch)>& run);
-// Runs all parts of a step on the device: the micro-batches, and the update of each stage. It is a collective
-// call of all ranks. Returns when the device is idle; throws what it throws.
+// Runs a part of the step on the rank's device.
+using RunPart = std::function<void(StepPart part, int stage, std::int64_t micro_batch)>;
+// Runs a plan on these buffers of the host, and returns when they have its results: execute() on a device
+// that works in memory of the host, run_on_host_buffers() (session.h) on any.
+using RunPlan = std::function<void(const Plan& plan, const Bindings& buffers)>;
+
+// These call run() for parts of a step in an order in which no rank waits for ever: for all micro-batches
+// forward, each through all stages of the rank, then back; and for the update of each stage, behind the
+// reductions of all where these are a part of their own.
+void run_micro_batches(const StepRequest& request, const StepBuffers& buffers, const RunPart& run);
+void run_updates(const StepRequest& request, const StepBuffers& buffers, const RunPart& run);
+// Runs all parts of a step. It is a collective call of all ranks. Throws what run() throws.
+void run_step(const StepRequest& request, const PlanOfPart& plans, const RunPlan& run, StepBuffers& buffers);
+// The same by execute(), on a device that works in memory of the host.
 void run_step(const StepRequest& request, const PlanOfPart& plans, Device& device, StepBuffers& buffers);
 
 }  // namespace cp
