@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   cp::benchmarks::register_ring();
   cp::benchmarks::register_exact();
   cp::benchmarks::register_moves();
+  cp::benchmarks::register_rows();
   cp::benchmarks::register_host_cost();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;

@@ -9,6 +9,7 @@
 
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_streams.h"
+#include "sim/cost/timeline/kernel_cost.h"
 
 namespace cp::benchmarks {
 
@@ -83,6 +84,54 @@ void compare(benchmark::State& state, const std::function<double()>& ours,
   state.counters["ours_us"] = median(our_seconds) * 1e6;
   state.counters["library_us"] = median(library_seconds) * 1e6;
   state.counters["share"] = median(library_seconds) / median(our_seconds);
+}
+
+namespace {
+
+// Random ones below the limit, in all inputs of integers.
+void upload_integers(PreparedPlan& prepared, std::int32_t limit) {
+  const Plan& plan = prepared.plan();
+  for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
+    const Buffer& buffer = plan.buffers[id];
+    if (buffer.dtype != DType::i32 || buffer.kind != BufferKind::input) continue;
+    std::vector<std::int32_t> integers(static_cast<std::size_t>(buffer.numel));
+    std::uint32_t state = 1;
+    for (std::int32_t& integer : integers) {
+      state = state * 1664525 + 1013904223;
+      integer = static_cast<std::int32_t>((std::uint64_t{state} * static_cast<std::uint32_t>(limit)) >> 32);
+    }
+    prepared.upload(static_cast<BufferId>(id), std::as_bytes(std::span(integers)));
+  }
+}
+
+}  // namespace
+
+void compare_with_copy(benchmark::State& state, const std::function<void(PlanBuilder&)>& add,
+                       std::int32_t integers) {
+  constexpr int kRuns = 20;
+  PlanBuilder b(0, runtime::gpu_target_of(0));
+  b.begin_repeat(kRuns);
+  add(b);
+  b.end_repeat();
+  const Plan plan = std::move(b).build({});
+  std::int64_t bytes = 0;  // read and written
+  for (const StepRef& ref : steps_of(plan))
+    bytes += static_cast<std::int64_t>(sim::work_of(std::get<Kernel>(ref.step->work), plan).bytes);
+  const auto device = make_device(0, {.traces = false});
+  PreparedPlan prepared(*device, plan);
+  upload_values(prepared), upload_integers(prepared, integers);
+  const std::int64_t copied = bytes / 2;
+  const DeviceBytes from(copied), to(copied);
+  compare(
+      state,
+      [&] { return seconds_on_stream(1, [&](cudaStream_t stream) { prepared.run({}, stream); }) / kRuns; },
+      [&] {
+        return seconds_on_stream(kRuns, [&](cudaStream_t stream) {
+          CP_CUDA(cudaMemcpyAsync(to.data(), from.data(), static_cast<std::size_t>(copied),
+                                  cudaMemcpyDeviceToDevice, stream));
+        });
+      });
+  state.counters["GB/s"] = static_cast<double>(bytes) / state.counters["ours_us"].value * 1e-3;
 }
 
 double median(std::vector<double> values) {

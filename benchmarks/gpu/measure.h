@@ -13,6 +13,7 @@
 
 #include "benchmarks/gpu/targets.h"
 #include "runtime/nccl/nccl_device.h"
+#include "shared/plan/builder.h"
 #include "shared/plan/prepared_plan.h"
 #include "shared/plan/session.h"
 
@@ -44,6 +45,13 @@ double seconds_on_stream(int runs, const std::function<void(cudaStream_t)>& enqu
 // and "share", how much of the library's rate ours has.
 void compare(benchmark::State& state, const std::function<double()>& ours,
              const std::function<double()>& library);
+
+// The kernel that add() writes into a plan beside cudaMemcpyAsync from the GPU to itself, of as many bytes as
+// the kernel reads and writes (kernel_cost.h). `share`: of the rate of the copy; a further counter is "GB/s".
+// Inputs have values as below; integers are those below `integers`. Without traces: the event behind each
+// step takes the GPU 1.2 us (measured on an H200), while the copies follow one another at once.
+void compare_with_copy(benchmark::State& state, const std::function<void(PlanBuilder&)>& add,
+                       std::int32_t integers = 1);
 
 double median(std::vector<double> values);
 

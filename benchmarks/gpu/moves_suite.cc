@@ -5,11 +5,8 @@
 
 #include "benchmarks/gpu/measure.h"
 #include "benchmarks/gpu/suites.h"
-#include "runtime/cuda/cuda_error.h"
 #include "shared/base/error.h"
 #include "shared/plan/builder.h"
-#include "shared/plan/prepared_plan.h"
-#include "sim/cost/timeline/kernel_cost.h"
 
 namespace cp::benchmarks {
 namespace {
@@ -100,34 +97,9 @@ std::vector<Move> moves() {
           {"merge_3_bf16_into_f32", DType::f32, merge(DType::bf16, DType::f32, kMost)}};
 }
 
-// Tensors of that size, larger than a cache. Without traces: the event behind each step takes the GPU 1.2 us
-// (measured on an H200), while the copies follow one another at once. `share`: of the rate at which
-// cudaMemcpyAsync reads and writes.
+// Tensors of that size, larger than a cache.
 void move(benchmark::State& state, const Move& made, std::int64_t mebibytes) {
-  constexpr int kRuns = 20;
-  PlanBuilder b(0, runtime::gpu_target_of(0));
-  b.begin_repeat(kRuns);
-  made.add(b, (mebibytes << 20) / size_bytes(made.dtype));
-  b.end_repeat();
-  const Plan plan = std::move(b).build({});
-  std::int64_t bytes = 0;  // read and written
-  for (const StepRef& ref : steps_of(plan))
-    bytes += static_cast<std::int64_t>(sim::work_of(std::get<Kernel>(ref.step->work), plan).bytes);
-  const auto device = make_device(0, {.traces = false});
-  PreparedPlan prepared(*device, plan);
-  upload_values(prepared);
-  const std::int64_t copied = bytes / 2;
-  const DeviceBytes from(copied), to(copied);
-  compare(
-      state,
-      [&] { return seconds_on_stream(1, [&](cudaStream_t stream) { prepared.run({}, stream); }) / kRuns; },
-      [&] {
-        return seconds_on_stream(kRuns, [&](cudaStream_t stream) {
-          CP_CUDA(cudaMemcpyAsync(to.data(), from.data(), static_cast<std::size_t>(copied),
-                                  cudaMemcpyDeviceToDevice, stream));
-        });
-      });
-  state.counters["GB/s"] = static_cast<double>(bytes) / state.counters["ours_us"].value * 1e-3;
+  compare_with_copy(state, [&](PlanBuilder& b) { made.add(b, (mebibytes << 20) / size_bytes(made.dtype)); });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ void register_attention();
 void register_ring();
 void register_exact();
 void register_moves();
+void register_rows();
 void register_host_cost();
 
 }  // namespace cp::benchmarks
