@@ -16,7 +16,7 @@
 namespace cp {
 namespace {
 
-constexpr std::size_t kParts = 6;
+constexpr std::size_t kParts = 7;
 std::size_t index_of(StepPart part) { return static_cast<std::size_t>(part); }
 
 // Of "activations/x" it is "activations".
@@ -183,9 +183,9 @@ Memory MemoryReading::of_rank(int rank, const std::vector<OfStage>& stages) cons
       const std::optional<PlanMemory>& declared = stages_[stage][part];
       if (!declared) continue;
       const std::int64_t more = part == index_of(StepPart::forward) ? stages[stage].made : 0;
-      // Nothing of a micro-batch is left when the optimizer runs.
-      const std::int64_t activations =
-          part == index_of(StepPart::update) ? positions : positions + kept + more;
+      // Nothing of a micro-batch is left when gradients are reduced and the optimizer runs.
+      const bool of_micro_batch = part != index_of(StepPart::update) && part != index_of(StepPart::reduce);
+      const std::int64_t activations = of_micro_batch ? positions + kept + more : positions;
       PlanMemory::Moment of_layers = declared->layers, of_loss = loss_of(*declared);
       of_layers.activations += activations, of_layers.working += ids;
       if (of_layers.sum() > layers.sum()) layers = of_layers;

@@ -25,8 +25,12 @@ std::string_view behind(std::string_view name, std::string_view term) {
   return name.starts_with(term) ? name.substr(term.size()) : std::string_view{};
 }
 
+// What all stages of a rank share.
+constexpr std::string_view kNorm = "working/norm";
+
 bool is_of_micro_batch(std::string_view name) {
-  for (const char* lasting : {"activations/positions", "working/schedule", "working/norm"}) {
+  for (const std::string_view lasting :
+       {std::string_view("activations/positions"), std::string_view("working/schedule"), kNorm}) {
     if (name == lasting) return false;
   }
   return !behind(name, "activations/").empty() || !behind(name, "working/").empty();
@@ -186,7 +190,9 @@ Bindings StepBuffers::bind(const Plan& plan, int stage, std::int64_t micro_batch
   for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
     const Buffer& buffer = plan.buffers[id];
     if (buffer.kind == BufferKind::temporary) continue;
-    Bytes& buffers = is_of_micro_batch(buffer.name) ? passing_[{stage, micro_batch}] : lasting_[stage];
+    Bytes& buffers = is_of_micro_batch(buffer.name)
+                         ? passing_[{stage, micro_batch}]
+                         : lasting_[buffer.name == kNorm ? stages_.front() : stage];
     const auto [known, is_new] = buffers.try_emplace(buffer.name);
     std::vector<std::byte>& bytes = known->second;
     if (is_new) store(buffer.dtype, initial(buffer, stage, micro_batch), bytes);
@@ -271,7 +277,10 @@ void run_micro_batches(const StepRequest& request, const StepBuffers& buffers, c
   }
 }
 
-void run_updates(const StepRequest& /*request*/, const StepBuffers& buffers, const RunPart& run) {
+void run_updates(const StepRequest& request, const StepBuffers& buffers, const RunPart& run) {
+  if (request.layout.virtual_stages > 1) {
+    for (const int stage : buffers.stages()) run(StepPart::reduce, stage, 0);
+  }
   for (const int stage : buffers.stages()) run(StepPart::update, stage, 0);
 }
 

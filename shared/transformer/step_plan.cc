@@ -43,6 +43,9 @@ class PartWriter {
       case StepPart::backward:
         write_backward();
         break;
+      case StepPart::reduce:
+        UpdateWriter(writer_, units_).write_reduction();
+        break;
       case StepPart::update:
         UpdateWriter(writer_, units_).write();
         break;
@@ -374,7 +377,7 @@ void validate(const StepRequest& request, StepPart part, int stage) {
   if (serving != (phase != Phase::training) || (serving && name(part) != name(phase))) {
     throw InvalidInput(
         str("part ", name(part), " does not exist in the phase ", name(phase), "; use ",
-            phase == Phase::training ? "micro_batch, forward, backward or update" : name(phase)));
+            phase == Phase::training ? "micro_batch, forward, backward, reduce or update" : name(phase)));
   }
   const bool staged = part == StepPart::forward || part == StepPart::backward;
   if (part == StepPart::micro_batch && request.layout.pp > 1) {
@@ -383,6 +386,8 @@ void validate(const StepRequest& request, StepPart part, int stage) {
   }
   if (staged && request.layout.pp == 1)
     throw InvalidInput(str("part ", name(part), " needs pp above 1, not pp=1; use micro_batch"));
+  if (part == StepPart::reduce && request.layout.virtual_stages == 1)
+    throw InvalidInput("part reduce needs virtual_stages above 1, not virtual_stages=1; use update");
 }
 
 Plan write(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache) {
@@ -397,7 +402,7 @@ Plan write(const StepRequest& request, StepPart part, int stage, Rank self, Mixe
 }  // namespace
 
 std::string_view name(StepPart part) {
-  static constexpr std::array<std::string_view, 6> kNames = {"micro_batch", "forward", "backward",
+  static constexpr std::array<std::string_view, 7> kNames = {"micro_batch", "forward", "backward", "reduce",
                                                              "update",      "prefill", "decode"};
   return kNames[static_cast<std::size_t>(part)];
 }
@@ -444,7 +449,8 @@ std::vector<StepPart> parts_of(const StepRequest& request) {
       break;
   }
   if (request.layout.pp == 1) return {StepPart::micro_batch, StepPart::update};
-  return {StepPart::forward, StepPart::backward, StepPart::update};
+  if (request.layout.virtual_stages == 1) return {StepPart::forward, StepPart::backward, StepPart::update};
+  return {StepPart::forward, StepPart::backward, StepPart::reduce, StepPart::update};
 }
 
 std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part) {

@@ -12,7 +12,7 @@
 //   tp, ep, pp, fsdp        the collectives of these axes
 //   fsdp_reduce             gradients that are reduced and scattered, so that they do not hold up the next
 //                           gather
-//   replicas, norm          in the update: sums over replicas, and the norm of the gradients
+//   replicas, norm          in the update, or reduce: sums over replicas, and the norm of the gradients
 //   to_host, from_host      copies between the GPU's memory and the host's
 //   host                    what the host itself computes
 //   comm                    rows of halos, and rows that go from home to home
@@ -91,11 +91,17 @@ namespace cp {
 // the schedule, and then update of each stage. The forward part of the last stage ends with prediction
 // layers, head and loss, forward and backward; it hands over working/dx, the gradient of the last layer's
 // output.
+//
+// With virtual stages a rank has several, and the norm that clips is over the gradients of all of them:
+// reduce of each stage comes before the first update, in the order of the stages. It leaves the gradients
+// reduced in their place, and adds their squares to working/norm, which all stages of a rank share; that of
+// the last stage adds it up over the ranks.
 enum class StepPart : std::uint8_t {
   micro_batch,  // embedding, layers, loss, and back
   forward,      // of one stage: receives, computes, sends
   backward,     // of one stage
-  update,       // reduction among replicas, norm of the gradients, optimizer
+  reduce,       // with virtual stages: reduction among replicas, norm of the gradients
+  update,       // the same without virtual stages, and the optimizer
   prefill,  // of one stage: reads the tokens behind `cached`, fills the cache, gives the last token's logits
   decode,   // of one stage: one more token for each request
 };

@@ -84,6 +84,8 @@ struct StepContext {
   bool has_embedding() const {
     return first_stage || (last_stage && (layout.pp == 1 || (predictions > 0 && !model.tied_embeddings)));
   }
+  // Whether a rank has several stages, whose gradients are all reduced before the first of its updates.
+  bool reduces_before_updates() const { return layout.virtual_stages > 1; }
   // Whether the first and the last stage have copies of the table, whose gradients they add up.
   bool copies_table() const { return layout.pp > 1 && model.embeds_behind_layers(); }
   // Whether the norms of q and k are over heads of several tp ranks, which add up sums of each row.

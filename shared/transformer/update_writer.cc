@@ -20,6 +20,10 @@ std::string name_of_layers(const Transformer& model, LayerParts parts) {
   return text + "layers";
 }
 
+std::int64_t index_of(Rank rank, const std::vector<Rank>& ranks) {
+  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+}
+
 }  // namespace
 
 // ---- units ----
@@ -105,6 +109,20 @@ std::vector<const StepUnit*> StepUnits::present() const {
 
 void UpdateWriter::write() {
   const std::vector<const StepUnit*> units = units_.present();
+  std::vector<View> gradients;
+  if (context_.reduces_before_updates()) {
+    for (const StepUnit* unit : units) gradients.push_back(own_gradients(*unit));
+    norm_ = flat_view(writer_.builder().input("working/norm", DType::f32, 1), 0, 1);
+  } else {
+    gradients = reduce(units);
+  }
+  if (context_.workload.optimizer.offload) norm_to_host();
+  for (std::size_t i = 0; i < units.size(); ++i) optimize(*units[i], gradients[i]);
+}
+
+void UpdateWriter::write_reduction() { reduce(units_.present()); }
+
+std::vector<View> UpdateWriter::reduce(const std::vector<const StepUnit*>& units) {
   // The order matters: a gradient must be a sum over tp ranks and tied stages before data parallelism
   // scatters it, and the norm (for clipping) needs the gradients of all units before the first parameter
   // changes.
@@ -113,7 +131,7 @@ void UpdateWriter::write() {
   std::vector<View> gradients;
   for (const StepUnit* unit : units) gradients.push_back(reduced_gradients(*unit));
   take_norm(units, gradients);
-  for (std::size_t i = 0; i < units.size(); ++i) optimize(*units[i], gradients[i]);
+  return gradients;
 }
 
 BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
@@ -121,9 +139,12 @@ BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
     if (known == &unit) return buffer;
   }
   const ShardedUnit& u = unit.sharded;
-  const BufferId buffer =
-      writer_.builder().inout(str(u.resident_sums ? u.resident_gradients : "gradients", "/", u.name),
-                              u.gradient_dtype, u.whole_numel());
+  const std::string name = str(u.resident_sums ? u.resident_gradients : "gradients", "/", u.name);
+  // An update behind the reductions reads its own block of them alone.
+  const bool reads = context_.part == StepPart::update && context_.reduces_before_updates();
+  PlanBuilder& builder = writer_.builder();
+  const BufferId buffer = reads ? builder.input(name, u.gradient_dtype, u.whole_numel())
+                                : builder.inout(name, u.gradient_dtype, u.whole_numel());
   whole_.emplace_back(&unit, buffer);
   return buffer;
 }
@@ -207,24 +228,31 @@ void UpdateWriter::add_up_tied_tables() {
   }
 }
 
+View UpdateWriter::own_gradients(const StepUnit& unit) {
+  const ShardedUnit& u = unit.sharded;
+  PlanBuilder& builder = writer_.builder();
+  if (u.ranks.size() == 1) return flat_view(whole_gradients(unit), 0, u.pieces * u.numel);
+  const std::string name = str("gradients/", u.name);
+  if (!u.resident_sums) {
+    const std::int64_t numel = u.pieces * u.shard_numel();
+    return flat_view(builder.inout(name, u.gradient_dtype, numel), 0, numel);
+  }
+  // All pieces are one here: their shards are never needed one by one.
+  const std::int64_t shard = u.whole_numel() / u.num_ranks();
+  // What lasts until the updates takes no memory beside the whole gradients.
+  if (context_.reduces_before_updates())
+    return flat_view(whole_gradients(unit), index_of(context_.self, u.ranks) * shard, shard);
+  return flat_view(builder.temporary(name, u.gradient_dtype, shard), 0, shard);
+}
+
 View UpdateWriter::reduced_gradients(const StepUnit& unit) {
   const ShardedUnit& u = unit.sharded;
-  View gradients;
-  if (u.ranks.size() == 1) {
-    gradients = flat_view(whole_gradients(unit), 0, u.pieces * u.numel);
-  } else if (!u.resident_sums) {
-    const std::int64_t numel = u.pieces * u.shard_numel();
-    gradients =
-        flat_view(writer_.builder().inout(str("gradients/", u.name), u.gradient_dtype, numel), 0, numel);
-  } else {
-    // All pieces are one here: their shards are never needed one by one.
-    const std::int64_t all = u.whole_numel(), shard = all / u.num_ranks();
-    gradients =
-        flat_view(writer_.builder().temporary(str("gradients/", u.name), u.gradient_dtype, shard), 0, shard);
+  const View gradients = own_gradients(unit);
+  if (u.resident_sums && u.ranks.size() > 1) {
     const GroupId group = writer_.builder().group(u.group + "_reduce", u.ranks);
     writer_.builder().add(
         writer_.builder().stream("fsdp_reduce"),
-        ReduceScatter{group, ReduceOp::sum, flat_view(whole_gradients(unit), 0, all), gradients},
+        ReduceScatter{group, ReduceOp::sum, flat_view(whole_gradients(unit), 0, u.whole_numel()), gradients},
         "reduce gradients");
   }
   writer_.all_reduce(unit.replica_group, u.replicas, ReduceOp::sum, gradients, "replicas", "add up replicas");
@@ -269,8 +297,7 @@ void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std:
     views.push_back(gradients), copies.push_back(1);
     return;
   }
-  const auto index =
-      static_cast<std::int64_t>(std::find(u.ranks.begin(), u.ranks.end(), context_.self) - u.ranks.begin());
+  const std::int64_t index = index_of(context_.self, u.ranks);
   // The rank's elements of the pieces: of each piece alike, or a stretch of all of them one behind the other.
   const bool stretch = u.resident_sums && u.num_ranks() > 1;
   const std::int64_t shard = stretch ? gradients.numel() : u.shard_numel(), begin = index * shard,
@@ -297,21 +324,35 @@ void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std:
 }
 
 // Over all that hold other elements: shards, experts, columns of tp ranks, stages. What several of them hold
-// alike counts once.
+// alike counts once. Of several stages on a rank each adds its own gradients, and the last one adds up over
+// the ranks.
 void UpdateWriter::take_norm(const std::vector<const StepUnit*>& units, const std::vector<View>& gradients) {
-  norm_ = writer_.working("norm", DType::f32, 1).flat(0, 1);
+  PlanBuilder& builder = writer_.builder();
+  const auto working = [&](const char* name) { return writer_.working(name, DType::f32, 1).flat(0, 1); };
+  const int pp = context_.layout.pp, stage = context_.stage, stages = pp * context_.layout.virtual_stages;
+  const bool several = context_.reduces_before_updates(), first = stage < pp, last = stage >= stages - pp;
+  if (several)
+    norm_ = flat_view(
+        first ? builder.output("working/norm", DType::f32, 1) : builder.inout("working/norm", DType::f32, 1),
+        0, 1);
+  else
+    norm_ = working("norm");
+  const View own = first ? norm_ : working("norm of the stage");
   std::vector<View> views;
   SquaredNormRule rule;
   for (std::size_t i = 0; i < units.size(); ++i) add_to_norm(*units[i], gradients[i], views, rule.copies);
-  writer_.kernel({RowOperation::squared_norm, std::move(views), {norm_}, {}, std::move(rule)},
-                 "squared norm");
+  writer_.kernel({RowOperation::squared_norm, std::move(views), {own}, {}, std::move(rule)}, "squared norm");
+  if (!first) writer_.accumulate(own, norm_, "norm of the stages before");
+  if (!last) return;
   const auto add_up = [&](const char* name, const std::vector<Rank>& ranks) {
     writer_.all_reduce(name, ranks, ReduceOp::sum, norm_, "norm", str("norm over ", name));
   };
   add_up("norm_shards", units_.head.sharded.ranks);
   add_up("norm_tp", context_.groups.tp_group());
   add_up("norm_pp", context_.groups.pp_group());
-  if (!context_.workload.optimizer.offload) return;
+}
+
+void UpdateWriter::norm_to_host() {
   host_norm_ = flat_view(writer_.builder().output("host/norm", DType::f32, 1), 0, 1);
   schedule_ = flat_view(writer_.builder().input("host/schedule", DType::f32, 2), 0, 2);
   writer_.builder().add(writer_.builder().stream("to_host"), Copy{norm_, host_norm_}, "norm to the host");

@@ -5,6 +5,9 @@
 // parameters are gathered here, once a step; and gradients are reduced and scattered here, unless the
 // backward pass has done so.
 //
+// Where a rank has several stages, reductions are a part of the step before the updates (step_plan.h), since
+// the norm is over all of a rank's gradients and no parameter changes before it is known.
+//
 // Buffers of a unit: gradients/<name>, parameters/<name> or master/<name> (f32), optimizer/<name> (all
 // states); if whole pieces stay, unsharded/<name> and unsharded/gradients/<name>.
 //
@@ -51,11 +54,16 @@ class UpdateWriter {
  public:
   UpdateWriter(StepWriter& writer, const StepUnits& units)
       : writer_(writer), context_(writer.context()), units_(units) {}
-  void write();
+  void write();            // StepPart::update
+  void write_reduction();  // StepPart::reduce
 
  private:
+  // Reduces the gradients of all units, and takes their norm. Returns the rank's elements of each unit.
+  std::vector<View> reduce(const std::vector<const StepUnit*>& units);
   // The rank's elements of a unit's gradients, completely reduced, as a flat view.
   View reduced_gradients(const StepUnit& unit);
+  // Where they are, or where they go where gradients stay whole until the update: the rank's block of them.
+  View own_gradients(const StepUnit& unit);
   // Adds up, over the tp ranks, the gradients of weights that all of them hold, if the backward pass has
   // added its products to the gradients of the step directly.
   void add_up_replicated();
@@ -74,6 +82,7 @@ class UpdateWriter {
   void add_to_norm(const StepUnit& unit, const View& gradients, std::vector<View>& views,
                    std::vector<std::int64_t>& copies) const;
   void take_norm(const std::vector<const StepUnit*>& units, const std::vector<View>& gradients);
+  void norm_to_host();
   void optimize(const StepUnit& unit, const View& gradients);
   // The optimizer in host memory; the parameters to compute with arrive in `computes`.
   void optimize_on_host(const StepUnit& unit, const View& gradients, const View& computes);

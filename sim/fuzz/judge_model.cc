@@ -156,10 +156,10 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
   }
   if (const auto refusal = refuse(request.model, request.workload, request.layout))
     throw InvalidInput(refusal->text());
-  // With several stages a rank the first ones send to the second ones, whose plans are others: they do not
-  // meet.
-  const bool meet = request.layout.virtual_stages == 1;
   for (const StepPart part : parts_of(request)) {
+    // With several stages a rank the first ones send to the second ones, whose plans are others: they do not
+    // meet.
+    const bool meet = request.layout.virtual_stages == 1 || part == StepPart::update;
     const std::vector<Plan> plans =
         trial.property("planning", [&] { return plans_of_all_ranks(request, part); });
     for (const Plan& plan : plans) trial.hasher().add(digest(plan));

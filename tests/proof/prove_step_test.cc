@@ -41,6 +41,24 @@ TEST(ProveStep, HoldsForLayoutsOfADenseModel) {
   }
 }
 
+// With several stages on a rank: the norm is over all of them, and a tied table is on the first rank and the
+// last.
+TEST(ProveStep, HoldsForVirtualStages) {
+  Transformer tied = dense_model();
+  tied.tied_embeddings = true;
+  for (const Transformer& model : {dense_model(), tied}) {
+    for (const char* layout : {"pp=2,virtual_stages=2", "pp=2,virtual_stages=2,dp_shard=2,recompute=full",
+                               "tp=2,pp=2,virtual_stages=2,dp_replicate=2"}) {
+      StepRequest request = request_of(model, layout);
+      for (const char* optimizer : {"adamw", "adamw:offload"}) {
+        request.workload.optimizer = parse_optimizer(optimizer);
+        const StepProof proof = prove_step(request);
+        EXPECT_TRUE(proof.holds()) << layout << " " << optimizer << ": " << proof.finding();
+      }
+    }
+  }
+}
+
 TEST(ProveStep, HoldsForModelsThatDiffer) {
   Transformer tied = dense_model();
   tied.tied_embeddings = true, tied.qkv_bias = true;
@@ -89,6 +107,16 @@ TEST(ProveStep, FindsANormThatIsLocal) {
   const StepRequest request = request_of(dense_model(), "dp_shard=2");
   const StepProof proof = prove_step(request, with(request, "norm over norm_shards", leave_out), {});
   EXPECT_THAT(proof.finding(), HasSubstr("first moment of model.embed_tokens.weight"));
+}
+
+TEST(ProveStep, FindsANormOfTheLastStageAlone) {
+  const StepRequest request = request_of(dense_model(), "pp=2,virtual_stages=2");
+  const auto overwrite = [](Step& step) {
+    const Accumulate sum = std::get<Accumulate>(std::get<Kernel>(step.work));
+    step.work = Kernel{Copy{sum.in, sum.out}};
+  };
+  const StepProof proof = prove_step(request, with(request, "norm of the stages before", overwrite), {});
+  EXPECT_THAT(proof.finding(), HasSubstr("as if clipped by another norm"));
 }
 
 TEST(ProveStep, FindsGradientsOfReplicatedHeadsThatAreNotAddedUp) {

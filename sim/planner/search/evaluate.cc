@@ -156,8 +156,14 @@ class Evaluator::Stages {
   int size() const { return static_cast<int>(alike_.size()); }
   const StepClock& forward(int stage) const { return clocks_[like(stage)].forward; }
   const StepClock& backward(int stage) const { return clocks_[like(stage)].backward; }
-  StepClock update(int stage) const {
-    return evaluator_.clock_of(request_, StepPart::update, alike_[idx(stage)], reading_);
+  // What a stage does once a step.
+  std::vector<StepClock> update(int stage) const {
+    std::vector<StepClock> clocks;
+    for (const StepPart part : {StepPart::reduce, StepPart::update}) {
+      if (part == StepPart::update || request_.layout.virtual_stages > 1)
+        clocks.push_back(evaluator_.clock_of(request_, part, alike_[idx(stage)], reading_));
+    }
+    return clocks;
   }
   // Of updates that are not timed the memory counts, too.
   void read_updates() const {
@@ -267,7 +273,9 @@ std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request,
     parts.path = whole;
   }
   // The rank that has the head.
-  for (int stage = stages.size() - 1; stage >= 0; stage -= ranks) parts.add(stages.update(stage), 1);
+  for (int stage = stages.size() - 1; stage >= 0; stage -= ranks) {
+    for (const StepClock& clock : stages.update(stage)) parts.add(clock, 1);
+  }
   if (times != nullptr) *times = run;
   if (reading != nullptr) stages.read_updates();
   return parts;

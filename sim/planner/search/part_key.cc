@@ -7,6 +7,9 @@
 namespace cp::sim {
 namespace {
 
+// Once a step.
+bool is_of_step(StepPart part) { return part == StepPart::reduce || part == StepPart::update; }
+
 // All that a plan of the update does not read is as in a default layout.
 ParallelLayout seen_by_update(const ParallelLayout& layout) {
   ParallelLayout seen;
@@ -34,7 +37,7 @@ ParallelLayout seen_by_stage(const StepRequest& request, StepPart part, int stag
 }  // namespace
 
 bool may_be_shared(StepPart part) {
-  return part == StepPart::forward || part == StepPart::backward || part == StepPart::update;
+  return part == StepPart::forward || part == StepPart::backward || is_of_step(part);
 }
 
 Digest part_key(const StepRequest& request, StepPart part, int stage, Rank self) {
@@ -42,7 +45,7 @@ Digest part_key(const StepRequest& request, StepPart part, int stage, Rank self)
   const int stages = layout.pp * layout.virtual_stages;
   Hasher key;
   key.add(static_cast<int>(part)).add(self);
-  if (part == StepPart::update) {
+  if (is_of_step(part)) {
     hash(key, seen_by_update(layout));
     return key.add(stage).digest();
   }

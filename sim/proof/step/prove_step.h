@@ -52,7 +52,7 @@ ReferenceRules reference_rules(const Transformer& model);
 OptimizerRules optimizer_rules(const Workload& workload, double learning_rate);
 
 // Throws InvalidInput for a step that is not of training, or that hosts cannot run whole: layers with a
-// recurrence, and virtual stages. It does not check whether the layout is legal.
+// recurrence. It does not check whether the layout is legal.
 void require_provable(const StepRequest& request);
 
 // Throws InvalidInput for a layout that is refused, a phase that is not training, and a model with layers

@@ -109,6 +109,9 @@ class LayoutList {
     layout.sequence_parallel = layout.tp == 1 || turn % 2 == 0;
     layout.order = axis_orders()[turn % axis_orders().size()];
     layout.micro_batch = turn % 4 == 3 ? 2 : 1;
+    // In two of three, where there are layers for it.
+    if (layout.pp > 1 && turn % 3 != 0 && std::int64_t{2} * layout.pp <= model_.layers)
+      layout.virtual_stages = 2;
     if (layout.cp > 1 && model_.latent && turn % 2 == 1) layout.keys = Strategy::Keys::latent;
     if (layout.cp > 1 && turn % 6 == 5) layout.sharding = ShardingGroup::dp_shard;
     return layout;
@@ -162,7 +165,9 @@ StepRequest proof_request(const Transformer& model, const ParallelLayout& layout
                           DType dtype) {
   StepRequest request{model, {}, layout};
   request.workload.seq_len = seq_len, request.workload.dtype = dtype;
-  request.workload.global_batch = std::int64_t{2} * layout.dp() * layout.micro_batch;
+  // Interleaved stages need as many micro-batches as ranks (Narayanan et al. 2021).
+  const std::int64_t micro_batches = layout.virtual_stages > 1 ? layout.pp : 2;
+  request.workload.global_batch = micro_batches * layout.dp() * layout.micro_batch;
   // Room for all tokens at each expert: none is dropped.
   if (model.experts) request.workload.expert_imbalance = static_cast<double>(model.experts->count);
   return request;

@@ -14,7 +14,8 @@ namespace cp::sim {
 // some tens, so that a step takes a fraction of a second. Sizes that are small already stay.
 Transformer scaled_down(const Transformer& model);
 
-// A step of training with two micro-batches for each replica, of sequences of this length. Experts have room
+// A step of training with two micro-batches for each replica, of sequences of this length; with virtual
+// stages as many as pipeline ranks. Experts have room
 // for all tokens, since which ones a layout drops is its own matter.
 StepRequest proof_request(const Transformer& model, const ParallelLayout& layout, std::int64_t seq_len,
                           DType dtype = DType::f32);
