@@ -1,6 +1,5 @@
 #include "shared/training/trainer.h"
 
-#include <cmath>
 #include <tuple>
 #include <vector>
 
@@ -12,8 +11,8 @@ Trainer::Trainer(StepRequest request, Device& device, const StepBuffers::Values&
                  const std::function<void(const Plan&)>& before_use)
     : request_(std::move(request)), device_(device), buffers_(request_, device.rank(), values) {
   const RankGroups groups(request_.layout, device.rank());
-  // The tp ranks have the same losses, and the last pipeline rank has the last stage.
-  has_losses_ = groups.tp() == 0 && groups.pp() == request_.layout.pp - 1;
+  // The tp ranks have the same losses.
+  has_losses_ = groups.tp() == 0;
   MixerPlanCache cache;
   for (const StepPart part : parts_of(request_)) {
     for (const int stage : buffers_.stages()) {
@@ -41,19 +40,27 @@ StepSums Trainer::micro_batches(StepBatch batch, RankTrace* trace) {
   return {0, buffers_.labelled(), 0};
 }
 
+double Trainer::own_losses() const {
+  double sum = 0;
+  if (has_losses_) buffers_.for_each_loss([&](const StepBuffers::RowLoss& row) { sum += row.loss; });
+  return sum;
+}
+
 StepSums Trainer::step(StepBatch batch, RankTrace* trace) {
   StepSums sums = micro_batches(std::move(batch), trace);
-  for (const int stage : buffers_.stages()) run(StepPart::update, stage, 0, trace);
+  run_updates(request_, buffers_, [&](StepPart part, int stage, std::int64_t micro_batch) {
+    run(part, stage, micro_batch, trace);
+  });
   device_.synchronize();
-  if (has_losses_) sums.loss = buffers_.sum_of_losses();
-  sums.gradient_norm = std::sqrt(buffers_.squared_norm());
+  sums.loss = own_losses();
+  sums.gradient_norm = buffers_.norm();
   return sums;
 }
 
 StepSums Trainer::evaluate(StepBatch batch, RankTrace* trace) {
   StepSums sums = micro_batches(std::move(batch), trace);
   device_.synchronize();
-  if (has_losses_) sums.loss = buffers_.sum_of_losses();
+  sums.loss = own_losses();
   return sums;
 }
 

@@ -48,6 +48,7 @@ class Trainer {
   const StepBuffers& buffers() const { return buffers_; }
 
  private:
+  double own_losses() const;
   StepSums micro_batches(StepBatch batch, RankTrace* trace);
   void run(StepPart part, int stage, std::int64_t micro_batch, RankTrace* trace);
 

@@ -1,6 +1,7 @@
 #include "shared/transformer/step_buffers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 #include <type_traits>
@@ -204,16 +205,29 @@ Bindings StepBuffers::bind(const Plan& plan, int stage, std::int64_t micro_batch
   return bindings;
 }
 
-double StepBuffers::sum_of_losses() const {
-  double sum = 0;
+void StepBuffers::for_each_loss(const std::function<void(const RowLoss&)>& use) const {
+  const std::vector<std::int64_t>& rows = rows_at_[idx(last_home_)];
   for (const auto& [key, buffers] : passing_) {
     const auto losses = buffers.find("working/losses");
     if (losses == buffers.end()) continue;
-    const auto rows = losses->second.size() / sizeof(float);
-    for (std::size_t row = 0; row < rows; ++row)
-      sum += load_at(losses->second.data(), DType::f32, static_cast<std::int64_t>(row));
+    const std::int64_t first = first_sequence_ + key.second * request_.layout.micro_batch;
+    std::int64_t index = 0;
+    for (std::int64_t sequence = first; sequence < first + request_.layout.micro_batch; ++sequence) {
+      for (std::size_t i = 0; i < rows.size(); ++i, ++index) {
+        const std::int64_t row = rows[i];
+        const bool ends =
+            row + 1 < request_.workload.seq_len && (i + 1 == rows.size() || rows[i + 1] != row + 1);
+        use({sequence, row, load_at(losses->second.data(), DType::f32, index), ends});
+      }
+    }
   }
-  return sum;
+}
+
+double StepBuffers::norm() const {
+  const Bytes& lasting = lasting_.at(stages_.front());
+  const auto found = lasting.find(std::string(kNorm));
+  CP_INVARIANT(found != lasting.end(), "no update has been bound");
+  return std::sqrt(load_at(found->second.data(), DType::f32, 0));
 }
 
 double StepBuffers::Owned::value(int role, std::int64_t at) const {
@@ -245,16 +259,6 @@ void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned
       use(part);
     });
   }
-}
-
-double StepBuffers::squared_norm() const {
-  for (const auto& [stage, buffers] : lasting_) {
-    for (const char* name : {"working/norm", "host/norm"}) {
-      if (const auto found = buffers.find(name); found != buffers.end())
-        return load_at(found->second.data(), DType::f32, 0);
-    }
-  }
-  return 0;
 }
 
 void run_micro_batches(const StepRequest& request, const StepBuffers& buffers, const RunPart& run) {

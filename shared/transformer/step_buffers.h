@@ -55,9 +55,18 @@ class StepBuffers {
 
   // How many labels the batch has, on all ranks together.
   std::int64_t labelled() const;
-  // What the micro-batches that ran since begin_step() have lost, over the rank's labelled rows; 0 on ranks
-  // without the last stage. The tp ranks have the same losses.
-  double sum_of_losses() const;
+  // What a row of the global batch has lost: the model's own loss, without its weight; 0 without a label.
+  struct RowLoss {
+    std::int64_t sequence, row;
+    double loss;
+    bool ends_shard;  // the next row of the sequence, if there is one, is another rank's
+  };
+  // Calls use(loss) for each of the rank's rows of the micro-batches that ran since begin_step(); never on
+  // ranks without the last stage. The tp ranks have the same rows.
+  void for_each_loss(const std::function<void(const RowLoss&)>& use) const;
+
+  // The norm of all gradients, by which they were clipped, behind an update; every rank has the same.
+  double norm() const;
 
   // What the rank owns of a unit: elements of a tensor, the f32 parameter of each, and the optimizer's
   // states, one after the other, in its dtype.
@@ -72,9 +81,6 @@ class StepBuffers {
   };
   // Calls use(owned) for all of them, behind an update.
   void for_each_owned(int stage, const std::function<void(const Owned&)>& use) const;
-
-  // The square of the norm of all gradients, before they were clipped, behind an update.
-  double squared_norm() const;
 
  private:
   using Bytes = std::map<std::string, std::vector<std::byte>>;  // by the buffer's name

@@ -68,7 +68,7 @@
 // working/targets [tokens] i32, targets the labels of the rows, -100 for none; working/loss_weight [1] and
 // working/schedule [2] (row_operations.h, cross_entropy_backward and optimizer); and
 // activations/positions (rotary_table.h). What comes out: working/losses [tokens], the loss of each row; each
-// tp rank has all of them.
+// tp rank has all of them. And of the update, or reduce, working/norm [1]: the squared norm of all gradients.
 //
 // The name of a buffer begins with the memory term that it counts for, as in shared/transformer/memory.h:
 // "parameters/...", "master/...", "gradients/...", "optimizer/...", "unsharded/...", "activations/...",

@@ -328,16 +328,12 @@ void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std:
 // the ranks.
 void UpdateWriter::take_norm(const std::vector<const StepUnit*>& units, const std::vector<View>& gradients) {
   PlanBuilder& builder = writer_.builder();
-  const auto working = [&](const char* name) { return writer_.working(name, DType::f32, 1).flat(0, 1); };
   const int pp = context_.layout.pp, stage = context_.stage, stages = pp * context_.layout.virtual_stages;
-  const bool several = context_.reduces_before_updates(), first = stage < pp, last = stage >= stages - pp;
-  if (several)
-    norm_ = flat_view(
-        first ? builder.output("working/norm", DType::f32, 1) : builder.inout("working/norm", DType::f32, 1),
-        0, 1);
-  else
-    norm_ = working("norm");
-  const View own = first ? norm_ : working("norm of the stage");
+  const bool first = stage < pp, last = stage >= stages - pp;
+  norm_ = flat_view(
+      first ? builder.output("working/norm", DType::f32, 1) : builder.inout("working/norm", DType::f32, 1), 0,
+      1);
+  const View own = first ? norm_ : writer_.working("norm of the stage", DType::f32, 1).flat(0, 1);
   std::vector<View> views;
   SquaredNormRule rule;
   for (std::size_t i = 0; i < units.size(); ++i) add_to_norm(*units[i], gradients[i], views, rule.copies);

@@ -107,13 +107,7 @@ class StepCase {
 
  private:
   RankStep run(Rank rank, const RunPlan& run_plan) const {
-    StepBuffers buffers(request_, rank, [&](const TensorBlock& block, std::vector<double>& values) {
-      const sim::Matrix64& tensor = values_.parameters.at(block.tensor);
-      for (std::int64_t row = 0; row < block.rows; ++row) {
-        const double* const from = tensor.row(block.first_row + row) + block.first_column;
-        std::copy(from, from + block.columns, values.begin() + row * block.columns);
-      }
-    });
+    StepBuffers buffers(request_, rank, sim::values_of(values_.parameters));
     buffers.begin_step({values_.batch.tokens, values_.batch.labels, kLearningRate, values_.state.steps + 1});
     run_step(
         request_,
@@ -122,12 +116,13 @@ class StepCase {
         },
         run_plan, buffers);
     RankStep step;
-    step.loss = buffers.sum_of_losses();
+    buffers.for_each_loss([&](const StepBuffers::RowLoss& row) { step.loss += row.loss; });
     for (const int stage : buffers.stages()) {
       buffers.for_each_owned(stage, [&](const StepBuffers::Owned& owned) {
-        step.values.push_back({owned.tensor, 0, owned.parameter});
-        for (std::size_t state = 0; state < owned.states.size(); ++state)
-          step.values.push_back({owned.tensor, static_cast<int>(state) + 1, owned.states[state]});
+        for (int role = 0; role <= std::ssize(owned.states); ++role) {
+          for (std::int64_t i = 0; i < owned.run.count; ++i)
+            step.values.push_back({owned.run.block.tensor, role, owned.value(role, i)});
+        }
       });
     }
     return step;

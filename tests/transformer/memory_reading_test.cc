@@ -49,8 +49,8 @@ constexpr std::int64_t kLlamaPositions = kLlamaRows * 128 * 4;  // sines and cos
 
 // One rank with all parameters: 8,030,261,248 in bf16, in f32, with gradients in f32 and two states in f32;
 // sines and cosines of 8,192 positions, 128 of each; ids, labels and losses, 4 bytes a token each; the weight
-// of a loss, the learning rate and the number of the step, 4 bytes each; and the arena of the micro-batch,
-// which is larger than that of the update.
+// of a loss, the learning rate, the number of the step and the norm, 4 bytes each; and the arena of the
+// micro-batch, which is larger than that of the update.
 TEST(MemoryReading, OfOneRankByHand) {
   const StepRequest request = llama("micro_batch=2");
   const Memory memory = memory_of(request, plain_rules(request));
@@ -61,7 +61,7 @@ TEST(MemoryReading, OfOneRankByHand) {
   EXPECT_EQ(memory.optimizer, kParameters * 8);
   const Plan step = step_plan(request, StepPart::micro_batch, 0, 0);
   EXPECT_EQ(memory.allocated(),
-            kParameters * 18 + kLlamaPositions + 24 * kLlamaRows + 3 * 4 + step.arena_bytes);
+            kParameters * 18 + kLlamaPositions + 24 * kLlamaRows + 4 * 4 + step.arena_bytes);
   // The inputs of 33 layers, and of each norms, q, k, v, out, lse, mid, gate, up and their product.
   const std::int64_t tokens = 2 * kLlamaRows, input = kLlamaHidden * 2,
                      kept = (5 * kLlamaHidden + kLlamaHidden / 2 + 3 * kLlamaColumns) * 2 + 128;
@@ -81,8 +81,8 @@ TEST(MemoryReading, OfStagesByHand) {
             callers_bytes(forward, "activations/") - kLlamaPositions);  // what is sent on is not kept
   const Memory memory = memory_of(request, plain_rules(request));
   const std::int64_t parameters = callers_bytes(update, "parameters/");
-  // The learning rate and the number of the step: 4 bytes each.
-  EXPECT_EQ(memory.allocated(), parameters * (2 + 4 + 4 + 8) / 2 + kLlamaPositions + kLlamaRows * 4 + 2 * 4 +
+  // The learning rate, the number of the step and the norm: 4 bytes each.
+  EXPECT_EQ(memory.allocated(), parameters * (2 + 4 + 4 + 8) / 2 + kLlamaPositions + kLlamaRows * 4 + 3 * 4 +
                                     4 * kept + std::max(backward.arena_bytes, forward.arena_bytes + x));
 }
 

@@ -415,7 +415,10 @@ Variable ModelPass::mix_experts(const Layer& at, Variable rows) {
 
 std::vector<double> ModelPass::losses() const {
   std::vector<double> sums;
-  for (const Variable& loss : losses_) sums.push_back(loss.value().values.front());
+  for (const Variable& loss : losses_) {
+    const std::vector<double>& of_rows = loss.value().values;
+    sums.push_back(std::accumulate(of_rows.begin(), of_rows.end(), 0.0));
+  }
   return sums;
 }
 

@@ -51,6 +51,8 @@ class ModelPass {
 
   // Of the model, and of each depth of prediction: the sums over their labelled rows.
   std::vector<double> losses() const;
+  // The model's own, of each row; 0 where a row has no label.
+  const std::vector<double>& losses_of_rows() const { return losses_.front().value().values; }
   // Goes back from the sum of losses times weights, and adds to the gradients.
   void backward(const std::vector<double>& weights, NamedMatrices& gradients);
   // In the order in which they are computed. Gradients are there behind backward().
@@ -94,7 +96,7 @@ class ModelPass {
   std::vector<std::pair<std::string, Variable>> parameters_;
   std::map<std::string, std::size_t, std::less<>> parameter_index_;
   std::vector<std::pair<std::string, Variable>> noted_;
-  std::vector<Variable> losses_;
+  std::vector<Variable> losses_;  // of the model, and of each depth; of each row
 };
 
 }  // namespace cp::sim

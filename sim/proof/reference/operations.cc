@@ -312,10 +312,10 @@ Variable divide_by_row_sums(Variable x) {
 
 // The gradient of a row's logits is softmax(logits), less 1 at the label.
 Variable cross_entropy(Variable logits, std::vector<std::int64_t> labels) {
-  Matrix64 out(1, 1);
+  Matrix64 out(logits.rows(), 1);
   for (std::int64_t i = 0; i < logits.rows(); ++i) {
     const double* const row = logits.value().row(i);
-    if (labels[idx(i)] >= 0) out.values[0] += log_sum_exp(row, logits.columns()) - row[labels[idx(i)]];
+    if (labels[idx(i)] >= 0) out.values[idx(i)] = log_sum_exp(row, logits.columns()) - row[labels[idx(i)]];
   }
   return logits.tape().record(std::move(out),
                               [logits, labels = std::move(labels)](const Matrix64&, const Matrix64& d) {
@@ -325,8 +325,8 @@ Variable cross_entropy(Variable logits, std::vector<std::int64_t> labels) {
                                   double* const gradient = logits.gradient().row(i);
                                   const double lse = log_sum_exp(row, logits.columns());
                                   for (std::int64_t j = 0; j < logits.columns(); ++j)
-                                    gradient[j] += d.values[0] * std::exp(row[j] - lse);
-                                  gradient[labels[idx(i)]] -= d.values[0];
+                                    gradient[j] += d.values[idx(i)] * std::exp(row[j] - lse);
+                                  gradient[labels[idx(i)]] -= d.values[idx(i)];
                                 }
                               });
 }

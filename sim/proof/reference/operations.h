@@ -59,8 +59,8 @@ Variable take_elements(Variable x, std::vector<std::int64_t> columns, std::int64
 Variable normalize(Variable x, std::int64_t width, double factor, double eps);
 Variable softmax(Variable x);             // of each row
 Variable divide_by_row_sums(Variable x);  // each row
-// The sum of -log softmax(logits)[label] over the rows whose label is not negative, [1, 1]. There is a label
-// for each row.
+// Of each row -log softmax(logits)[label], or 0 where its label is negative, [rows, 1]. There is a label for
+// each row.
 Variable cross_entropy(Variable logits, std::vector<std::int64_t> labels);
 
 // ---- along the sequence ----

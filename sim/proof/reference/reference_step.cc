@@ -72,7 +72,7 @@ ReferenceLoss for_each_micro_batch(const Transformer& model, const ReferenceRule
   validate_rules(model, rules);
   validate_batch(batch, model.vocab);
   const Weights weights = weights_of(model, rules, batch);
-  ReferenceLoss loss{batch.labelled(), std::vector<double>(weights.of_sums.size()), 0};
+  ReferenceLoss loss{batch.labelled(), std::vector<double>(weights.of_sums.size()), 0, {}};
   for (std::int64_t first = 0; first < batch.sequences(); first += rules.micro_batch) {
     const std::int64_t count = std::min(rules.micro_batch, batch.sequences() - first);
     ModelPass pass(model, rules, parameters, batch.part(first, count), first);
@@ -81,6 +81,8 @@ ReferenceLoss for_each_micro_batch(const Transformer& model, const ReferenceRule
       loss.losses[i] += sums[i] / weights.labelled;
       loss.objective += sums[i] * weights.of_sums[i];
     }
+    const std::vector<double>& of_rows = pass.losses_of_rows();
+    loss.of_rows.insert(loss.of_rows.end(), of_rows.begin(), of_rows.end());
     use(pass, weights.of_sums);
   }
   return loss;

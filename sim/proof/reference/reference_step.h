@@ -27,6 +27,8 @@ struct ReferenceLoss {
   // What gradients are of: the model's loss, and ReferenceRules::prediction_weight times the mean of the
   // others.
   double objective = 0;
+  // The model's own loss of each token of the batch; 0 where it has no label.
+  std::vector<double> of_rows = {};
 
   double loss() const { return losses.front(); }
 };

@@ -27,6 +27,8 @@ namespace {
 
 constexpr int kGradientRole = 1;
 constexpr std::array<const char*, 3> kRoles = {"parameter", "first moment", "second moment"};
+// Of errors: a first moment as it would be had the rank clipped by the norm of one device.
+constexpr int kUnclippedRole = 3;
 
 // The errors of one tensor in one role, as ranks find them.
 struct Errors {
@@ -111,8 +113,17 @@ class StepRun {
     proof_.labelled = step.pass.loss.labelled;
     proof_.expected_loss = step.pass.loss.loss();
     proof_.loss = loss_sum_ / static_cast<double>(proof_.labelled);
+    std::sort(proof_.wrong_rows.begin(), proof_.wrong_rows.end(), [](const RowProof& a, const RowProof& b) {
+      return std::tie(a.sequence, a.row) < std::tie(b.sequence, b.row);
+    });
     proof_.allowed_loss =
         kGrowth * expectation_->loss_movement() + roundoff(DType::f32) * std::abs(proof_.expected_loss);
+    proof_.expected_norm = step.norm;
+    // Each rank rounds its sum of squares, and as each stage of it, its addition to the others: of the root
+    // that is half as much.
+    const double roundings = static_cast<double>(request_.layout.world()) * request_.layout.virtual_stages;
+    proof_.allowed_norm =
+        kGrowth * expectation_->norm_movement() + roundoff(DType::f32) * roundings * step.norm;
     for (const auto& [tensor, matrix] : step.parameters.all()) {
       for (int role = 0; role <= request_.workload.optimizer.states; ++role) {
         const StepExpectation::Of of =
@@ -136,25 +147,38 @@ class StepRun {
 
   int stages() const { return request_.layout.pp * request_.layout.virtual_stages; }
 
-  // Clipping by another norm makes all gradients wrong by one factor: the median says which, and which
-  // tensors are wrong beside.
+  // A loss or sums that count otherwise make all gradients wrong by one factor, which clipping hides: the
+  // median says which, and which tensors are wrong beside. Where any gradient is right, there is none.
   void look_for_scale() {
     std::vector<double> scales;
     for (const auto& [key, errors] : errors_) {
-      if (key.second == kGradientRole && errors.expected_squares > 0 && std::isfinite(errors.scale()))
+      if (key.second == kUnclippedRole && errors.expected_squares > 0 && std::isfinite(errors.scale()))
         scales.push_back(errors.scale());
     }
     if (scales.empty()) return;
-    const auto middle = scales.begin() + std::ssize(scales) / 2;
-    std::nth_element(scales.begin(), middle, scales.end());
-    proof_.gradient_scale = *middle;
-    for (TensorProof& tensor : proof_.tensors) {
-      if (tensor.role != kRoles[kGradientRole]) continue;
+    const auto differs_at = [&](const TensorProof& tensor, double scale) {
       // What is left of a sum of squares is known to some units of its own roundoff.
-      const Errors& errors = errors_[{tensor.tensor, kGradientRole}];
+      const Errors& errors = errors_[{tensor.tensor, kUnclippedRole}];
       const double known = 1e-7 * std::sqrt(errors.found_squares /
                                             static_cast<double>(std::max<std::int64_t>(1, errors.count)));
-      tensor.differs_beside_scale = errors.root_beside(*middle) > tensor.allowed_root + known;
+      // A NaN differs.
+      return !(errors.root_beside(scale) <= std::max(1.0, scale) * (tensor.allowed_root + known));
+    };
+    bool all_differ = true;
+    for (TensorProof& tensor : proof_.tensors) {
+      if (tensor.role != kRoles[kGradientRole]) continue;
+      tensor.differs_unclipped = differs_at(tensor, 1);
+      const bool is_zero = errors_[{tensor.tensor, kUnclippedRole}].expected_squares == 0;
+      all_differ = all_differ && (tensor.differs_unclipped || is_zero);
+    }
+    if (all_differ) {
+      const auto middle = scales.begin() + std::ssize(scales) / 2;
+      std::nth_element(scales.begin(), middle, scales.end());
+      proof_.gradient_scale = *middle;
+    }
+    for (TensorProof& tensor : proof_.tensors) {
+      if (tensor.role == kRoles[kGradientRole])
+        tensor.differs_beside_scale = differs_at(tensor, proof_.gradient_scale);
     }
   }
 
@@ -191,6 +215,10 @@ class StepRun {
     values_.batch = draw_batch(batch);
     expectation_.emplace(request_, values_, reference_rules(request_.model),
                          optimizer_rules(workload, options_.learning_rate));
+    // Losses are computed and stored in f32, from statistics that are, too: three numbers of about this size.
+    const std::vector<double>& rows = expectation_->step().pass.loss.of_rows;
+    proof_.allowed_row = kGrowth * expectation_->row_movement() +
+                         3 * roundoff(DType::f32) * *std::max_element(rows.begin(), rows.end());
   }
 
   void run() {
@@ -198,15 +226,10 @@ class StepRun {
   }
 
   void run_rank(Rank rank, Device& device) {
-    StepBuffers buffers(request_, rank, [&](int role, const TensorRun& run, std::span<double> values) {
-      if (role > 0) return;  // states begin as zeros
-      const Matrix64& tensor = values_.parameters.at(run.block.tensor);
-      for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
-        std::copy_n(tensor.row(row) + column, count, values.begin() + at);
-      });
-    });
+    StepBuffers buffers(request_, rank, values_of(values_.parameters));
     buffers.begin_step(
         {values_.batch.tokens, values_.batch.labels, options_.learning_rate, values_.state.steps + 1});
+    change_inputs(rank, buffers);
     run_step(
         request_,
         [&](StepPart part, int stage) -> const Plan& {
@@ -214,30 +237,66 @@ class StepRun {
         },
         device, buffers);
     compare(rank, buffers);
-    // The tp ranks have the same losses.
-    if (RankGroups(request_.layout, rank).tp() > 0) return;
     const std::lock_guard lock(mutex_);
-    loss_sum_ += buffers.sum_of_losses();
+    const double norm = buffers.norm();
+    proof_.least_norm = ranks_done_ == 0 || !(norm >= proof_.least_norm) ? norm : proof_.least_norm;
+    proof_.largest_norm = ranks_done_ == 0 || !(norm <= proof_.largest_norm) ? norm : proof_.largest_norm;
+    ++ranks_done_;
+    // The tp ranks have the same losses.
+    if (RankGroups(request_.layout, rank).tp() == 0) compare_losses(rank, buffers);
+  }
+
+  void compare_losses(Rank rank, const StepBuffers& buffers) {
+    const std::vector<double>& expected = expectation_->step().pass.loss.of_rows;
+    buffers.for_each_loss([&](const StepBuffers::RowLoss& row) {
+      loss_sum_ += row.loss;
+      const double of_row = expected[idx(row.sequence * request_.workload.seq_len + row.row)];
+      if (!(std::abs(row.loss - of_row) <= proof_.allowed_row))
+        proof_.wrong_rows.push_back({row.sequence, row.row, row.loss, of_row, row.ends_shard, rank});
+    });
+  }
+
+  // What is bound once stays.
+  void change_inputs(Rank rank, StepBuffers& buffers) const {
+    if (!options_.on_input) return;
+    const StepPart part = parts_of(request_).front();
+    for (const int stage : buffers.stages()) {
+      const Plan& plan = plans_.at({part, stage, rank});
+      for (std::int64_t micro_batch = 0; micro_batch < buffers.micro_batches(); ++micro_batch) {
+        for (const Binding& binding : buffers.bind(plan, stage, micro_batch)) {
+          const Buffer& buffer = plan.buffers[idx(binding.buffer)];
+          if (buffer.kind == BufferKind::input)
+            options_.on_input(rank, buffer, {static_cast<std::byte*>(binding.data), idx(binding.size_bytes)});
+        }
+      }
+    }
   }
 
   void compare(Rank rank, const StepBuffers& buffers) {
     std::map<Key, Errors> own;
     const ReferenceStep& step = expectation_->step();
+    // What this rank's first moments are multiplied with to be of gradients that were clipped rightly.
+    const double reclipped =
+        step.clip_factor /
+        clip_factor(optimizer_rules(request_.workload, options_.learning_rate), buffers.norm());
     for (const int stage : buffers.stages()) {
       buffers.for_each_owned(stage, [&](const StepBuffers::Owned& owned) {
         const std::string& tensor = owned.run.block.tensor;
-        for (int role = 0; role <= std::ssize(owned.states); ++role) {
-          const NamedMatrices& all = role == 0   ? step.parameters
-                                     : role == 1 ? step.state.first
-                                                 : step.state.second;
+        // What the buffers have in a role, times `scale`, in a role of the proof.
+        const auto add = [&](int role, int state, double scale, const NamedMatrices& all) {
           Errors& errors = own[{tensor, role}];
           const Matrix64& expected = all.at(tensor);
-          for_each_row(
-              owned.run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
-                for (std::int64_t i = 0; i < count; ++i)
-                  errors.add(owned.value(role, at + i), expected.row(row)[column + i], rank, row, column + i);
-              });
-        }
+          for_each_row(owned.run,
+                       [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+                         for (std::int64_t i = 0; i < count; ++i)
+                           errors.add(scale * owned.value(state, at + i), expected.row(row)[column + i], rank,
+                                      row, column + i);
+                       });
+        };
+        add(0, 0, 1, step.parameters);
+        for (int state = 1; state <= std::ssize(owned.states); ++state)
+          add(state, state, 1, state == 1 ? step.state.first : step.state.second);
+        if (!owned.states.empty()) add(kUnclippedRole, 1, reclipped, step.state.first);
       });
     }
     const std::lock_guard lock(mutex_);
@@ -253,41 +312,79 @@ class StepRun {
   std::mutex mutex_;  // of what follows
   std::map<Key, Errors> errors_;
   double loss_sum_ = 0;
+  int ranks_done_ = 0;
   StepProof proof_;
 };
 
 }  // namespace
 
-bool StepProof::loss_holds() const { return std::abs(loss - expected_loss) <= allowed_loss; }
+bool StepProof::loss_holds() const {
+  return std::abs(loss - expected_loss) <= allowed_loss && wrong_rows.empty();
+}
+
+bool StepProof::norm_holds() const {
+  return std::abs(least_norm - expected_norm) <= allowed_norm &&
+         std::abs(largest_norm - expected_norm) <= allowed_norm;
+}
 
 bool StepProof::holds() const {
-  return loss_holds() && std::all_of(tensors.begin(), tensors.end(),
-                                     [](const TensorProof& tensor) { return tensor.holds(); });
+  return loss_holds() && norm_holds() &&
+         std::all_of(tensors.begin(), tensors.end(),
+                     [](const TensorProof& tensor) { return tensor.holds(); });
 }
+
+namespace {
+
+// Which rows lose another loss, and where they stand.
+std::string words_of_rows(const StepProof& proof) {
+  if (proof.wrong_rows.empty()) return str(", more than ", proof.allowed_loss, " away");
+  const RowProof& first = proof.wrong_rows.front();
+  const bool at_ends = std::all_of(proof.wrong_rows.begin(), proof.wrong_rows.end(),
+                                   [](const RowProof& row) { return row.ends_shard; });
+  return str("; ", proof.wrong_rows.size(), " rows lose another one",
+             at_ends ? ", all of them the last ones of a rank before those of another" : "", ": row ",
+             first.row, " of sequence ", first.sequence, " on rank ", first.rank, " loses ", first.loss,
+             " where one device has ", first.expected);
+}
+
+}  // namespace
 
 std::string StepProof::finding() const {
   if (!loss_holds())
-    return str("the loss is ", loss, " where one device has ", expected_loss, ", more than ", allowed_loss,
-               " away");
-  // Causes before effects: a gradient, then a state or a parameter.
+    return str("the loss is ", loss, " where one device has ", expected_loss, words_of_rows(*this));
   const auto words = [](const TensorProof& tensor) {
     return str(tensor.role, " of ", tensor.tensor, ": ", tensor.finding);
   };
-  const TensorProof* first = nullptr;
-  for (const TensorProof& tensor : tensors) {
-    if (tensor.holds()) continue;
-    if (tensor.differs_beside_scale) {
-      first = &tensor;
-      break;
-    }
-    if (first == nullptr || (first->role != kRoles[kGradientRole] && tensor.role == kRoles[kGradientRole]))
-      first = &tensor;
+  const auto first = [&](const auto& is) { return std::find_if(tensors.begin(), tensors.end(), is); };
+  // Causes before effects: one tensor's gradient, all gradients, the norm, then a state or a parameter.
+  const auto wrong = first([](const TensorProof& t) { return !t.holds() && t.differs_beside_scale; });
+  if (wrong != tensors.end()) return words(*wrong);
+  if (!norm_holds()) {
+    const std::string norms = least_norm == largest_norm ? str("a norm of ", largest_norm)
+                                                         : str("norms of ", least_norm, " to ", largest_norm);
+    const auto scaled = first([](const TensorProof& t) { return t.differs_unclipped; });
+    if (scaled != tensors.end())
+      return str("all gradients are ", gradient_scale,
+                 " times those of one device before they are clipped: ", norms, " where one device has ",
+                 expected_norm);
+    return str("ranks clip by ", norms, " where one device has ", expected_norm, ", more than ", allowed_norm,
+               " away");
   }
-  if (first == nullptr) return "";
-  const bool scaled = !first->differs_beside_scale && first->role == kRoles[kGradientRole];
-  return scaled ? str("all gradients are ", gradient_scale,
-                      " times those of one device, as if clipped by another ", "norm; ", words(*first))
-                : words(*first);
+  const auto gradient =
+      first([](const TensorProof& t) { return !t.holds() && t.role == kRoles[kGradientRole]; });
+  if (gradient != tensors.end()) return words(*gradient);
+  const auto any = first([](const TensorProof& t) { return !t.holds(); });
+  return any == tensors.end() ? "" : words(*any);
+}
+
+StepBuffers::Values values_of(const NamedMatrices& parameters) {
+  return [&](int role, const TensorRun& run, std::span<double> values) {
+    if (role > 0) return std::fill(values.begin(), values.end(), 0.0);
+    const Matrix64& tensor = parameters.at(run.block.tensor);
+    for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+      std::copy_n(tensor.row(row) + column, count, values.begin() + at);
+    });
+  };
 }
 
 ReferenceRules reference_rules(const Transformer& model) {

@@ -45,6 +45,10 @@ StepExpectation::StepExpectation(const StepRequest& request, const StepValues& v
     const ReferenceStep& step = moved_steps_.emplace_back(
         reference_step(request.model, moved, optimizer, values.parameters, values.state, values.batch));
     loss_movement_ = std::max(loss_movement_, std::abs(step.pass.loss.loss() - step_.pass.loss.loss()));
+    const std::vector<double>&expected = step_.pass.loss.of_rows, &of_rows = step.pass.loss.of_rows;
+    for (std::size_t row = 0; row < expected.size(); ++row)
+      row_movement_ = std::max(row_movement_, std::abs(of_rows[row] - expected[row]));
+    norm_movement_ = std::max(norm_movement_, std::abs(step.norm - step_.norm));
   }
 }
 

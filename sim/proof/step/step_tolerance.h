@@ -53,12 +53,15 @@ class StepExpectation {
   Of parameter(const std::string& tensor) const;
   Of state(const std::string& tensor, int state) const;
   double loss_movement() const { return loss_movement_; }  // the largest
+  // The largest of the loss of one row, over all rows.
+  double row_movement() const { return row_movement_; }
+  double norm_movement() const { return norm_movement_; }  // of the norm of all gradients, too
 
  private:
   double moved_;
   ReferenceStep step_;
   std::vector<ReferenceStep> moved_steps_;
-  double loss_movement_ = 0;
+  double loss_movement_ = 0, row_movement_ = 0, norm_movement_ = 0;
 };
 
 // The terms of the longest sum of a step.
