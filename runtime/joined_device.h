@@ -76,6 +76,7 @@ class JoinedDevice : public ForwardingDevice {
   void await(EventId event) override;
 
   bool host_memory() const { return device_->host_memory(); }  // as ProcessDevice
+  std::unique_ptr<DeviceMemory> memory() { return device_->memory(); }
   std::vector<OpRecord> take_observed() { return device_->take_observed(); }
   DeviceTimes take_times() { return device_->take_times(); }
 

@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "shared/plan/device.h"
+#include "shared/plan/device_memory.h"
 #include "shared/plan/trace.h"
 
 namespace cp::runtime {
@@ -68,6 +70,9 @@ class ProcessDevice : public Device {
   // Whether bindings are addresses of the host's memory. If they are not, a caller whose buffers are on the
   // host prepares without bindings, and uploads and downloads.
   virtual bool host_memory() const = 0;
+  // Memory for buffers that plans of the device share; null where it is the host's. It must go before the
+  // device does, and no plan may use it then.
+  virtual std::unique_ptr<DeviceMemory> memory() { return nullptr; }
   // Any thread may call this.
   virtual DeviceActivity activity() const = 0;
   // Any thread may call this. Whatever waits for a peer then ends with PeerLost.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/begun_collectives.h"
+#include "runtime/cuda/cuda_device_memory.h"
 #include "runtime/cuda/cuda_error.h"
 #include "runtime/cuda/cuda_graphs.h"
 #include "runtime/cuda/cuda_memory.h"
@@ -678,6 +679,7 @@ void NcclDevice::end_run(CallerStream caller, EventId end) { impl_->end_run(call
 const GraphUse& NcclDevice::graph_use() const { return impl_->graph_use(); }
 std::vector<OpRecord> NcclDevice::take_observed() { return impl_->take_observed(); }
 DeviceTimes NcclDevice::take_times() { return impl_->take_times(); }
+std::unique_ptr<DeviceMemory> NcclDevice::memory() { return std::make_unique<CudaDeviceMemory>(); }
 DeviceActivity NcclDevice::activity() const { return impl_->activity(); }
 void NcclDevice::abort() { impl_->abort(); }
 

@@ -194,6 +194,7 @@ class NcclDevice : public ProcessDevice {
   // no progress for the timeout.
   DeviceActivity activity() const override;
   bool host_memory() const override { return false; }
+  std::unique_ptr<DeviceMemory> memory() override;
   void abort() override;
 
  private:

@@ -8,8 +8,8 @@
 namespace cp {
 
 Trainer::Trainer(StepRequest request, Device& device, const StepBuffers::Values& values,
-                 const std::function<void(const Plan&)>& before_use)
-    : request_(std::move(request)), device_(device), buffers_(request_, device.rank(), values) {
+                 const std::function<void(const Plan&)>& before_use, DeviceMemory* memory)
+    : request_(std::move(request)), device_(device), buffers_(request_, device.rank(), values, memory) {
   const RankGroups groups(request_.layout, device.rank());
   // The tp ranks have the same losses.
   has_losses_ = groups.tp() == 0;

@@ -1,4 +1,4 @@
-// Trainer: what one rank does in each step of a training, on any device whose buffers are host memory. All
+// Trainer: what one rank does in each step of a training, on any device. All
 // ranks make one, of the same request, and make the same calls.
 //
 //   cp::Trainer trainer(request, device, cp::InitialParameters(request.model, seed));
@@ -35,9 +35,10 @@ class Trainer {
   // Parameters, and states of the optimizer, begin with these values, which are asked for in the first step.
   // before_use, if there is one, gets each
   // plan before the device prepares it: ranks compare them there (contract 2). A collective call. The device
-  // must outlive this. Throws InvalidInput as step_plan() does, and what the device throws.
+  // and, where its memory is not the host's, `memory` must outlive this. Throws InvalidInput as step_plan()
+  // does, and what the device throws.
   Trainer(StepRequest request, Device& device, const StepBuffers::Values& values,
-          const std::function<void(const Plan&)>& before_use = {});
+          const std::function<void(const Plan&)>& before_use = {}, DeviceMemory* memory = nullptr);
 
   // One step, with an update. Appends what it issues to the trace, if there is one.
   StepSums step(StepBatch batch, RankTrace* trace = nullptr);

@@ -13,6 +13,7 @@
 #include "shared/context_parallel/sharding.h"
 #include "shared/kernels/elements.h"
 #include "shared/plan/execute.h"
+#include "shared/plan/host_place.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/rotary_table.h"
 
@@ -71,9 +72,10 @@ double load_at(const std::byte* bytes, DType dtype, std::int64_t index) {
 
 }  // namespace
 
-StepBuffers::StepBuffers(const StepRequest& request, Rank self, Values values)
+StepBuffers::StepBuffers(const StepRequest& request, Rank self, Values values, DeviceMemory* memory)
     : request_(request),
       values_(std::move(values)),
+      memory_(memory),
       micro_batches_(accumulation(request.workload, request.layout)) {
   const ParallelLayout& layout = request.layout;
   const RankGroups groups(layout, self);
@@ -104,13 +106,15 @@ void StepBuffers::begin_step(StepBatch batch) {
   batch_ = std::move(batch);
   if (labelled() == 0)
     throw InvalidInput("no token of the batch has a label, so that it has no mean loss; label one at least");
-  passing_.clear();
+  // What was made of the batch before is filled anew when it is bound; what plans write is theirs.
+  for (auto& [of, buffers] : passing_) {
+    for (auto& [name, place] : buffers) place.is_filled = place.is_filled && !place.is_input;
+  }
   for (auto& [stage, buffers] : lasting_) {
-    for (auto& [name, bytes] : buffers) {
-      if (is_gradient(name)) std::fill(bytes.begin(), bytes.end(), std::byte{});
+    for (auto& [name, place] : buffers) {
+      if (is_gradient(name) || behind(name, "working/") == "schedule" || name == "host/schedule")
+        place.is_filled = false;
     }
-    // They are filled anew when they are bound.
-    buffers.erase("working/schedule"), buffers.erase("host/schedule");
   }
 }
 
@@ -186,6 +190,28 @@ std::vector<double> StepBuffers::initial(const Buffer& buffer, int stage, std::i
   return values;
 }
 
+void StepBuffers::fill(Place& place, const Buffer& buffer, int stage, std::int64_t micro_batch) {
+  const bool on_device = memory_ != nullptr && !lies_on_host(buffer);
+  const bool is_new = place.size == 0;
+  place.is_filled = true, place.is_input = buffer.kind != BufferKind::output;
+  if (is_new) place.size = buffer.bytes();
+  if (is_new && on_device) place.device = memory_->allocate(place.size);
+  if (on_device && is_gradient(buffer.name)) return memory_->fill_with_zeros(place.device, place.size);
+  if (!is_new && is_gradient(buffer.name))
+    return std::fill(place.host.begin(), place.host.end(), std::byte{});
+  store(buffer.dtype, initial(buffer, stage, micro_batch), place.host);
+  if (!on_device) return;
+  memory_->upload(place.device, place.host);
+  place.host = {};
+}
+
+std::span<const std::byte> StepBuffers::bytes_of(const Place& place, std::vector<std::byte>& copy) const {
+  if (place.device == nullptr) return place.host;
+  copy.resize(idx(place.size));
+  memory_->download(copy, place.device);
+  return copy;
+}
+
 Bindings StepBuffers::bind(const Plan& plan, int stage, std::int64_t micro_batch) {
   Bindings bindings;
   for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
@@ -194,13 +220,13 @@ Bindings StepBuffers::bind(const Plan& plan, int stage, std::int64_t micro_batch
     Bytes& buffers = is_of_micro_batch(buffer.name)
                          ? passing_[{stage, micro_batch}]
                          : lasting_[buffer.name == kNorm ? stages_.front() : stage];
-    const auto [known, is_new] = buffers.try_emplace(buffer.name);
-    std::vector<std::byte>& bytes = known->second;
-    if (is_new) store(buffer.dtype, initial(buffer, stage, micro_batch), bytes);
+    Place& place = buffers[buffer.name];
+    if (!place.is_filled) fill(place, buffer, stage, micro_batch);
     // A backward pass takes the inputs of a stage's layers, and not what the last of them handed on.
-    CP_INVARIANT(std::ssize(bytes) >= buffer.bytes(), buffer.name, " of rank ", plan.self, " has ",
-                 bytes.size(), " bytes, and a plan of stage ", stage, " wants ", buffer.bytes());
-    bindings.push_back({static_cast<BufferId>(id), bytes.data(), buffer.bytes()});
+    CP_INVARIANT(place.size >= buffer.bytes(), buffer.name, " of rank ", plan.self, " has ", place.size,
+                 " bytes, and a plan of stage ", stage, " wants ", buffer.bytes());
+    bindings.push_back({static_cast<BufferId>(id), place.device != nullptr ? place.device : place.host.data(),
+                        buffer.bytes()});
   }
   return bindings;
 }
@@ -210,6 +236,8 @@ void StepBuffers::for_each_loss(const std::function<void(const RowLoss&)>& use) 
   for (const auto& [key, buffers] : passing_) {
     const auto losses = buffers.find("working/losses");
     if (losses == buffers.end()) continue;
+    std::vector<std::byte> copy;
+    const std::span<const std::byte> bytes = bytes_of(losses->second, copy);
     const std::int64_t first = first_sequence_ + key.second * request_.layout.micro_batch;
     std::int64_t index = 0;
     for (std::int64_t sequence = first; sequence < first + request_.layout.micro_batch; ++sequence) {
@@ -217,7 +245,7 @@ void StepBuffers::for_each_loss(const std::function<void(const RowLoss&)>& use) 
         const std::int64_t row = rows[i];
         const bool ends =
             row + 1 < request_.workload.seq_len && (i + 1 == rows.size() || rows[i + 1] != row + 1);
-        use({sequence, row, load_at(losses->second.data(), DType::f32, index), ends});
+        use({sequence, row, load_at(bytes.data(), DType::f32, index), ends});
       }
     }
   }
@@ -227,7 +255,8 @@ double StepBuffers::norm() const {
   const Bytes& lasting = lasting_.at(stages_.front());
   const auto found = lasting.find(std::string(kNorm));
   CP_INVARIANT(found != lasting.end(), "no update has been bound");
-  return std::sqrt(load_at(found->second.data(), DType::f32, 0));
+  std::vector<std::byte> copy;
+  return std::sqrt(load_at(bytes_of(found->second, copy).data(), DType::f32, 0));
 }
 
 double StepBuffers::Owned::value(int role, std::int64_t at) const {
@@ -242,7 +271,7 @@ void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned
       const auto found = lasting.find(term + unit.unit.name);
       if (found != lasting.end()) return &found->second;
     }
-    return static_cast<const std::vector<std::byte>*>(nullptr);
+    return static_cast<const Place*>(nullptr);
   };
   const Optimizer& optimizer = request_.workload.optimizer;
   for (const UnitTensors& unit : units_.at(stage)) {
@@ -250,12 +279,15 @@ void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned
     const auto* const states = find(unit, {"host/optimizer/", "optimizer/"});
     CP_INVARIANT(parameters != nullptr && (states != nullptr || optimizer.states == 0), "no update of ",
                  unit.unit.name, " has been bound");
+    std::vector<std::byte> copied_parameters, copied_states;
+    const std::byte *const f32 = bytes_of(*parameters, copied_parameters).data(),
+                           *const of_states =
+                               states == nullptr ? nullptr : bytes_of(*states, copied_states).data();
     const std::int64_t owned = unit.num_owned(), size = size_bytes(optimizer.state_dtype);
     unit.for_each_owned([&](const TensorRun& run, std::int64_t index) {
-      Owned part{
-          unit, run, reinterpret_cast<const float*>(parameters->data()) + index, {}, optimizer.state_dtype};
+      Owned part{unit, run, reinterpret_cast<const float*>(f32) + index, {}, optimizer.state_dtype};
       for (int state = 0; state < optimizer.states; ++state)
-        part.states.push_back(states->data() + (state * owned + index) * size);
+        part.states.push_back(of_states + (state * owned + index) * size);
       use(part);
     });
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "shared/plan/device.h"
+#include "shared/plan/device_memory.h"
 #include "shared/transformer/step_plan.h"
 #include "shared/transformer/tensor_places.h"
 
@@ -38,9 +39,10 @@ class StepBuffers {
   // is asked for what the rank has, in stretches, and more than once.
   using Values = std::function<void(int role, const TensorRun& run, std::span<double> values)>;
 
-  // Parameters and states begin with these values, gradients with zeros. The request must outlive this, and
-  // its phase must be training. Throws InvalidInput as step_plan() does.
-  StepBuffers(const StepRequest& request, Rank self, Values values);
+  // Parameters and states begin with these values, gradients with zeros. Buffers are in `memory`, but for
+  // those of the host (host_place.h), or all are the host's. The request and the memory must outlive this,
+  // and the phase must be training. Throws InvalidInput as step_plan() does.
+  StepBuffers(const StepRequest& request, Rank self, Values values, DeviceMemory* memory = nullptr);
 
   // The stages that the rank holds.
   const std::vector<int>& stages() const { return stages_; }
@@ -83,9 +85,20 @@ class StepBuffers {
   void for_each_owned(int stage, const std::function<void(const Owned&)>& use) const;
 
  private:
-  using Bytes = std::map<std::string, std::vector<std::byte>>;  // by the buffer's name
+  // Of the host, or of the device's memory.
+  struct Place {
+    std::vector<std::byte> host;
+    void* device = nullptr;
+    std::int64_t size = 0;
+    bool is_input = false;  // filled anew for each micro-batch that uses it
+    bool is_filled = false;
+  };
+  using Bytes = std::map<std::string, Place>;  // by the buffer's name
 
   std::vector<double> initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const;
+  void fill(Place& place, const Buffer& buffer, int stage, std::int64_t micro_batch);
+  // What it holds; `copy` has it if it is the device's.
+  std::span<const std::byte> bytes_of(const Place& place, std::vector<std::byte>& copy) const;
   void fill_whole(const UnitTensors& unit, std::vector<double>& values) const;
   void fill_owned(const UnitTensors& unit, int role, std::int64_t first, std::vector<double>& values) const;
   std::vector<std::int32_t> rows(const std::vector<std::int32_t>& of_batch, int home,
@@ -93,6 +106,7 @@ class StepBuffers {
 
   const StepRequest& request_;
   const Values values_;
+  DeviceMemory* const memory_;
   const std::int64_t micro_batches_;
   std::int64_t first_sequence_ = 0;  // of the global batch that is the rank's
   std::vector<int> stages_;

@@ -92,7 +92,7 @@ class TrainingRun {
       };
       with = job_.init_from;
     }
-    trainer_.emplace(job_.request, device_, values, options_.before_use);
+    trainer_.emplace(job_.request, device_, values, options_.before_use, options_.memory);
     tell({Kind::begun, result_.step, 0, 0, 0, 0, 0, with});
   }
 

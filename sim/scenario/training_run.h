@@ -1,4 +1,4 @@
-// One rank's whole training, on any device whose buffers are host memory: cprun runs it in processes, and on
+// One rank's whole training, on any device: cprun runs it in processes, and on
 // the fabric it runs in threads.
 //
 //   agree on the job - take the newest checkpoint that is whole, or the files of a model, or draw
@@ -47,6 +47,7 @@ struct TrainingOptions {
   // Whether the training is to end behind this step, with a checkpoint. One rank that wants it is enough.
   std::function<bool()> stops = {};
   std::function<void(const Plan&)> before_use = {};  // as of Trainer
+  DeviceMemory* memory = nullptr;                    // likewise
   RankTrace* trace = nullptr;                        // of what the rank issues
 };
 

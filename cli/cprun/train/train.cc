@@ -16,7 +16,10 @@
 #include "cli/cprun/job/rank.h"
 #include "cli/cprun/job/trace_output.h"
 #include "cli/cprun/train/training_report.h"
+#include "runtime/backend.h"
 #include "runtime/joined_device.h"
+#include "runtime/nccl/nccl_backend.h"
+#include "runtime/rank_gpu.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
@@ -34,6 +37,32 @@ constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 *
 
 // What a checkpoint may take between a SIGTERM and the end. Chosen: --grace sets it.
 constexpr std::chrono::seconds kGrace{60};
+
+// What is trained without a scenario. Chosen: a loss that falls within seconds, and a length that most
+// layouts can split.
+proto::Train small_training(const std::string& model) {
+  proto::Train train;
+  train.set_model(model), train.set_scaled_down(true);
+  train.set_seq_len(128), train.set_steps(20), train.set_learning_rate(2e-3), train.set_warmup_steps(5);
+  return train;
+}
+
+// The training that the scenario, or the flags in its place, ask for.
+proto::Train asked_for(const TrainFlags& flags) {
+  if (flags.scenario.empty() == flags.model.empty())
+    throw InvalidInput(
+        flags.scenario.empty()
+            ? "there is nothing to train; give a scenario with train { ... }, for example: cprun train "
+              "examples/train/tiny.txtpb, or a model: cprun train --model llama-3.1-8b"
+            : str("a scenario (", flags.scenario, ") and a model (", flags.model,
+                  ") are given; give only one of them"));
+  if (!flags.model.empty()) return small_training(flags.model);
+  const proto::Scenario scenario = read_scenario_file(flags.scenario);
+  if (!scenario.has_train())
+    throw InvalidInput(
+        str(flags.scenario, " has no train { ... }; run it without the word train: cprun ", flags.scenario));
+  return scenario.train();
+}
 
 // The losses of a run that is verified, in the folder of its traces.
 std::string losses_file(const std::string& folder) { return folder + "/losses"; }
@@ -53,7 +82,9 @@ std::vector<double> read_losses(const std::string& path) {
 ReportOptions report_options(const TrainFlags& flags) { return {flags.log, flags.page, flags.terminal}; }
 
 std::vector<std::string> rank_arguments(const TrainFlags& flags) {
-  std::vector<std::string> words = {"train", "--as-rank", flags.scenario};
+  std::vector<std::string> words = {"train", "--as-rank"};
+  if (!flags.scenario.empty()) words.push_back(flags.scenario);
+  if (!flags.model.empty()) words.insert(words.end(), {"--model", flags.model});
   const auto add = [&](const char* flag, const auto& value) {
     if (value) words.insert(words.end(), {flag, str(*value)});
   };
@@ -114,9 +145,7 @@ class TrainRank {
   bool run() {
     const InterruptScope scope;
     runtime::JoinedDevice device(environment_, client_, device_options());
-    if (!device.host_memory())
-      throw InvalidInput(
-          str("cprun train runs on hosts so far, not on ", environment_.backend, "; use --backend gloo"));
+    const std::unique_ptr<DeviceMemory> memory = device.memory();
     if (environment_.rank == 0) report_.emplace(job_, report_options(flags_));
     RankTrace trace;
     trace.rank = environment_.rank;
@@ -128,6 +157,7 @@ class TrainRank {
     options.stops = [] { return InterruptScope::interrupted(); };
     runtime::GroupPlanComparison comparison(*client_);
     options.before_use = [&](const Plan& plan) { comparison.compare(plan); };
+    options.memory = memory.get();
     if (flags_.verify) options.trace = &trace;
     const sim::TrainingResult result = sim::run_training(job_, device, options);
     if (flags_.verify) leave_trace(device, trace, result);
@@ -142,6 +172,11 @@ class TrainRank {
     // Stages have plans of their own.
     options.every_rank_prepares = job_.request.layout.pp == 1;
     options.traces = flags_.verify, options.keeps_observed = flags_.verify;
+    if (!runtime::find_backend(environment_.backend).on_gpus) return options;
+    auto nccl = std::make_shared<runtime::NcclBackendOptions>();
+    nccl->gpu = runtime::rank_gpu(environment_, *client_);
+    nccl->on_refused_graph = [](const std::string& why) { std::fprintf(stderr, "note: %s\n", why.c_str()); };
+    options.own = std::move(nccl);
     return options;
   }
 
@@ -167,6 +202,10 @@ FlagSet add_train(FlagSet cprun, TrainFlags& flags) {
       "train", "Train a model: on processes, with checkpoints that any layout goes on from");
   app.fallthrough();
   app.add_option("scenario", flags.scenario, "Scenario with train { ... } (.txtpb)").type_name("SCENARIO");
+  app.add_option("--model", flags.model,
+                 "Instead of a scenario: a preset, scaled down, which is trained for 20 steps of sequences "
+                 "of 128 tokens")
+      .type_name("NAME");
   const auto count = [&](const char* flag, std::optional<std::int64_t>& value, std::int64_t least,
                          const char* help) {
     add_value(app, flag, "N", help,
@@ -206,15 +245,7 @@ FlagSet add_train(FlagSet cprun, TrainFlags& flags) {
 }
 
 sim::TrainJob train_job(const TrainFlags& flags) {
-  if (flags.scenario.empty())
-    throw InvalidInput(
-        "there is nothing to train; give a scenario with train { ... }, for example: cprun train "
-        "examples/train/tiny.txtpb");
-  const proto::Scenario scenario = read_scenario_file(flags.scenario);
-  if (!scenario.has_train())
-    throw InvalidInput(
-        str(flags.scenario, " has no train { ... }; run it without the word train: cprun ", flags.scenario));
-  proto::Train train = scenario.train();
+  proto::Train train = asked_for(flags);
   if (flags.layout) train.set_layout(*flags.layout);
   if (flags.steps) train.set_steps(*flags.steps);
   if (!flags.text.empty()) train.clear_text();

@@ -14,7 +14,8 @@
 namespace cp::cli {
 
 struct TrainFlags {
-  std::string scenario;  // path
+  std::string scenario;  // path, or
+  std::string model;     // a preset, which is scaled down
   // What flags say instead of the scenario.
   std::optional<std::string> layout, save, init_from;
   std::optional<std::int64_t> steps, save_every, keep, evaluate_every, seed;

@@ -338,6 +338,15 @@ std::string keys_text(const PlanQuestion& question, const ParallelLayout& layout
   return str(travel, "; --fix keys=", name(rows ? heads : latent), " asks for the other way");
 }
 
+// What of the layout runs with data, and by which command.
+std::string runs_text(const PlanQuestion& question, const ParallelLayout& layout) {
+  const std::string attention = "attention of one layer: --emit cprun, then cprun";
+  if (question.workload.phase != Phase::training || question.model.recurrence)
+    return str(attention, "; the rest of the step is planned, not run");
+  return str("the whole step in small: cprun train --ranks-as-threads --model ", question.model.name,
+             " --layout ", to_string(layout), "; ", attention);
+}
+
 }  // namespace
 
 std::string plan_screen(const PlanAnswer& answer, bool brief) {
@@ -367,8 +376,7 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
     text += titled_line("its time", time_parts(best));
     text += titled_line("its memory", str("GiB: ", memory_terms(best.memory)));
     text += titled_line("left", memory_left(best, answer.question.memory_width));
-    text += titled_line(
-        "runs", "attention of one layer: --emit cprun, then cprun; the rest of the step is planned, not run");
+    text += titled_line("runs", runs_text(answer.question, best.layout));
     text += str("\n", classes_text(answer), "\n");
   }
   text += titled_line("searched", counts_text(answer.counts));
