@@ -1,6 +1,7 @@
 // What MLPs and gates compute element by element, and biases. The exponentials of a pack take fewer
 // instructions than its memory traffic leaves room for, in 16 bits too.
 #include <cstdint>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -12,6 +13,25 @@
 
 namespace cp::runtime {
 namespace {
+
+// Calls use(std::integral_constant<ActivationFunction, ...>()), so that a branch on the function stands
+// before the loop over a pack's elements, whose computations can then overlap.
+template <class Use>
+CP_DEVICE void with_function(ActivationFunction function, Use&& use) {
+  using F = ActivationFunction;
+  switch (function) {
+    case F::silu:
+      return use(std::integral_constant<F, F::silu>());
+    case F::gelu:
+      return use(std::integral_constant<F, F::gelu>());
+    case F::gelu_tanh:
+      return use(std::integral_constant<F, F::gelu_tanh>());
+    case F::relu:
+      return use(std::integral_constant<F, F::relu>());
+    case F::relu2:
+      return use(std::integral_constant<F, F::relu2>());
+  }
+}
 
 template <int kPack>
 struct ActivationForward {
@@ -44,9 +64,11 @@ struct ActivationForward {
           [&](std::int64_t pack, const Own& own) {
             float gates[kPack], others[kPack];
             up.values(own.gate, gates), up.values(own.up, others);
-            CP_UNROLL
-            for (int i = 0; i < kPack; ++i)
-              gates[i] = weight * activate(function, gates[i]).value * (gated ? others[i] : 1);
+            with_function(function, [&](auto chosen) {
+              CP_UNROLL
+              for (int i = 0; i < kPack; ++i)
+                gates[i] = weight * activate(chosen(), gates[i]).value * (gated ? others[i] : 1);
+            });
             y.write(row, pack * kPack, gates);
           });
     });
@@ -90,14 +112,16 @@ struct ActivationBackward {
           [&](std::int64_t pack, const Own& own) {
             float gates[kPack], others[kPack], d[kPack];
             up.values(own.gate, gates), up.values(own.up, others), dy.values(own.dy, d);
-            CP_UNROLL
-            for (int i = 0; i < kPack; ++i) {
-              const Activated gate = activate(function, gates[i]);
-              const float other = gated ? others[i] : 1;
-              if (weighted) sum += static_cast<double>(d[i]) * gate.value * other;
-              gates[i] = weight * d[i] * gate.slope * other;
-              others[i] = weight * d[i] * gate.value;
-            }
+            with_function(function, [&](auto chosen) {
+              CP_UNROLL
+              for (int i = 0; i < kPack; ++i) {
+                const Activated gate = activate(chosen(), gates[i]);
+                const float other = gated ? others[i] : 1;
+                if (weighted) sum += static_cast<double>(d[i]) * gate.value * other;
+                gates[i] = weight * d[i] * gate.slope * other;
+                others[i] = weight * d[i] * gate.value;
+              }
+            });
             d_up.write(row, pack * kPack, gates);
             if (gated) d_up.write(row, columns + pack * kPack, others);
           });

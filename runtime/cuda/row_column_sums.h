@@ -34,7 +34,7 @@ struct ColumnSums {
       const int lane = thread % kLanes, group = thread / kLanes;
       double sums[kPack] = {};
       if (first + lane * kPack < columns) {
-        for_packs(
+        for_packs<8>(
             group, kGroups, rows, [&](std::int64_t row) { return in.read(row, first + lane * kPack); },
             [&](std::int64_t, const RowBits& bits) {
               float values[kPack];

@@ -126,12 +126,12 @@ struct SortTokens {
   }
 };
 
-// Adds up the rows of each token, in packs: each thread has one pack, and the rows of several of a token are
-// under way together.
+// Adds up the rows of each token, in packs: each thread has one pack. Of a token that comes often, several
+// rows are under way together, and what they are added to from the begin on.
 template <int kPack>
 struct EmbedBackward {
   static constexpr int kThreads = kRowThreads;
-  static constexpr int kRows = 8;  // under way; chosen
+  static constexpr int kRows = 4;  // under way; chosen
   static constexpr const char* kName = "embed_backward";
 
   RowLanes lanes;       // rows: places in the order
@@ -147,7 +147,8 @@ struct EmbedBackward {
       const std::int32_t* const order = sorted.order;
       const std::int32_t key = sorted.key_of(order[begin]);
       if (key == SortTokens::kOthers || (begin > 0 && sorted.key_of(order[begin - 1]) == key)) return;
-      float sums[kPack] = {};
+      const RowBits before = table.read(key, pack * kPack);
+      float sums[kPack] = {}, values[kPack];
       bool more = true;
       for (std::int64_t next = begin; more; next += kRows) {
         RowBits bits[kRows];
@@ -162,13 +163,15 @@ struct EmbedBackward {
         CP_UNROLL
         for (int i = 0; i < kRows; ++i) {
           if (i >= count) continue;
-          float values[kPack];
           dx.values(bits[i], values);
           CP_UNROLL
           for (int e = 0; e < kPack; ++e) sums[e] += sorted.own.scale * values[e];
         }
       }
-      table.add(key, pack * kPack, sums);
+      table.values(before, values);
+      CP_UNROLL
+      for (int e = 0; e < kPack; ++e) sums[e] += values[e];
+      table.write(key, pack * kPack, sums);
     });
   }
 };
@@ -183,8 +186,9 @@ struct Exponentials {
 // Both sums as of the larger maximum. Where one has no logits but infinite ones, the other is all.
 CP_DEVICE Exponentials operator+(const Exponentials& a, const Exponentials& b) {
   if (a.most == b.most) return {a.most, a.sum + b.sum};
-  const Exponentials &high = a.most > b.most ? a : b, &low = a.most > b.most ? b : a;
-  return {high.most, high.sum + low.sum * expf(low.most - high.most)};
+  const float factor = expf(-fabsf(a.most - b.most));
+  return a.most > b.most ? Exponentials{a.most, a.sum + b.sum * factor}
+                         : Exponentials{b.most, b.sum + a.sum * factor};
 }
 
 // Reads the logits once, also where it finds the maximum: where a greater one comes, the sum before it is
@@ -281,7 +285,7 @@ struct CrossEntropyBackward {
       const std::int64_t label = own.index_of(token);
       const float most = maxima.at(row), sum = sums.at(row, 0), factor = weight.at(0), share = factor / sum;
       if (lanes.lane(thread) == 0) losses.at(row) = counts ? logf(sum) + most - sums.at(row, 1) : 0;
-      for_packs(
+      for_packs<2>(
           lanes.lane(thread), lanes.lanes(), lanes.packs,
           [&](std::int64_t pack) { return counts ? logits.read(row, pack * kPack) : RowBits{}; },
           [&](std::int64_t pack, const RowBits& bits) {

@@ -1,9 +1,10 @@
 // Norms of rows by their root mean square, and their gradients.
 //
-// A row of these kernels is a group of columns, which is normalized alone. Sums along it are f64, as on the
-// host: two additions and a conversion for each element are hidden behind its memory traffic. What follows
-// from them for each element is f32. A thread keeps the first packs that it has read until the sum is known,
-// and so reads rows of up to 8192 columns of 16 bits once; of longer ones the rest comes from a cache.
+// A row of these kernels is a group of columns, which is normalized alone. The sums of a pack are f32, and
+// those of packs f64, so that they do not round the more the longer a row is: f64 for each element, with its
+// conversions, would take longer than memory does. What follows from the sums for each element is f32. A
+// thread keeps the first packs that it has read until the sum is known, and so reads rows of up to 8192
+// columns of 16 bits once; of longer ones the rest comes from a cache.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -56,6 +57,15 @@ struct NormOperands {
   }
   CP_DEVICE double inverse_root(double sum) const { return 1 / sqrt(sum / divisor + eps); }
 };
+
+// The sum of a pack's products.
+template <int kPack>
+CP_DEVICE float product_of(const float (&a)[kPack], const float (&b)[kPack]) {
+  float sum = 0;
+  CP_UNROLL
+  for (int i = 0; i < kPack; ++i) sum += a[i] * b[i];
+  return sum;
+}
 
 // The packs of a thread that it keeps.
 struct KeptPacks {
@@ -113,8 +123,7 @@ struct NormForward {
       for_row(lanes, lane, kept[thread], norm.x, place, [&](std::int64_t, const RowBits& bits) {
         float values[kPack];
         norm.x.values(bits, values);
-        CP_UNROLL
-        for (int i = 0; i < kPack; ++i) sum += static_cast<double>(values[i]) * values[i];
+        sum += product_of(values, values);
       });
       sums[thread] = sum;
     });
@@ -242,10 +251,9 @@ struct NormBackward {
                float factors[kPack];
                norm.factors(column, factors);
                CP_UNROLL
-               for (int i = 0; i < kPack; ++i) {
-                 sums.squares += static_cast<double>(x[i]) * x[i];
-                 sums.products += static_cast<double>(factors[i] * d[i]) * x[i];
-               }
+               for (int i = 0; i < kPack; ++i) factors[i] *= d[i];
+               sums.squares += product_of(x, x);
+               sums.products += product_of(factors, x);
              });
     return sums;
   }
@@ -349,10 +357,10 @@ struct NormRowSums {
             if (of_products) {
               dy.values(both.dy, d), norm.factors(pack * kPack, factors);
               CP_UNROLL
-              for (int i = 0; i < kPack; ++i) sum += static_cast<double>(factors[i] * d[i]) * x[i];
+              for (int i = 0; i < kPack; ++i) factors[i] *= d[i];
+              sum += product_of(factors, x);
             } else {
-              CP_UNROLL
-              for (int i = 0; i < kPack; ++i) sum += static_cast<double>(x[i]) * x[i];
+              sum += product_of(x, x);
             }
           });
       sums[thread] = sum;

@@ -6,14 +6,27 @@
 namespace cp::emulated {
 namespace {
 
-std::map<std::string, std::int64_t, std::less<>>& counts() {
-  thread_local std::map<std::string, std::int64_t, std::less<>> of_thread;
-  return of_thread;
+using Counts = std::map<std::string, std::int64_t, std::less<>>;
+
+// Streams that live as long as a program are destroyed when the values of its first thread are gone.
+thread_local bool has_ended = false;
+struct CountsOfThread {
+  Counts counts;
+  CountsOfThread() = default;
+  CountsOfThread(const CountsOfThread&) = delete;
+  CountsOfThread& operator=(const CountsOfThread&) = delete;
+  ~CountsOfThread() { has_ended = true; }
+};
+
+Counts& counts() {
+  thread_local CountsOfThread of_thread;
+  return of_thread.counts;
 }
 
 }  // namespace
 
 void count_call(const char* function) {
+  if (has_ended) return;
   const auto found = counts().find(std::string_view(function));
   if (found != counts().end()) {
     ++found->second;
