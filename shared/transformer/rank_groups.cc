@@ -1,6 +1,7 @@
 #include "shared/transformer/rank_groups.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "shared/base/error.h"
 
@@ -106,6 +107,12 @@ std::vector<Rank> RankGroups::at_data_indices(const std::vector<Rank>& indices) 
     ranks.push_back(rank_at(at));
   }
   return ranks;
+}
+
+std::vector<Rank> RankGroups::replica_group() const {
+  std::vector<Rank> indices(static_cast<std::size_t>(layout_.dp_shard * layout_.cp));
+  std::iota(indices.begin(), indices.end(), dp_replicate() * layout_.dp_shard * layout_.cp);
+  return at_data_indices(indices);
 }
 
 RankGroups::DataMesh RankGroups::data_mesh() const {

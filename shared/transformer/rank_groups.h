@@ -55,6 +55,9 @@ class RankGroups {
   // For the parameters of experts. The last axis, "ep", is in neither list: along it ranks hold different
   // experts.
   DataMesh expert_mesh() const;
+  // The ranks of dp_shard x cp of this rank's replica. They have all parameters of its tp and pp coordinates:
+  // dense ones, and the experts of the others in the ep group.
+  std::vector<Rank> replica_group() const;
 
  private:
   enum Axis : std::size_t { kReplicate, kShard, kCp, kTp, kPp, kAxes };

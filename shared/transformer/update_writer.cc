@@ -293,8 +293,9 @@ void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std:
                                std::vector<std::int64_t>& copies) const {
   const ShardedUnit& u = unit.sharded;
   const std::vector<Copied> copied = this->copied(unit);
+  const std::int64_t shards = copies_among_norm_ranks(unit);
   if (copied.empty()) {
-    views.push_back(gradients), copies.push_back(1);
+    views.push_back(gradients), copies.push_back(shards);
     return;
   }
   const std::int64_t index = index_of(context_.self, u.ranks);
@@ -309,7 +310,7 @@ void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std:
     views.push_back(stretch || u.pieces == 1
                         ? flat_view(gradients.buffer, offset, last - first)
                         : View{gradients.buffer, offset, {u.pieces, last - first}, {shard, 1}, {}});
-    copies.push_back(times);
+    copies.push_back(times * shards);
   };
   for (std::int64_t piece = 0; piece < (stretch ? u.pieces : 1); ++piece) {
     const std::int64_t at = piece * u.numel;
@@ -321,6 +322,20 @@ void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std:
     }
     add(next, at + u.numel, 1);
   }
+}
+
+std::vector<Rank> UpdateWriter::norm_ranks() const {
+  const ParallelLayout& layout = context_.layout;
+  // Where parameters are sharded over all of dp_shard x cp, so are experts, with their ep groups.
+  const bool elsewhere = layout.ep > 1 && context_.model.has(Mlp::experts) &&
+                         layout.sharding_size() != layout.dp_shard * layout.cp;
+  return elsewhere ? context_.groups.replica_group() : units_.head.sharded.ranks;
+}
+
+std::int64_t UpdateWriter::copies_among_norm_ranks(const StepUnit& unit) const {
+  const bool split = &unit == &units_.experts && context_.layout.ep > 1;
+  const std::int64_t holders = unit.sharded.num_ranks() * (split ? context_.layout.ep : 1);
+  return static_cast<std::int64_t>(norm_ranks().size()) / holders;
 }
 
 // Over all that hold other elements: shards, experts, columns of tp ranks, stages. What several of them hold
@@ -343,7 +358,7 @@ void UpdateWriter::take_norm(const std::vector<const StepUnit*>& units, const st
   const auto add_up = [&](const char* name, const std::vector<Rank>& ranks) {
     writer_.all_reduce(name, ranks, ReduceOp::sum, norm_, "norm", str("norm over ", name));
   };
-  add_up("norm_shards", units_.head.sharded.ranks);
+  add_up("norm_shards", norm_ranks());
   add_up("norm_tp", context_.groups.tp_group());
   add_up("norm_pp", context_.groups.pp_group());
 }

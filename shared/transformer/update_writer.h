@@ -81,6 +81,11 @@ class UpdateWriter {
   // The rank's gradients of a unit, with the number of copies of each part.
   void add_to_norm(const StepUnit& unit, const View& gradients, std::vector<View>& views,
                    std::vector<std::int64_t>& copies) const;
+  // The ranks of this rank's tp and pp coordinates that add up their norms: those that share the parameters,
+  // or all of dp_shard x cp where experts are spread over others.
+  std::vector<Rank> norm_ranks() const;
+  // How many of these have the same shard of a unit.
+  std::int64_t copies_among_norm_ranks(const StepUnit& unit) const;
   void take_norm(const std::vector<const StepUnit*>& units, const std::vector<View>& gradients);
   void norm_to_host();
   void optimize(const StepUnit& unit, const View& gradients);

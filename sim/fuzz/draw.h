@@ -17,8 +17,10 @@ namespace cp::sim {
 // The most ranks of a model's layout. No larger layout is drawn, and the judge refuses one, since each rank
 // has plans of its own. Chosen, so that a case stays short.
 inline constexpr int kMostModelRanks = 64;
+// And of a step that runs with data.
+inline constexpr int kMostProvedRanks = 16;
 
-enum class FuzzTarget : std::uint8_t { redistribute, attention, recurrence, model, programs, all };
+enum class FuzzTarget : std::uint8_t { redistribute, attention, recurrence, model, prove, programs, all };
 std::string_view name(FuzzTarget target);  // "redistribute", "attention", "recurrence", "plan", ...
 FuzzTarget parse_fuzz_target(std::string_view text);  // throws InvalidInput that lists them
 
@@ -27,7 +29,7 @@ FuzzTarget parse_fuzz_target(std::string_view text);  // throws InvalidInput tha
 constexpr std::uint64_t kCasesOfABatch = 64;
 
 // The case with this number. With FuzzTarget::all, redistributions and attention get about the same time, and
-// some recurrences, steps of models and programs come with them.
+// some recurrences, steps of models, planned and proved, and programs come with them.
 proto::FuzzCase draw_case(FuzzTarget target, std::uint64_t seed, std::uint64_t number);
 
 // The parts of a case. Each of these functions has a source file of its own.
@@ -38,6 +40,7 @@ proto::Redistribute draw_searched_redistribution(Numbers& numbers);
 proto::Attention draw_attention(Numbers& numbers, const Swarm& swarm);
 proto::Recurrence draw_recurrence(Numbers& numbers, const Swarm& swarm);
 proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm);
+proto::Proof draw_proof(Numbers& numbers, const Swarm& swarm);
 proto::Flows draw_flows(Numbers& numbers, const Swarm& swarm);
 proto::Program draw_program(Numbers& numbers, const Swarm& swarm);
 

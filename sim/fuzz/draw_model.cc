@@ -1,4 +1,4 @@
-// Steps of small models under layouts.
+// Steps of small models under layouts: those that are planned, and smaller ones that are proved with data.
 #include <string>
 
 #include "shared/transformer/parallel_layout.h"
@@ -11,7 +11,9 @@ namespace {
 
 class ModelDraw {
  public:
-  ModelDraw(Numbers& numbers, const Swarm& swarm) : numbers_(numbers), swarm_(swarm) {}
+  // With data: a step of training that prove_step() takes, of sizes that few numbers divide.
+  ModelDraw(Numbers& numbers, const Swarm& swarm, bool with_data)
+      : numbers_(numbers), swarm_(swarm), with_data_(with_data) {}
 
   proto::ModelStep step() {
     choose_model();
@@ -31,21 +33,31 @@ class ModelDraw {
     step_.set_head_dim(numbers_.of({8, 16}));
     step_.set_intermediate(numbers_.of({64, 128}));
     step_.set_vocab(numbers_.of({64, 128}));
+    if (with_data_) choose_odd_sizes();
     step_.set_tied_embeddings(swarm_.take(numbers_, "tied"));
     step_.set_qkv_bias(swarm_.take(numbers_, "bias"));
     step_.set_qk_norm(swarm_.take(numbers_, "qk_norm"));
     step_.set_norms_behind(swarm_.take(numbers_, "norms_behind"));
     if (swarm_.take(numbers_, "latent")) choose_latent();
-    if (swarm_.take(numbers_, "window")) step_.set_window(numbers_.in(1, 64));
+    if (swarm_.take(numbers_, "window")) step_.set_window(cut());
     if (swarm_.take(numbers_, "kinds")) choose_kinds();
     if (!swarm_.take(numbers_, "experts")) return;
     step_.set_experts(4);
     step_.set_top_k(numbers_.in(1, 2));
-    step_.set_expert_intermediate(64);
-    if (swarm_.take(numbers_, "shared_expert")) step_.set_shared_expert(numbers_.of({32, 96}));
+    step_.set_expert_intermediate(with_data_ ? numbers_.of({6, 8}) : 64);
+    if (swarm_.take(numbers_, "shared_expert"))
+      step_.set_shared_expert(with_data_ ? numbers_.of({8, 12}) : numbers_.of({32, 96}));
     // Some layers without, at the beginning or in turn.
     if (step_.kinds_size() > 0 && swarm_.take(numbers_, "dense_layers"))
       step_.mutable_kinds(0)->set_dense(true);
+  }
+
+  void choose_odd_sizes() {
+    step_.set_hidden(numbers_.of({8, 12, 16, 20}));
+    step_.set_layers(numbers_.in(1, 4));
+    step_.set_head_dim(numbers_.of({2, 4, 6, 7}));
+    step_.set_intermediate(numbers_.of({8, 12, 22}));
+    step_.set_vocab(numbers_.of({11, 16, 29}));
   }
 
   void choose_latent() {
@@ -54,13 +66,17 @@ class ModelDraw {
     step_.set_latent_q_rank(numbers_.of({0, 16, 40}));
     step_.set_latent_rope_dim(numbers_.of({2, 4, 8}));
     step_.set_latent_v_head_dim(numbers_.of({4, 8, 24}));
+    if (with_data_) step_.set_head_dim(step_.latent_rope_dim() + numbers_.in(1, 4));
   }
+
+  // The length of a window or a chunk.
+  std::int64_t cut() { return numbers_.in(1, with_data_ ? 12 : 64); }
 
   void choose_kinds() {
     for (std::int64_t kind = numbers_.in(1, 3); kind > 0; --kind) {
       auto& own = *step_.add_kinds();
-      if (numbers_.one_in(2)) own.set_window(numbers_.in(1, 64));
-      if (numbers_.one_in(3)) own.set_chunk(numbers_.in(1, 64));
+      if (numbers_.one_in(2)) own.set_window(cut());
+      if (numbers_.one_in(3)) own.set_chunk(cut());
     }
   }
 
@@ -75,7 +91,8 @@ class ModelDraw {
     if (step_.latent_kv_rank() == 0 && swarm_.take(numbers_, "gated_attention"))
       step_.set_gated_attention(true);
     const bool training = step_.phase() == proto::PlanLayouts::training;
-    if (training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
+    // No host computes what surrounds a recurrence.
+    if (training && !with_data_ && swarm_.take(numbers_, "recurrence")) choose_recurrence();
     choose_one_part();
     // Of what attention computes.
     if (step_.qk_norm() && swarm_.take(numbers_, "qk_norm_of_all_heads"))
@@ -182,12 +199,17 @@ class ModelDraw {
     layout_.strategy = numbers_.of(standard_strategies(problem, layout_.cp));
   }
 
-  void choose_workload() {
+  void choose_phase() {
+    if (with_data_) return step_.set_phase(proto::PlanLayouts::training);
     step_.set_phase(
         swarm_.choose<proto::PlanLayouts::Phase>(numbers_, {{"training", proto::PlanLayouts::training},
                                                             {"training.again", proto::PlanLayouts::training},
                                                             {"prefill", proto::PlanLayouts::prefill},
                                                             {"decode", proto::PlanLayouts::decode}}));
+  }
+
+  void choose_workload() {
+    choose_phase();
     step_.set_seq_len(swarm_.choose<std::int64_t>(
         numbers_,
         {{"even", 96 * numbers_.in(1, 2)}, {"odd", numbers_.in(1, 100)}, {"few", numbers_.in(1, 8)}}));
@@ -201,20 +223,33 @@ class ModelDraw {
       if (step_.phase() == proto::PlanLayouts::decode) step_.set_new_tokens(1);
       step_.set_kv_dtype(to_proto(numbers_.of({DType::bf16, DType::f16, DType::f32})));
     }
+    if (with_data_) step_.set_seq_len(numbers_.in(2, 24));  // of one token none is predicted
     step_.set_global_batch(layout_.dp() * layout_.micro_batch * micro_batches());
     step_.set_dtype(to_proto(numbers_.of({DType::bf16, DType::bf16, DType::f32})));
     step_.set_gradient_dtype(to_proto(numbers_.of({DType::f32, DType::bf16})));
     step_.set_optimizer(numbers_.of<std::string>({"adamw", "adamw_16", "adamw:offload", "sgd"}));
     step_.set_cluster("dgx-h100");
+    if (with_data_) choose_numbers();
+  }
+
+  // A router's choice between 16-bit scores hangs on roundings.
+  void choose_numbers() {
+    const bool in_16_bits = step_.experts() == 0 && swarm_.take(numbers_, "bf16");
+    step_.set_dtype(to_proto(in_16_bits ? DType::bf16 : DType::f32));
+    if (step_.experts() > 0) step_.clear_gradient_dtype();
+    if (numbers_.one_in(6)) step_.set_optimizer("sgd_momentum");
+    step_.clear_cluster();
   }
 
   std::int64_t micro_batches() {
+    if (with_data_) return layout_.virtual_stages > 1 ? layout_.pp : numbers_.in(1, 3);
     if (layout_.pp == 1 || step_.phase() != proto::PlanLayouts::training) return 1;
     return layout_.virtual_stages > 1 ? layout_.pp * numbers_.in(1, 2) : numbers_.in(1, 6);
   }
 
   Numbers& numbers_;
   const Swarm& swarm_;
+  const bool with_data_;
   proto::ModelStep step_;
   ParallelLayout layout_;
 };
@@ -223,19 +258,39 @@ class ModelDraw {
 // taken. Chosen: drawing is cheap next to judging.
 constexpr int kTriesOfStep = 50;
 
-}  // namespace
-
-proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm) {
+proto::ModelStep draw_step(Numbers& numbers, const Swarm& swarm, bool with_data, int most_ranks) {
   proto::ModelStep step;
   for (int i = 0; i < kTriesOfStep; ++i) {
-    step = ModelDraw(numbers, swarm).step();
+    step = ModelDraw(numbers, swarm, with_data).step();
     const StepRequest request = make_step_request(step);
-    if (request.layout.world() <= kMostModelRanks && !refuse(request.model, request.workload, request.layout))
+    if (request.layout.world() <= most_ranks && !refuse(request.model, request.workload, request.layout))
       return step;
   }
   step.set_layout("");
   step.set_global_batch(1);
   return step;
+}
+
+}  // namespace
+
+proto::ModelStep draw_model(Numbers& numbers, const Swarm& swarm) {
+  return draw_step(numbers, swarm, false, kMostModelRanks);
+}
+
+proto::Proof draw_proof(Numbers& numbers, const Swarm& swarm) {
+  // On more ranks a case takes longer, and shows little more.
+  constexpr int kUsualRanks = 8;
+  proto::Proof proof;
+  *proof.mutable_step() = draw_step(numbers, swarm, true, numbers.one_in(8) ? kMostProvedRanks : kUsualRanks);
+  proof.set_seed(numbers.next() % 1000);
+  const std::int64_t sequences = proof.step().global_batch();
+  if (sequences > 1 && swarm.take(numbers, "without_label"))
+    proof.set_without_label(numbers.in(1, sequences - 1));
+  // Of so many labels one is left, but once in 2^16 times: a batch without any has no mean.
+  constexpr std::int64_t kLeastLabels = 16;
+  const std::int64_t labels = (sequences - proof.without_label()) * (proof.step().seq_len() - 1);
+  if (labels >= kLeastLabels && swarm.take(numbers, "ignored")) proof.set_ignored(numbers.of({0.1, 0.5}));
+  return proof;
 }
 
 }  // namespace cp::sim

@@ -112,6 +112,29 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"kv heads", {"1", "more"}},
                        kDTypes};
 
+const Groups kProof = {{"tp", {"1", "more"}},
+                       {"cp", {"1", "2", "3", "more"}},
+                       {"pp", {"1", "more"}},
+                       {"virtual_stages", {"1", "more"}},
+                       {"ep", {"1", "more"}},
+                       {"dp_shard", {"1", "more"}},
+                       {"dp_replicate", {"1", "more"}},
+                       {"zero", {"0", "1", "2", "3"}},
+                       {"recompute", {"none", "selective", "full", "every"}},
+                       {"experts", {"no", "yes", "with a shared one"}},
+                       {"dense layers", {"no", "yes"}},
+                       {"window", {"no", "yes"}},
+                       {"kinds of layers", {"1", "several"}},
+                       {"latent attention", {"no", "heads travel", "rows travel"}},
+                       {"parts of layers", {"both", "one"}},
+                       {"prediction layers", {"0", "1", "more"}},
+                       {"matrices of an MLP", {"3", "2"}},
+                       {"tied", {"no", "yes"}},
+                       {"kv heads", {"1", "more"}},
+                       {"optimizer", {"adamw", "adamw_16", "adamw:offload", "sgd", "sgd_momentum"}},
+                       {"labels", {"all", "some", "a sequence without"}},
+                       kDTypes};
+
 const Groups kFlows = {
     {"links", {"1", "2", "more"}},           {"flows", {"1", "2", "3 to 8", "more"}},
     {"own limits", {"none", "some", "all"}}, {"begin", {"together", "one after the other"}},
@@ -294,20 +317,21 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Recurre
   return answers.take();
 }
 
-std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
-  Answers answers(kModel);
-  answers.add("phase", proto::PlanLayouts::Phase_Name(job.phase()));
-  const auto degree = [&](std::string_view key) {
-    for (const std::string_view part : split(job.layout(), ',')) {
-      if (part.starts_with(str(key, "="))) return std::string(part.substr(key.size() + 1));
-    }
-    return std::string("1");
-  };
+// The value of a key of its layout, or "1".
+std::string layout_word(const proto::ModelStep& job, std::string_view key) {
+  for (const std::string_view part : split(job.layout(), ',')) {
+    if (part.starts_with(str(key, "="))) return std::string(part.substr(key.size() + 1));
+  }
+  return "1";
+}
+
+// What steps that are planned and steps that are proved have alike.
+void add_step(const proto::ModelStep& job, Answers& answers) {
   for (const std::string_view key : {"tp", "pp", "ep", "dp_shard", "dp_replicate"})
-    answers.add(key, degree(key) == "1" ? "1" : "more");
-  const std::string cp = degree("cp");
+    answers.add(key, layout_word(job, key) == "1" ? "1" : "more");
+  const std::string cp = layout_word(job, "cp");
   answers.add("cp", cp == "1" || cp == "2" || cp == "3" ? cp : "more");
-  const std::string recompute = degree("recompute");
+  const std::string recompute = layout_word(job, "recompute");
   answers.add("recompute", recompute == "1" ? "none" : recompute.starts_with("every") ? "every" : recompute);
   answers.add("experts", job.shared_expert() > 0 ? "with a shared one" : job.experts() > 0 ? "yes" : "no");
   const bool dense =
@@ -315,12 +339,9 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   answers.add("dense layers", dense ? "yes" : "no");
   answers.add("window", job.has_window() ? "yes" : "no");
   answers.add("kinds of layers", job.kinds_size() > 1 ? "several" : "1");
-  answers.add("latent attention", job.latent_kv_rank() == 0 ? "no"
-                                  : degree("keys") == "1"   ? "heads travel"
-                                                            : "rows travel");
-  answers.add("recurrence", job.recurrence_value_heads() == 0 ? "no"
-                            : job.recurrence_decay()          ? "decay"
-                                                              : "delta");
+  answers.add("latent attention", job.latent_kv_rank() == 0         ? "no"
+                                  : layout_word(job, "keys") == "1" ? "heads travel"
+                                                                    : "rows travel");
   const bool of_one_part = std::any_of(job.kinds().begin(), job.kinds().end(),
                                        [](const auto& kind) { return kind.no_mixer() || kind.no_mlp(); });
   answers.add("parts of layers", of_one_part ? "one" : "both");
@@ -331,6 +352,27 @@ std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   answers.add("tied", job.tied_embeddings() ? "yes" : "no");
   answers.add("kv heads", job.kv_heads() == 1 ? "1" : "more");
   answers.add("dtype", word(job.dtype()));
+}
+
+std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
+  Answers answers(kModel);
+  answers.add("phase", proto::PlanLayouts::Phase_Name(job.phase()));
+  answers.add("recurrence", job.recurrence_value_heads() == 0 ? "no"
+                            : job.recurrence_decay()          ? "decay"
+                                                              : "delta");
+  add_step(job, answers);
+  return answers.take();
+}
+
+std::vector<int> features(const proto::FuzzCase&, const proto::Proof& job) {
+  Answers answers(kProof);
+  const proto::ModelStep& step = job.step();
+  add_step(step, answers);
+  answers.add("virtual_stages", layout_word(step, "virtual_stages") == "1" ? "1" : "more");
+  const bool has_zero = step.layout().find("zero=") != std::string::npos;
+  answers.add("zero", has_zero ? layout_word(step, "zero") : "0");
+  answers.add("optimizer", step.optimizer().empty() ? "adamw" : step.optimizer());
+  answers.add("labels", job.without_label() > 0 ? "a sequence without" : job.ignored() > 0 ? "some" : "all");
   return answers.take();
 }
 
@@ -369,7 +411,8 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Program
 constexpr std::size_t kMostKinds = 16;
 constexpr std::array kKinds = {proto::FuzzCase::kRedistribute, proto::FuzzCase::kAttention,
                                proto::FuzzCase::kRecurrence,   proto::FuzzCase::kModel,
-                               proto::FuzzCase::kProgram,      proto::FuzzCase::kFlows};
+                               proto::FuzzCase::kProof,        proto::FuzzCase::kProgram,
+                               proto::FuzzCase::kFlows};
 
 }  // namespace
 
@@ -383,6 +426,8 @@ std::span<const FeatureGroup> feature_groups(proto::FuzzCase::JobCase job) {
       return kRecurrence;
     case proto::FuzzCase::kModel:
       return kModel;
+    case proto::FuzzCase::kProof:
+      return kProof;
     case proto::FuzzCase::kFlows:
       return kFlows;
     case proto::FuzzCase::kProgram:
@@ -402,6 +447,8 @@ std::vector<int> features_of(const proto::FuzzCase& fuzz_case) {
       return features(fuzz_case, fuzz_case.recurrence());
     case proto::FuzzCase::kModel:
       return features(fuzz_case, fuzz_case.model());
+    case proto::FuzzCase::kProof:
+      return features(fuzz_case, fuzz_case.proof());
     case proto::FuzzCase::kFlows:
       return features(fuzz_case, fuzz_case.flows());
     case proto::FuzzCase::kProgram:

@@ -178,7 +178,8 @@ class Session {
   static proto::FuzzCase in_a_fixed_order(proto::FuzzCase fuzz_case, const ShrinkOptions& options) {
     // Chosen: a failure that needs more orders than these is shrunk as it was found.
     constexpr std::uint64_t kSeeds = 8;
-    if (fuzz_case.has_model() || fuzz_case.has_flows() || fuzz_case.order().kind() != proto::Order::parallel)
+    if (fuzz_case.has_model() || fuzz_case.has_proof() || fuzz_case.has_flows() ||
+        fuzz_case.order().kind() != proto::Order::parallel)
       return fuzz_case;
     for (std::uint64_t seed = 0; seed < kSeeds && Clock::now() < options.deadline; ++seed) {
       proto::FuzzCase ordered = fuzz_case;
@@ -230,6 +231,7 @@ std::string size_text(const proto::FuzzCase& fuzz_case) {
   const std::string& mesh =
       fuzz_case.has_redistribute() ? fuzz_case.redistribute().mesh() : fuzz_case.attention().mesh();
   if (fuzz_case.has_model()) return str("a step under ", fuzz_case.model().layout());
+  if (fuzz_case.has_proof()) return str("a step with data under ", fuzz_case.proof().step().layout());
   const int ranks = Mesh::parse(mesh).size();
   const std::string of = fuzz_case.has_redistribute() ? str(fuzz_case.redistribute().shape(), " elements")
                                                       : str(fuzz_case.attention().seq_len(), " tokens");

@@ -106,6 +106,9 @@ Judgement judge(const proto::FuzzCase& fuzz_case) {
       case proto::FuzzCase::kModel:
         judge_model(fuzz_case.model(), trial);
         break;
+      case proto::FuzzCase::kProof:
+        judge_proof(fuzz_case.proof(), trial);
+        break;
       case proto::FuzzCase::kFlows:
         judge_flows(fuzz_case.flows(), trial);
         break;
@@ -118,7 +121,7 @@ Judgement judge(const proto::FuzzCase& fuzz_case) {
       default:
         throw InvalidInput(
             "the case asks for nothing; add: redistribute { ... }, attention { ... }, recurrence { ... }, "
-            "model { ... } or program { ... }");
+            "model { ... }, proof { ... } or program { ... }");
     }
   } catch (const PropertyFailure& failure) {
     judgement.finding = failure.finding();

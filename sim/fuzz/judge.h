@@ -98,6 +98,7 @@ void judge_redistribution(const proto::Redistribute& job, Trial& trial);
 void judge_attention(const proto::Attention& job, Trial& trial);
 void judge_recurrence(const proto::Recurrence& job, Trial& trial);
 void judge_model(const proto::ModelStep& job, Trial& trial);
+void judge_proof(const proto::Proof& job, Trial& trial);
 void judge_flows(const proto::Flows& job, Trial& trial);
 void judge_program(const proto::Program& job, Trial& trial);
 

@@ -1,6 +1,7 @@
 #include "sim/fuzz/shrink.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -49,6 +50,9 @@ class Simpler {
       case proto::FuzzCase::kModel:
         model();
         break;
+      case proto::FuzzCase::kProof:
+        proof();
+        break;
       case proto::FuzzCase::kFlows:
         flows();
         break;
@@ -69,21 +73,21 @@ class Simpler {
     change(next);
     if (next.SerializeAsString() != case_.SerializeAsString()) cases_.push_back(std::move(next));
   }
-  // A field of the job left out.
-  template <class Job>
-  void without(Job* (proto::FuzzCase::*job)(), std::initializer_list<const char*> fields) {
+  // A field of the job left out. `job` gives the message of a case that has it.
+  template <class Get>
+  void without(const Get& job, std::initializer_list<const char*> fields) {
     for (const char* field : fields) {
       with([&](proto::FuzzCase& next) {
-        Job* message = (next.*job)();
-        message->GetReflection()->ClearField(message, Job::descriptor()->FindFieldByName(field));
+        auto* const message = std::invoke(job, next);
+        message->GetReflection()->ClearField(message, message->GetDescriptor()->FindFieldByName(field));
       });
     }
   }
   // A whole number of the job made smaller.
-  template <class Job>
-  void less(Job* (proto::FuzzCase::*job)(), const char* field, std::int64_t least) {
-    Job* message = (case_.*job)();
-    const FieldDescriptor* descriptor = Job::descriptor()->FindFieldByName(field);
+  template <class Get>
+  void less(const Get& job, const char* field, std::int64_t least) {
+    auto* const message = std::invoke(job, case_);
+    const FieldDescriptor* descriptor = message->GetDescriptor()->FindFieldByName(field);
     const auto* reflection = message->GetReflection();
     const bool is_wide = descriptor->cpp_type() == FieldDescriptor::CPPTYPE_INT64;
     const std::int64_t value =
@@ -91,9 +95,9 @@ class Simpler {
     for (const std::int64_t next_value : smaller(value, least)) {
       with([&](proto::FuzzCase& next) {
         if (is_wide)
-          reflection->SetInt64((next.*job)(), descriptor, next_value);
+          reflection->SetInt64(std::invoke(job, next), descriptor, next_value);
         else
-          reflection->SetInt32((next.*job)(), descriptor, static_cast<std::int32_t>(next_value));
+          reflection->SetInt32(std::invoke(job, next), descriptor, static_cast<std::int32_t>(next_value));
       });
     }
   }
@@ -391,41 +395,57 @@ class Simpler {
   // ---- steps of models ----
 
   void model() {
-    constexpr auto kJob = &proto::FuzzCase::mutable_model;
-    const std::vector<std::string> parts = words(case_.model().layout(), ',');
+    step(&proto::FuzzCase::mutable_model, 1, 1);
+    without(&proto::FuzzCase::mutable_model, {"dtype"});
+  }
+
+  void proof() {
+    // A norm of one column has no gradient but what its eps makes, which is lost in roundings; and one token
+    // predicts none.
+    constexpr std::int64_t kLeastWidth = 6, kLeastRows = 2;
+    step([](proto::FuzzCase& of) { return of.mutable_proof()->mutable_step(); }, kLeastWidth, kLeastRows);
+    // In f32 nothing hangs on a rounding; without a word it is bf16.
+    with([](proto::FuzzCase& next) { next.mutable_proof()->mutable_step()->set_dtype(proto::f32); });
+    without(&proto::FuzzCase::mutable_proof, {"seed", "ignored", "without_label"});
+  }
+
+  // `job` gives the step of a case.
+  template <class Get>
+  void step(const Get& job, std::int64_t least_width, std::int64_t least_rows) {
+    const std::vector<std::string> parts = words(std::invoke(job, case_)->layout(), ',');
     for (std::size_t i = 0; i < parts.size(); ++i) {
       with([&](proto::FuzzCase& next) {
         std::vector<std::string> fewer = parts;
         fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-        next.mutable_model()->set_layout(join(fewer, ","));
+        std::invoke(job, next)->set_layout(join(fewer, ","));
       });
     }
-    without(kJob, {"no_norms_before", "qk_norm_of_all_heads", "sinks", "softcap", "prediction_layers"});
-    without(kJob, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "gated_attention", "ungated_mlp",
-                   "window", "kinds", "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "dtype"});
-    with([](proto::FuzzCase& next) {
-      next.mutable_model()->clear_experts(), next.mutable_model()->clear_top_k(),
-          next.mutable_model()->clear_expert_intermediate(), next.mutable_model()->clear_shared_expert();
-      for (auto& kind : *next.mutable_model()->mutable_kinds()) kind.clear_dense();
+    without(job, {"no_norms_before", "qk_norm_of_all_heads", "sinks", "softcap", "prediction_layers"});
+    without(job, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "gated_attention", "ungated_mlp",
+                  "window", "kinds", "shared_expert", "optimizer", "gradient_dtype", "kv_dtype"});
+    with([&](proto::FuzzCase& next) {
+      std::invoke(job, next)->clear_experts(), std::invoke(job, next)->clear_top_k(),
+          std::invoke(job, next)->clear_expert_intermediate(), std::invoke(job, next)->clear_shared_expert();
+      for (auto& kind : *std::invoke(job, next)->mutable_kinds()) kind.clear_dense();
     });
-    with([](proto::FuzzCase& next) {
-      proto::ModelStep& step = *next.mutable_model();
-      step.clear_latent_kv_rank(), step.clear_latent_q_rank(), step.clear_latent_rope_dim(),
-          step.clear_latent_v_head_dim();
+    with([&](proto::FuzzCase& next) {
+      proto::ModelStep& changed = *std::invoke(job, next);
+      changed.clear_latent_kv_rank(), changed.clear_latent_q_rank(), changed.clear_latent_rope_dim(),
+          changed.clear_latent_v_head_dim();
     });
-    with([](proto::FuzzCase& next) {
-      proto::ModelStep& step = *next.mutable_model();
-      step.clear_recurrence_value_heads(), step.clear_recurrence_key_heads();
-      step.clear_recurrence_key_dim(), step.clear_recurrence_value_dim();
-      step.clear_recurrence_convolution(), step.clear_recurrence_decay();
-      for (auto& kind : *step.mutable_kinds()) kind.clear_recurrence();
+    with([&](proto::FuzzCase& next) {
+      proto::ModelStep& changed = *std::invoke(job, next);
+      changed.clear_recurrence_value_heads(), changed.clear_recurrence_key_heads();
+      changed.clear_recurrence_key_dim(), changed.clear_recurrence_value_dim();
+      changed.clear_recurrence_convolution(), changed.clear_recurrence_decay();
+      for (auto& kind : *changed.mutable_kinds()) kind.clear_recurrence();
     });
-    with([](proto::FuzzCase& next) {
-      for (auto& kind : *next.mutable_model()->mutable_kinds()) kind.clear_no_mixer(), kind.clear_no_mlp();
+    with([&](proto::FuzzCase& next) {
+      for (auto& kind : *std::invoke(job, next)->mutable_kinds()) kind.clear_no_mixer(), kind.clear_no_mlp();
     });
-    for (const char* field : {"layers", "seq_len", "global_batch", "hidden", "q_heads", "kv_heads",
-                              "head_dim", "intermediate", "vocab"})
-      less(kJob, field, 1);
+    for (const char* field : {"layers", "global_batch", "q_heads", "kv_heads"}) less(job, field, 1);
+    less(job, "seq_len", least_rows);
+    for (const char* field : {"hidden", "head_dim", "intermediate", "vocab"}) less(job, field, least_width);
   }
 
   // ---- flows ----

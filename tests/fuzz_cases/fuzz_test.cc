@@ -46,8 +46,10 @@ TEST(FuzzDraw, IsAFunctionOfSeedAndNumber) {
 
 // The whole way, and no false alarm; long runs of it are the business of cpsim fuzz.
 TEST(FuzzDraw, CasesOfEachTargetHold) {
-  for (const auto& [target, cases] :
-       {std::pair{FuzzTarget::redistribute, 150}, {FuzzTarget::attention, 12}, {FuzzTarget::model, 12}}) {
+  for (const auto& [target, cases] : {std::pair{FuzzTarget::redistribute, 150},
+                                      {FuzzTarget::attention, 12},
+                                      {FuzzTarget::model, 12},
+                                      {FuzzTarget::prove, 6}}) {
     for (int number = 0; number < cases; ++number) {
       const proto::FuzzCase drawn = draw_case(target, 11, static_cast<std::uint64_t>(number));
       const Judgement judgement = judge(drawn);

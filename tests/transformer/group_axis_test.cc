@@ -93,8 +93,10 @@ std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, const Para
     case GroupAxis::fsdp:
     case GroupAxis::dp: {
       const RankGroups::DataMesh dense = groups.data_mesh(), experts = groups.expert_mesh();
+      // The norm is added up over a whole replica where experts are spread over other ranks.
       return axis == GroupAxis::fsdp
-                 ? std::vector{over(groups, dense, dense.shard), over(groups, experts, experts.shard)}
+                 ? std::vector{over(groups, dense, dense.shard), over(groups, experts, experts.shard),
+                               groups.replica_group()}
                  : std::vector{over(groups, dense, dense.replicate),
                                over(groups, experts, experts.replicate)};
     }

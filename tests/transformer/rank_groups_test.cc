@@ -58,6 +58,7 @@ RC_GTEST_PROP(RankGroups, AreThoseOfTheMesh, ()) {
     const RankGroups of_experts(layout, rank);
     // Neighbours in the order of the mesh; every expert is shared by as many ranks as a dense layer, over ep.
     const std::vector<Rank> all = along({"dp_shard", "cp"}), neighbours = of_experts.ep_group();
+    RC_ASSERT(sorted(groups.replica_group()) == sorted(all));
     const auto at = std::find(all.begin(), all.end(), neighbours.front()) - all.begin();
     RC_ASSERT(at % ep == 0);
     RC_ASSERT(std::equal(neighbours.begin(), neighbours.end(), all.begin() + at));

@@ -212,7 +212,7 @@ Command add_fuzz(FlagSet cpsim) {
                  "folders, to the last one")
       .type_name("DIR");
   add_value(app, "--target", "TARGET",
-            "What is drawn: redistribute, attention, recurrence, plan, programs or all [all]",
+            "What is drawn: redistribute, attention, recurrence, plan, prove, programs or all [all]",
             [flags](const std::string& text) { flags->options.target = sim::parse_fuzz_target(text); });
   add_value(app, "--jobs", "N", "How many processes run cases [one per core]",
             [flags](const std::string& text) {

@@ -146,9 +146,10 @@ Variable ModelPass::norm(Variable x, const std::string& name, std::int64_t width
 
 // The last `count` elements of each head turn.
 Variable ModelPass::rotated(Variable x, std::int64_t head_dim, std::int64_t count) const {
-  return rotate(
-      x, {head_dim, head_dim - count, rotary_frequencies(rules_.rotary, count), rules_.rotary.neighbours},
-      positions_);
+  // Of an odd number, which no model has, the first one stays, as plans have it.
+  const std::int64_t first = head_dim - count + count % 2;
+  return rotate(x, {head_dim, first, rotary_frequencies(rules_.rotary, count), rules_.rotary.neighbours},
+                positions_);
 }
 
 // With the bias, if there is one of this name.

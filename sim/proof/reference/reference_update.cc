@@ -27,6 +27,13 @@ double clip_factor(const OptimizerRules& rules, double norm) {
   return rules.clip_norm ? std::min(1.0, *rules.clip_norm / (norm + 1e-6)) : 1;
 }
 
+double adam_updated(const OptimizerRules& rules, std::int64_t t, double theta, double m, double v) {
+  const double of_first = 1 - std::pow(rules.beta1, static_cast<double>(t)),
+               of_second = 1 - std::pow(rules.beta2, static_cast<double>(t));
+  return theta - rules.learning_rate *
+                     (rules.weight_decay * theta + (m / of_first) / (std::sqrt(v / of_second) + rules.eps));
+}
+
 void update(const OptimizerRules& rules, const NamedMatrices& gradients, double factor,
             NamedMatrices& parameters, OptimizerState& state) {
   const int states = rules.optimizer.states;
@@ -34,8 +41,7 @@ void update(const OptimizerRules& rules, const NamedMatrices& gradients, double 
     throw InvalidInput(str("the state of ", rules.optimizer.name, " has ", state.first.numel(),
                            " elements where there are ", parameters.numel(),
                            " parameters; begin it with begin_optimizer()"));
-  const double t = static_cast<double>(++state.steps), lr = rules.learning_rate, decay = rules.weight_decay;
-  const double of_first = 1 - std::pow(rules.beta1, t), of_second = 1 - std::pow(rules.beta2, t);
+  ++state.steps;
   for (const auto& [name, gradient] : gradients.all()) {
     std::vector<double>& theta = parameters.at(name).values;
     std::vector<double>* const first = states > 0 ? &state.first.at(name).values : nullptr;
@@ -46,12 +52,12 @@ void update(const OptimizerRules& rules, const NamedMatrices& gradients, double 
         double &m = (*first)[i], &v = (*second)[i];
         m = rules.beta1 * m + (1 - rules.beta1) * g;
         v = rules.beta2 * v + (1 - rules.beta2) * g * g;
-        theta[i] -= lr * decay * theta[i] + lr * (m / of_first) / (std::sqrt(v / of_second) + rules.eps);
+        theta[i] = adam_updated(rules, state.steps, theta[i], m, v);
         continue;
       }
-      g += decay * theta[i];
+      g += rules.weight_decay * theta[i];
       if (first != nullptr) g = (*first)[i] = rules.momentum * (*first)[i] + g;
-      theta[i] -= lr * g;
+      theta[i] -= rules.learning_rate * g;
     }
   }
 }

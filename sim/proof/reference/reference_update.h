@@ -37,6 +37,8 @@ OptimizerState begin_optimizer(const Optimizer& optimizer, const NamedMatrices& 
 
 double norm_of(const NamedMatrices& gradients);
 double clip_factor(const OptimizerRules& rules, double norm);
+// What AdamW's step number t makes of a parameter, where the moments behind it are m and v.
+double adam_updated(const OptimizerRules& rules, std::int64_t t, double theta, double m, double v);
 // Updates parameters and state by gradients that are multiplied with `factor` first.
 void update(const OptimizerRules& rules, const NamedMatrices& gradients, double factor,
             NamedMatrices& parameters, OptimizerState& state);

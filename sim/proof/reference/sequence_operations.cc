@@ -87,10 +87,14 @@ Variable attention(const AttentionProblem& problem, Variable q, Variable k, Vari
   Matrix64 out(q.rows(), problem.q_heads * problem.v_head_dim);
   out.values = swap_middle(passes->forward.out, problem.batch, problem.q_heads, problem.q_len);
   const std::vector<Variable> sink_row = sinks == nullptr ? std::vector<Variable>() : std::vector{*sinks};
-  return q.tape().record(std::move(out), [passes, q, k, v, sink_row](const Matrix64&, const Matrix64& d) {
+  return q.tape().record(std::move(out), [passes, q, k, v, sink_row](const Matrix64& y, const Matrix64& d) {
     const AttentionProblem& p = passes->problem;
-    const ReferenceBackward backward = reference_backward(passes->inputs, passes->forward,
-                                                          swap_middle(d.values, p.batch, p.q_len, p.q_heads));
+    // Gradients of scores are differences from rowsum(dout out), of out as it was rounded: where a query sees
+    // one key, they are nothing but this rounding.
+    ReferenceForward rounded = passes->forward;
+    rounded.out = swap_middle(y.values, p.batch, p.q_len, p.q_heads);
+    const ReferenceBackward backward =
+        reference_backward(passes->inputs, rounded, swap_middle(d.values, p.batch, p.q_len, p.q_heads));
     add_to(q.gradient(), swap_middle(backward.dq, p.batch, p.q_heads, p.q_len));
     add_to(k.gradient(), swap_middle(backward.dk, p.batch, p.kv_heads, p.kv_len));
     add_to(v.gradient(), swap_middle(backward.dv, p.batch, p.kv_heads, p.kv_len));

@@ -18,7 +18,6 @@
 #include "shared/transformer/step_buffers.h"
 #include "sim/fabric/fabric.h"
 #include "sim/proof/reference/reference_parameters.h"
-#include "sim/proof/run/error_sizes.h"
 #include "sim/proof/run/tensor_tolerance.h"
 #include "sim/proof/step/step_tolerance.h"
 
@@ -62,27 +61,40 @@ struct Errors {
   }
 };
 
-TensorProof proof_of(const std::string& tensor, int role, const StepExpectation::Of& of,
-                     const Errors& errors) {
+TensorProof proof_of(const std::string& tensor, int role, const Workload& workload,
+                     const StepProofOptions& options, const StepExpectation::Of& of, const Errors& errors) {
   TensorProof proof;
+  const double growth = options.growth;
   proof.tensor = tensor, proof.role = kRoles[idx(role)], proof.error = errors.largest;
   double size = 0;
   for (const double value : of.expected->values) size = std::max(size, std::abs(value));
   // The optimizer computes in f32. It rounds a parameter three times: its product with the decay, and both
-  // differences; and a state no more often: products with both betas, and their sum.
-  const double rounded = 3 * roundoff(DType::f32) * size;
-  proof.allowed = kGrowth * of.movement.largest + rounded;
+  // differences; and a state no more often: products with both betas, and their sum. A state is then stored.
+  const Optimizer& optimizer = workload.optimizer;
+  const double u = roundoff(DType::f32),
+               stored = optimizer.state_dtype == DType::f32 ? 0 : roundoff(optimizer.state_dtype);
+  double rounded = (3 * u + (role == 0 ? 0 : stored)) * size, moved = of.movement.largest,
+         moved_root = std::sqrt(of.movement.mean_square);
+  // AdamW divides a gradient by its size, so that one that roundings turn around turns its parameter's step
+  // around. The parameter is held against what the rank's own moments make of it, which are proved
+  // themselves: of a step, which is of the size of the learning rate, seven operations round, and both
+  // moments have been stored.
+  if (role == 0 && optimizer.is_adam())
+    rounded += options.learning_rate * (7 * u + 2 * stored), moved = moved_root = 0;
+  proof.allowed = growth * moved + rounded;
   const double root = std::sqrt(errors.sum_of_squares /
                                 static_cast<double>(std::max<std::int64_t>(1, errors.count))),
-               allowed_root = kGrowth * std::sqrt(of.movement.mean_square) + rounded;
+               allowed_root = growth * moved_root + rounded;
   const std::string where = str("rank ", errors.rank, " has ", errors.of_found, " at [", errors.row, ", ",
                                 errors.column, "] where one device has ", errors.of_expected);
   const double expected_root =
       std::sqrt(errors.expected_squares / static_cast<double>(std::max<std::int64_t>(1, errors.count)));
-  if (errors.count == 0) proof.finding = "no rank owns an element of it";
   // A router's choice that hangs on a rounding moves gradients by their own size.
-  else if (role == kGradientRole && expected_root > 0 && allowed_root >= expected_root)
-    proof.finding = str("roundings move it by as much as it is (", allowed_root / kGrowth, " of ",
+  proof.moved_away = role == kGradientRole && expected_root > 0 && allowed_root >= expected_root;
+  if (errors.count == 0)
+    proof.finding = "no rank owns an element of it";
+  else if (proof.moved_away)
+    proof.finding = str("roundings move it by as much as it is (", allowed_root / growth, " of ",
                         expected_root, "), so that nothing is proved; use another seed, or f32");
   else if (!(errors.largest <= proof.allowed))
     proof.finding = str(where, ", more than ", proof.allowed, " away");
@@ -116,19 +128,20 @@ class StepRun {
     std::sort(proof_.wrong_rows.begin(), proof_.wrong_rows.end(), [](const RowProof& a, const RowProof& b) {
       return std::tie(a.sequence, a.row) < std::tie(b.sequence, b.row);
     });
-    proof_.allowed_loss =
-        kGrowth * expectation_->loss_movement() + roundoff(DType::f32) * std::abs(proof_.expected_loss);
+    proof_.allowed_loss = options_.growth * expectation_->loss_movement() +
+                          roundoff(DType::f32) * std::abs(proof_.expected_loss);
     proof_.expected_norm = step.norm;
     // Each rank rounds its sum of squares, and as each stage of it, its addition to the others: of the root
     // that is half as much.
     const double roundings = static_cast<double>(request_.layout.world()) * request_.layout.virtual_stages;
     proof_.allowed_norm =
-        kGrowth * expectation_->norm_movement() + roundoff(DType::f32) * roundings * step.norm;
+        options_.growth * expectation_->norm_movement() + roundoff(DType::f32) * roundings * step.norm;
     for (const auto& [tensor, matrix] : step.parameters.all()) {
       for (int role = 0; role <= request_.workload.optimizer.states; ++role) {
         const StepExpectation::Of of =
             role == 0 ? expectation_->parameter(tensor) : expectation_->state(tensor, role - 1);
-        proof_.tensors.push_back(proof_of(tensor, role, of, errors_[{tensor, role}]));
+        proof_.tensors.push_back(
+            proof_of(tensor, role, request_.workload, options_, of, errors_[{tensor, role}]));
       }
     }
     look_for_scale();
@@ -217,7 +230,7 @@ class StepRun {
                          optimizer_rules(workload, options_.learning_rate));
     // Losses are computed and stored in f32, from statistics that are, too: three numbers of about this size.
     const std::vector<double>& rows = expectation_->step().pass.loss.of_rows;
-    proof_.allowed_row = kGrowth * expectation_->row_movement() +
+    proof_.allowed_row = options_.growth * expectation_->row_movement() +
                          3 * roundoff(DType::f32) * *std::max_element(rows.begin(), rows.end());
   }
 
@@ -276,27 +289,43 @@ class StepRun {
     std::map<Key, Errors> own;
     const ReferenceStep& step = expectation_->step();
     // What this rank's first moments are multiplied with to be of gradients that were clipped rightly.
-    const double reclipped =
-        step.clip_factor /
-        clip_factor(optimizer_rules(request_.workload, options_.learning_rate), buffers.norm());
+    const OptimizerRules optimizer = optimizer_rules(request_.workload, options_.learning_rate);
+    const double reclipped = step.clip_factor / clip_factor(optimizer, buffers.norm());
     for (const int stage : buffers.stages()) {
       buffers.for_each_owned(stage, [&](const StepBuffers::Owned& owned) {
         const std::string& tensor = owned.run.block.tensor;
-        // What the buffers have in a role, times `scale`, in a role of the proof.
-        const auto add = [&](int role, int state, double scale, const NamedMatrices& all) {
+        // Adds what found(i) gives of element i of the run, in a role, where expected(row, column) is right.
+        const auto add = [&](int role, const auto& found, const auto& expected) {
           Errors& errors = own[{tensor, role}];
-          const Matrix64& expected = all.at(tensor);
-          for_each_row(owned.run,
-                       [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
-                         for (std::int64_t i = 0; i < count; ++i)
-                           errors.add(scale * owned.value(state, at + i), expected.row(row)[column + i], rank,
-                                      row, column + i);
-                       });
+          for_each_row(
+              owned.run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+                for (std::int64_t i = 0; i < count; ++i)
+                  errors.add(found(at + i), expected(row, column + i, at + i), rank, row, column + i);
+              });
         };
-        add(0, 0, 1, step.parameters);
+        const auto has = [&](int role) {
+          return [&owned, role](std::int64_t i) { return owned.value(role, i); };
+        };
+        const auto of = [&](const NamedMatrices& all) {
+          return [&matrix = all.at(tensor)](std::int64_t row, std::int64_t column, std::int64_t) {
+            return matrix.row(row)[column];
+          };
+        };
+        if (optimizer.optimizer.is_adam()) {
+          const Matrix64& before = values_.parameters.at(tensor);
+          add(0, has(0), [&](std::int64_t row, std::int64_t column, std::int64_t i) {
+            return adam_updated(optimizer, step.state.steps, before.row(row)[column], owned.value(1, i),
+                                owned.value(2, i));
+          });
+        } else {
+          add(0, has(0), of(step.parameters));
+        }
         for (int state = 1; state <= std::ssize(owned.states); ++state)
-          add(state, state, 1, state == 1 ? step.state.first : step.state.second);
-        if (!owned.states.empty()) add(kUnclippedRole, 1, reclipped, step.state.first);
+          add(state, has(state), of(state == 1 ? step.state.first : step.state.second));
+        if (!owned.states.empty())
+          add(
+              kUnclippedRole, [&](std::int64_t i) { return reclipped * owned.value(1, i); },
+              of(step.state.first));
       });
     }
     const std::lock_guard lock(mutex_);
@@ -370,11 +399,13 @@ std::string StepProof::finding() const {
     return str("ranks clip by ", norms, " where one device has ", expected_norm, ", more than ", allowed_norm,
                " away");
   }
-  const auto gradient =
-      first([](const TensorProof& t) { return !t.holds() && t.role == kRoles[kGradientRole]; });
+  const auto gradient = first(
+      [](const TensorProof& t) { return !t.holds() && !t.moved_away && t.role == kRoles[kGradientRole]; });
   if (gradient != tensors.end()) return words(*gradient);
-  const auto any = first([](const TensorProof& t) { return !t.holds(); });
-  return any == tensors.end() ? "" : words(*any);
+  const auto known = first([](const TensorProof& t) { return !t.holds() && !t.moved_away; });
+  if (known != tensors.end()) return words(*known);
+  const auto unknown = first([](const TensorProof& t) { return !t.holds(); });
+  return unknown == tensors.end() ? "" : words(*unknown);
 }
 
 StepBuffers::Values values_of(const NamedMatrices& parameters) {

@@ -14,6 +14,7 @@
 #include "shared/transformer/step_buffers.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/proof/reference/reference_step.h"
+#include "sim/proof/run/error_sizes.h"
 
 namespace cp::sim {
 
@@ -22,6 +23,8 @@ struct StepProofOptions {
   double ignored = 0.1;            // the share of labels that are ignored
   std::int64_t without_label = 1;  // so many sequences have none, if there are more
   double learning_rate = 1e-3;
+  // How many times as much as roundings have moved the reference a result may be off (step_tolerance.h).
+  double growth = kGrowth;
   std::function<void(std::string_view)> on_phase;
   // For tests that plant a defect in what a rank is given: may change the bytes of an input of a micro-batch
   // (step_plan.h) before the step runs.
@@ -34,6 +37,7 @@ struct TensorProof {
   double error = 0, allowed = 0;  // the largest error, and what is allowed of it
   double allowed_root = 0;        // of the root mean square of errors
   std::string finding;            // empty if it holds
+  bool moved_away = false;        // the finding is that roundings move it by its own size
   // Of a first moment, if it is multiplied with what the rank's norm should have clipped it by, and with what
   // it did.
   bool differs_unclipped = false;

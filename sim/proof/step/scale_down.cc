@@ -161,6 +161,11 @@ Transformer scaled_down(const Transformer& model) {
   return small;
 }
 
+void make_room_at_experts(StepRequest& request) {
+  if (request.model.experts)
+    request.workload.expert_imbalance = static_cast<double>(request.model.experts->count);
+}
+
 StepRequest proof_request(const Transformer& model, const ParallelLayout& layout, std::int64_t seq_len,
                           DType dtype) {
   StepRequest request{model, {}, layout};
@@ -168,8 +173,7 @@ StepRequest proof_request(const Transformer& model, const ParallelLayout& layout
   // Interleaved stages need as many micro-batches as ranks (Narayanan et al. 2021).
   const std::int64_t micro_batches = layout.virtual_stages > 1 ? layout.pp : 2;
   request.workload.global_batch = micro_batches * layout.dp() * layout.micro_batch;
-  // Room for all tokens at each expert: none is dropped.
-  if (model.experts) request.workload.expert_imbalance = static_cast<double>(model.experts->count);
+  make_room_at_experts(request);
   return request;
 }
 

@@ -14,9 +14,12 @@ namespace cp::sim {
 // some tens, so that a step takes a fraction of a second. Sizes that are small already stay.
 Transformer scaled_down(const Transformer& model);
 
+// Lets the experts of a step have room for all tokens, since which ones a layout drops is its own matter.
+void make_room_at_experts(StepRequest& request);
+
 // A step of training with two micro-batches for each replica, of sequences of this length; with virtual
 // stages as many as pipeline ranks. Experts have room
-// for all tokens, since which ones a layout drops is its own matter.
+// for all tokens.
 StepRequest proof_request(const Transformer& model, const ParallelLayout& layout, std::int64_t seq_len,
                           DType dtype = DType::f32);
 

@@ -36,7 +36,7 @@ std::int64_t longest_sum(const StepRequest& request) {
 
 StepExpectation::StepExpectation(const StepRequest& request, const StepValues& values,
                                  const ReferenceRules& rules, const OptimizerRules& optimizer, int runs)
-    : moved_(roundoff(request.workload.dtype) +
+    : moved_(std::max(roundoff(request.workload.dtype), roundoff(request.workload.gradient_dtype)) +
              roundoff(DType::f32) * std::sqrt(static_cast<double>(longest_sum(request)))),
       step_(reference_step(request.model, rules, optimizer, values.parameters, values.state, values.batch)) {
   for (int run = 0; run < runs; ++run) {

@@ -6,14 +6,14 @@
 // comes out differs by as much as roundings of that size make it differ, with all that the model amplifies;
 // where a choice or a sign hangs on a rounding, that shows, too.
 //
-// moved = r + u sqrt(n): r is the roundoff of the dtype in which values are stored, u that of f32, in which
-// sums are added up, and n the terms of the longest sum. Roundings of partial sums are independent, and a
-// partial sum of k terms of random signs is about sqrt(k) of them, so that n of them move the sum by no more
-// than u sqrt(n) moves each of its terms (Higham and Mary 2019).
+// moved = r + u sqrt(n): r is the roundoff of the coarsest dtype in which values or gradients are stored, u
+// that of f32, in which sums are added up, and n the terms of the longest sum. Roundings of partial sums are
+// independent, and a partial sum of k terms of random signs is about sqrt(k) of them, so that n of them move
+// the sum by no more than u sqrt(n) moves each of its terms (Higham and Mary 2019).
 //
 // A tensor holds if the root mean square of its errors is at most kGrowth times that of what it was moved by,
 // and no error more than kGrowth times as large as the largest movement; beside what the optimizer rounds
-// itself.
+// itself. Parameters of AdamW are held against what the rank's own moments make of them (prove_step.cc).
 #pragma once
 
 #include <cstdint>
