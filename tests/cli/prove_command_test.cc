@@ -19,7 +19,21 @@ TEST(ProveCommand, PrintsWhatIsExact) {
       cpsim({"prove", "--model", "llama-3.1-8b", "--layout", "tp=2,cp=2,strategy=ring", "--seq-len", "19"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.out, AllOf(HasSubstr("exact"), HasSubstr("one device in float64: loss 5."),
+                                  HasSubstr("0 to 3  exchange   ring"),
                                   HasSubstr("1 of 1 layouts are exact: llama-3.1-8b of 4 layers")));
+}
+
+// Of 19 rows rank 1 sees the 10 of rank 0: of a tp rank one kv head with K and V of 10 columns.
+TEST(ProveCommand, SaysWhatEachLayerTakesFromOtherRanks) {
+  const Finished finished = cpsim({"prove", "--model", "llama-3.1-8b", "--layout", "tp=2,cp=2,strategy=ring",
+                                   "--seq-len", "19", "--json"});
+  const auto layers = nlohmann::json::parse(finished.out).at("layouts").at(0).at("attention");
+  ASSERT_EQ(layers.size(), 4U);
+  const auto& move = layers.at(3).at("moves").at(0);
+  EXPECT_EQ(move.at("operation"), "exchange");
+  EXPECT_EQ(move.at("ranks"), nlohmann::json::parse("[[0, 2], [1, 3]]"));
+  EXPECT_EQ(move.at("kv_bytes").get<int>(), 2 * 10 * 2 * 10 * 4);
+  EXPECT_EQ(move.at("q_bytes").get<int>(), 0);
 }
 
 TEST(ProveCommand, TakesAllLayoutsOfSomeRanks) {

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sim/proof/step/key_traffic.h"
 #include "sim/proof/step/prove_step.h"
 #include "tests/proof/small_steps.h"
 
@@ -196,6 +197,9 @@ TEST(StepDefects, ContextParallelismOffInOneLayer) {
   };
   const StepProof proof = prove_step(request, plans, {});
   EXPECT_EQ(off, 2);
+  const std::vector<LayerTraffic> traffic = key_traffic(request, plans);
+  ASSERT_EQ(traffic.size(), 4U);
+  for (const LayerTraffic& layer : traffic) EXPECT_EQ(layer.moves.empty(), layer.layer == 1) << layer.layer;
   EXPECT_THAT(proof.finding(), HasSubstr(": row 15 of sequence 1 on rank 1 "));
 }
 

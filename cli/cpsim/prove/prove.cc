@@ -16,9 +16,11 @@
 #include "cli/common/progress_line.h"
 #include "cli/cpsim/commands.h"
 #include "shared/base/error.h"
+#include "shared/base/text.h"
 #include "sim/base/number_text.h"
 #include "sim/planner/models/read_model.h"
 #include "sim/present/table.h"
+#include "sim/proof/step/key_traffic.h"
 #include "sim/proof/step/prove_step.h"
 #include "sim/proof/step/scale_down.h"
 
@@ -43,7 +45,8 @@ struct Flags {
 struct Row {
   ParallelLayout layout;
   std::optional<StepProof> proof;
-  std::string error;  // what the run threw
+  std::string error;                            // what the run threw
+  std::vector<sim::LayerTraffic> traffic = {};  // of one layout with cp above 1
 
   bool holds() const { return proof && proof->holds(); }
   std::string finding() const { return proof ? proof->finding() : error; }
@@ -73,6 +76,52 @@ double largest_share(const StepProof& proof, std::string_view role) {
   return share;
 }
 
+// What attention takes from other cp ranks: layers that are alike in one row. Empty without context
+// parallelism.
+std::string traffic_text(const std::vector<sim::LayerTraffic>& layers) {
+  if (layers.empty()) return "";
+  sim::Table table({{"layers", sim::Align::left},
+                    {"operation", sim::Align::left},
+                    {"group", sim::Align::left},
+                    {"ranks", sim::Align::left},
+                    {"K, V bytes", sim::Align::right},
+                    {"Q bytes", sim::Align::right}});
+  for (std::size_t first = 0, next = 0; first < layers.size(); first = next) {
+    const auto& [layer, moves] = layers[first];
+    next = first + 1;
+    while (next < layers.size() && layers[next].layer == layers[next - 1].layer + 1 &&
+           layers[next].moves == moves)
+      ++next;
+    const std::int64_t last = layers[next - 1].layer;
+    const std::string which = last == layer ? str(layer) : str(layer, " to ", last);
+    if (moves.empty())
+      table.add_row({which, "none: context parallelism does not act here", "", "", "0", "0"});
+    for (const sim::KeyMove& move : moves) {
+      std::vector<std::string> groups;
+      for (const std::vector<Rank>& ranks : move.ranks) groups.push_back(str("[", join(ranks, ","), "]"));
+      table.add_row(
+          {which, move.operation, move.group, join(groups, " "), str(move.kv_bytes), str(move.q_bytes)});
+    }
+  }
+  return "\nwhat attention takes from other cp ranks, forward, in one micro-batch of each replica:\n" +
+         table.text();
+}
+
+nlohmann::ordered_json traffic_json(const std::vector<sim::LayerTraffic>& layers) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const sim::LayerTraffic& of : layers) {
+    nlohmann::ordered_json moves = nlohmann::ordered_json::array();
+    for (const sim::KeyMove& move : of.moves)
+      moves.push_back({{"operation", move.operation},
+                       {"group", move.group},
+                       {"ranks", move.ranks},
+                       {"kv_bytes", move.kv_bytes},
+                       {"q_bytes", move.q_bytes}});
+    all.push_back({{"layer", of.layer}, {"moves", moves}});
+  }
+  return all;
+}
+
 std::string text_of(const std::vector<Row>& rows, const Transformer& model, double seconds, bool stopped) {
   sim::Table table({{"layout", sim::Align::left},
                     {"loss", sim::Align::right},
@@ -97,6 +146,7 @@ std::string text_of(const std::vector<Row>& rows, const Transformer& model, doub
   if (!rows.empty() && rows.front().proof)
     text += fmt::format("\none device in float64: loss {:.6f} of {} labels\n",
                         rows.front().proof->expected_loss, rows.front().proof->labelled);
+  if (rows.size() == 1) text += traffic_text(rows.front().traffic);
   text += fmt::format(
       "{} of {} layouts are exact: {} of {} layers, width {} ({}{}); gradients and parameters: "
       "the largest error in percent of what roundings may make\n",
@@ -115,6 +165,7 @@ std::string json_of(const std::vector<Row>& rows, const Transformer& model, doub
       one["loss"] = row.proof->loss, one["expected_loss"] = row.proof->expected_loss;
     }
     if (!row.holds()) one["finding"] = row.finding();
+    if (!row.traffic.empty()) one["attention"] = traffic_json(row.traffic);
     ok = ok && row.holds();
     json["layouts"].push_back(one);
   }
@@ -147,7 +198,12 @@ int prove(Flags& flags) {
             fmt::format("{} of {} layouts; {}: {}", rows.size(), layouts.size(), to_string(layout), phase));
       };
       if (layouts.size() == 1) {
-        row.proof = sim::prove_step(request_of(flags, model, layout), flags.options);
+        const StepRequest request = request_of(flags, model, layout);
+        row.proof = sim::prove_step(request, flags.options);
+        if (layout.cp > 1) {
+          row.traffic = sim::key_traffic(
+              request, [&](StepPart part, int stage) { return step_plans(request, part, stage); });
+        }
       } else {
         try {
           row.proof = sim::prove_step(request_of(flags, model, layout), flags.options);
