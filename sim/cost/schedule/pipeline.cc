@@ -1,7 +1,9 @@
 #include "sim/cost/schedule/pipeline.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <optional>
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
@@ -11,9 +13,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr double kNotYet = -1;
-
-// What each rank does, in order: the k-th forward pass and the k-th backward pass of its chunks.
+// What each rank does, in order.
 class Schedule {
  public:
   Schedule(std::size_t stages, int ranks, std::int64_t micro_batches)
@@ -43,29 +43,35 @@ class Schedule {
     return pipeline_warm_up(rank, ranks_, virtual_stages_, passes() / virtual_stages_);
   }
 
-  // The n-th of the 2 * passes() chunks of a rank.
-  PipelineChunk chunk(int rank, std::int64_t n) const {
-    const std::int64_t first = warm_up(rank), steady = 2 * (passes() - first);
-    if (n < first) return pass(rank, n, false);
-    if (n >= first + steady) return pass(rank, n - first - steady + steady / 2, true);
-    const std::int64_t turn = (n - first) / 2;
-    return (n - first) % 2 == 0 ? pass(rank, first + turn, false) : pass(rank, turn, true);
-  }
+  // The passes of a rank in one direction, one after the other: each chunk takes as many micro-batches as
+  // there are ranks, then the next chunk does. It counts on instead of dividing, since searches walk through
+  // hundreds of millions of passes.
+  class Passes {
+   public:
+    Passes(const Schedule& schedule, int rank, bool backward)
+        : ranks_(schedule.ranks_),
+          virtual_stages_(schedule.virtual_stages_),
+          step_(backward ? -schedule.ranks_ : schedule.ranks_),
+          first_(backward ? rank + (virtual_stages_ - 1) * ranks_ : rank),
+          stage_(first_) {}
+
+    int stage() const { return stage_; }
+    std::int64_t micro_batch() const { return micro_batch_; }
+    void next() {
+      ++micro_batch_;
+      if (virtual_stages_ == 1 || ++in_turn_ < ranks_) return;
+      in_turn_ = 0, stage_ += step_, micro_batch_ -= ranks_;
+      if (++turn_ < virtual_stages_) return;
+      turn_ = 0, stage_ = first_, micro_batch_ += ranks_;
+    }
+
+   private:
+    int ranks_, virtual_stages_, step_, first_, stage_;
+    int in_turn_ = 0, turn_ = 0;  // micro-batches of this chunk, and chunks, since the turn began
+    std::int64_t micro_batch_ = 0;
+  };
 
  private:
-  // Each chunk takes as many micro-batches as there are ranks, then the next chunk does.
-  PipelineChunk pass(int rank, std::int64_t k, bool backward) const {
-    PipelineChunk chunk;
-    chunk.backward = backward;
-    chunk.stage = rank, chunk.micro_batch = k;
-    if (virtual_stages_ == 1) return chunk;
-    const std::int64_t round = k / ranks_, turn = round % virtual_stages_;
-    const std::int64_t slice = backward ? virtual_stages_ - 1 - turn : turn;
-    chunk.stage = static_cast<int>(slice) * ranks_ + rank;
-    chunk.micro_batch = round / virtual_stages_ * ranks_ + k % ranks_;
-    return chunk;
-  }
-
   int ranks_, virtual_stages_ = 1;
   std::int64_t micro_batches_;
 };
@@ -78,9 +84,10 @@ class Run {
         schedule_(stages.size(), ranks, micro_batches),
         micro_batches_(idx(micro_batches)),
         keep_chunks_(keep_chunks),
-        ends_{std::vector<double>(stages.size() * micro_batches_, kNotYet),
-              std::vector<double>(stages.size() * micro_batches_, kNotYet)},
-        states_(idx(ranks)) {}
+        ends_(2 * stages.size() * micro_batches_),
+        ended_(2 * stages.size(), 0) {
+    for (int rank = 0; rank < ranks; ++rank) states_.emplace_back(schedule_, rank);
+  }
 
   PipelineTimes times() {
     times_.chunks.resize(keep_chunks_ ? idx(ranks_) : 0);
@@ -97,62 +104,85 @@ class Run {
     }
     for (const State& state : states_) times_.time_ns = std::max(times_.time_ns, state.free_ns);
     for (const State& state : states_) {
-      CP_INVARIANT(state.next == 2 * schedule_.passes(), "a stage of the pipeline waits for ever");
+      CP_INVARIANT(state.done[1] == schedule_.passes(), "a stage of the pipeline waits for ever");
       times_.idle_ns.push_back(times_.time_ns - state.busy_ns);
     }
     return std::move(times_);
   }
 
  private:
+  // Of a rank. Of each direction, forward and then backward, its next pass, and how many are done.
   struct State {
-    std::int64_t next = 0;  // chunk
+    State(const Schedule& schedule, int rank)
+        : passes{Schedule::Passes(schedule, rank, false), Schedule::Passes(schedule, rank, true)},
+          warm_up(schedule.warm_up(rank)) {}
+
+    std::array<Schedule::Passes, 2> passes;
+    std::int64_t warm_up;
+    std::array<std::int64_t, 2> done = {};
     double free_ns = 0, busy_ns = 0;
-    std::int64_t in_flight = 0;
   };
 
-  double& end_of(bool backward, std::int64_t stage, std::int64_t micro_batch) {
-    return ends_[backward ? 1 : 0][idx(stage) * micro_batches_ + idx(micro_batch)];
+  // Behind the warm-up, forward and backward passes take turns while there are forward ones.
+  bool goes_backward(const State& state) const {
+    const auto [forward, backward] = state.done;
+    return forward == schedule_.passes() || (forward >= state.warm_up && backward < forward - state.warm_up);
   }
 
-  // When the chunk's input is there; kNotYet when nobody knows.
-  double input_ns(const PipelineChunk& chunk) {
-    const int before = chunk.backward ? chunk.stage + 1 : chunk.stage - 1;
+  // When the input of a pass is there; nothing when nobody knows. Each stage has its passes of a direction in
+  // the order of the micro-batches.
+  std::optional<double> input_ns(bool backward, int stage, std::int64_t micro_batch) const {
+    const int before = backward ? stage + 1 : stage - 1;
     if (before < 0) return 0;
-    if (idx(before) == stages_.size()) return end_of(false, chunk.stage, chunk.micro_batch);
-    const double end = end_of(chunk.backward, before, chunk.micro_batch);
-    if (end == kNotYet || ranks_ == 1) return end;
+    const bool turns = idx(before) == stages_.size();  // the last stage goes back from what it made itself
+    const std::size_t from = turns ? row(false, stage) : row(backward, before);
+    if (micro_batch >= ended_[from]) return std::nullopt;
+    const double end = ends_[from * micro_batches_ + idx(micro_batch)];
+    if (turns || ranks_ == 1) return end;
     const StageTimes& sender = stages_[idx(before)];
-    return end + (chunk.backward ? sender.send_backward_ns : sender.send_forward_ns);
+    return end + (backward ? sender.send_backward_ns : sender.send_forward_ns);
   }
 
   // Whatever the rank can do now; whether that was anything.
   bool advance(int rank) {
     State& state = states_[idx(rank)];
-    const std::int64_t before = state.next;
-    for (; state.next < 2 * schedule_.passes(); ++state.next) {
-      PipelineChunk chunk = schedule_.chunk(rank, state.next);
-      const double input = input_ns(chunk);
-      if (input == kNotYet) break;
-      const StageTimes& stage = stages_[idx(chunk.stage)];
-      const double ns = chunk.backward ? stage.backward_ns : stage.forward_ns;
-      chunk.begin_ns = std::max(input, state.free_ns);
-      chunk.end_ns = state.free_ns = chunk.begin_ns + ns;
-      state.busy_ns += ns;
-      end_of(chunk.backward, chunk.stage, chunk.micro_batch) = chunk.end_ns;
-      state.in_flight += chunk.backward ? -1 : 1;
-      times_.most_in_flight[idx(rank)] = std::max(times_.most_in_flight[idx(rank)], state.in_flight);
-      if (keep_chunks_) times_.chunks[idx(rank)].push_back(chunk);
+    std::int64_t& most_in_flight = times_.most_in_flight[idx(rank)];
+    bool any = false;
+    while (state.done[1] < schedule_.passes()) {
+      const bool backward = goes_backward(state);
+      Schedule::Passes& pass = state.passes[backward ? 1 : 0];
+      const int stage = pass.stage();
+      const std::int64_t micro_batch = pass.micro_batch();
+      const std::optional<double> input = input_ns(backward, stage, micro_batch);
+      if (!input) break;
+      const StageTimes& times = stages_[idx(stage)];
+      const double ns = backward ? times.backward_ns : times.forward_ns,
+                   begin_ns = std::max(*input, state.free_ns);
+      state.free_ns = begin_ns + ns, state.busy_ns += ns;
+      const std::size_t own = row(backward, stage);
+      ends_[own * micro_batches_ + idx(micro_batch)] = state.free_ns;
+      ended_[own] = micro_batch + 1;
+      ++state.done[backward ? 1 : 0];
+      most_in_flight = std::max(most_in_flight, state.done[0] - state.done[1]);
+      if (keep_chunks_)
+        times_.chunks[idx(rank)].push_back({stage, micro_batch, backward, begin_ns, state.free_ns});
+      pass.next();
+      any = true;
     }
-    return state.next > before;
+    return any;
   }
+
+  // Of ends_ and ended_.
+  std::size_t row(bool backward, int stage) const { return idx(stage) + (backward ? stages_.size() : 0); }
 
   const std::span<const StageTimes> stages_;
   const int ranks_;
   const Schedule schedule_;
   const std::size_t micro_batches_;
   const bool keep_chunks_;
-  std::vector<double> ends_[2];  // forward, backward; by stage, micro-batch
-  std::vector<State> states_;    // by rank
+  std::vector<double> ends_;         // by row, micro-batch
+  std::vector<std::int64_t> ended_;  // by row: how many micro-batches have ended
+  std::vector<State> states_;        // by rank
   PipelineTimes times_;
 };
 
