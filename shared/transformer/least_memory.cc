@@ -41,53 +41,67 @@ struct Layers {
   }
 };
 
-// Counts layers of a model. A search asks for millions of these.
+// Entry n: how many of the first n layers have which parts.
+std::vector<ByParts<std::int64_t>> counted_before(std::span<const int> kinds,
+                                                  std::span<const LayerParts> parts_of_kinds) {
+  std::vector<ByParts<std::int64_t>> before(1);
+  before.reserve(kinds.size() + 1);
+  for (const int kind : kinds) {
+    before.push_back(before.back());
+    ++before.back()[parts_of_kinds[idx(kind)]];
+  }
+  return before;
+}
+
+// Counts layers of a model. A search asks for millions of these, so that it takes differences of what was
+// counted once where it can.
 class LayersOf {
  public:
-  LayersOf(const Transformer& model, const Workload& workload, const ParallelLayout& layout)
-      : model_(model), recompute_(layout.recompute) {
-    if (alike_) return;
-    const LayerParts first = model.parts_of(model.kinds.front());
-    parts_ = parts_of_kinds(model);
-    if (layout.window_balance || layout.scan_balance) homes_ = homes_of_layers(model, workload, layout);
-    alike_ = homes_.empty() &&
-             std::all_of(parts_.begin(), parts_.end(), [&](LayerParts parts) { return parts == first; });
-  }
+  // `layers` has all layers of the model, and their homes if there is more than one.
+  LayersOf(const StageLayers& layers, std::span<const ByParts<std::int64_t>> before,
+           const Recompute& recompute)
+      : layers_(layers), before_(before), recompute_(recompute) {}
 
   // Whether all layers have the same parts, and one home.
-  bool alike() const { return alike_; }
+  bool alike() const {
+    return layers_.homes.empty() && before_.back()[layers_.parts(0)] == std::ssize(layers_.kinds);
+  }
 
   // Layers first .. first + count - 1, which are a stage of their own.
   Layers operator()(std::int64_t first, std::int64_t count) const {
     Layers layers;
-    if (alike_) {
-      const LayerParts parts = model_.parts_of(model_.kinds.front());
-      layers.with[parts] = count, layers.keeping.front()[parts] = layers_that_keep(count, recompute_);
-      layers.inputs_at.front() = true;
+    for (const LayerParts parts : kLayerParts)
+      layers.with[parts] = before_[idx(first + count)][parts] - before_[idx(first)][parts];
+    if (!layers_.homes.empty()) {
+      const StageLayers stage{layers_.kinds.subspan(idx(first), idx(count)), layers_.parts_of_kinds,
+                              layers_.homes.subspan(idx(first), idx(count + 1))};
+      layers.keeping = layers_that_keep(stage, recompute_);
+      for (std::int64_t layer = 0; layer <= count; ++layer) layers.inputs_at[idx(stage.home(layer))] = true;
       return layers;
     }
-    std::span<const int> homes = homes_;
-    if (!homes.empty()) homes = homes.subspan(idx(first), idx(count + 1));
-    const StageLayers stage{std::span(model_.order).subspan(idx(first), idx(count)), parts_, homes};
-    for (const int kind : stage.kinds) ++layers.with[parts_[idx(kind)]];
-    layers.keeping = layers_that_keep(stage, recompute_);
-    for (std::int64_t layer = 0; layer <= count; ++layer) layers.inputs_at[idx(stage.home(layer))] = true;
+    layers.inputs_at.front() = true;
+    ByParts<std::int64_t>& keeping = layers.keeping.front();
+    if (recompute_.kind != Recompute::Kind::full) keeping = layers.with;
+    if (recompute_.kind != Recompute::Kind::every) return layers;
+    for (std::int64_t layer = 0; layer < count; ++layer) {
+      if (is_recomputed(layer, recompute_)) --keeping[layers_.parts(first + layer)];
+    }
     return layers;
   }
 
  private:
-  const Transformer& model_;
+  const StageLayers layers_;
+  const std::span<const ByParts<std::int64_t>> before_;
   const Recompute& recompute_;
-  bool alike_ = model_.order.empty();
-  std::vector<LayerParts> parts_;  // of the kinds
-  std::vector<int> homes_;         // of the layers; none: all have one
 };
 
 class MemoryModel {
  public:
-  // `living` is null where a micro-batch has several plans, or is not trained.
+  // `living` is null where a micro-batch has several plans, or is not trained. `all` counts the model's
+  // layers.
   MemoryModel(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
-              const MemoryRules& rules, std::shared_ptr<const LivingBuffers> living)
+              const MemoryRules& rules, std::shared_ptr<const LivingBuffers> living,
+              const ByParts<std::int64_t>& all)
       : model_(model),
         workload_(workload),
         layout_(layout),
@@ -96,15 +110,22 @@ class MemoryModel {
         sizes_(local_sizes(model, workload, layout)),
         attention_(model, workload, layout, sizes_),
         width_(size_bytes(workload.dtype)),
-        training_(workload.phase == Phase::training) {}
+        training_(workload.phase == Phase::training) {
+    for (const LayerParts parts : kLayerParts) {
+      if (all[parts] > 0) kept_[parts] = kept_of_layer(parts);
+    }
+  }
 
   // What these layers keep of one micro-batch for the backward pass.
   std::int64_t kept_by(const Layers& layers) const {
-    ByParts<LayerKept> kept;
+    std::int64_t bytes = 0;
     for (const LayerParts parts : kLayerParts) {
-      if (layers.with[parts] > 0) kept[parts] = kept_of_layer(parts);
+      if (layers.with[parts] == 0) continue;
+      bytes += layers.with[parts] * kept_[parts].input;
+      for (const ByParts<std::int64_t>& at_home : layers.keeping)
+        bytes += at_home[parts] * beside_input(kept_[parts]);
     }
-    return activations_of(layers, kept);
+    return bytes;
   }
 
   // Of a pipeline rank with those layers, and as many forward passes of the larger of its stages in flight.
@@ -112,18 +133,13 @@ class MemoryModel {
     const bool first = rank == 0, last = rank == layout_.pp - 1;
     Memory memory;
     const std::int64_t in_update = add_parameters(memory, layers, first, last);
-    ByParts<LayerKept> kept;
-    for (const LayerParts parts : kLayerParts) {
-      if (layers.with[parts] > 0) kept[parts] = kept_of_layer(parts);
-    }
     if (training_) {
       const std::int64_t stages = layout_.pp == 1 ? 1
                                                   : in_flight(rank, layout_.pp, layout_.virtual_stages,
                                                               accumulation(workload_, layout_));
-      memory.activations =
-          layout_.host_activations
-              ? slots_of_activations(layers)
-              : stages * activations_of(layout_.virtual_stages == 1 ? layers : most_of_a_stage, kept);
+      memory.activations = layout_.host_activations
+                               ? slots_of_activations(layers)
+                               : stages * kept_by(layout_.virtual_stages == 1 ? layers : most_of_a_stage);
       if (count_of(layers.with, Mixer::attention) > 0) memory.activations += positions();
     } else {
       memory.kv_cache = attention_.cached_elements(rank) *
@@ -403,17 +419,6 @@ class MemoryModel {
            sizes_.tokens * 2 * r.value_heads * kF32 / width_;
   }
 
-  std::int64_t activations_of(const Layers& layers, const ByParts<LayerKept>& kept) const {
-    std::int64_t bytes = 0;
-    for (const LayerParts parts : kLayerParts) {
-      if (layers.with[parts] == 0) continue;
-      bytes += layers.with[parts] * kept[parts].input;
-      for (const ByParts<std::int64_t>& at_home : layers.keeping)
-        bytes += at_home[parts] * beside_input(kept[parts]);
-    }
-    return bytes;
-  }
-
   // The rows that each prediction layer embeds, takes and hands on; its two inputs, normalized; and what its
   // layer keeps. `every` counts the model's layers, of which it is none, and it stays on the GPU.
   std::int64_t kept_of_predictions() const {
@@ -621,6 +626,7 @@ class MemoryModel {
   const AttentionMemory attention_;
   const std::int64_t width_;
   const bool training_;
+  ByParts<LayerKept> kept_;  // by a layer of the model with these parts
 };
 
 }  // namespace
@@ -632,39 +638,44 @@ LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, con
       rules_(rules),
       kinds_(model.order.empty() ? std::vector<int>(idx(model.layers), 0) : model.order),
       parts_(parts_of_kinds(model)),
+      before_(counted_before(kinds_, parts_)),
       living_(std::move(living)) {}
 
-std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& layout) const {
+std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& layout,
+                                                         const StageLayers& layers) const {
   if (layout.pp > 1 || workload_.phase != Phase::training) return nullptr;
-  std::vector<int> homes;
-  if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
-  const StageLayers layers{kinds_, parts_, homes};
   if (living_) return living_(layers, layout.recompute);
   return std::make_shared<LivingBuffers>(living_buffers(layers, layout.recompute));
 }
 
 Memory LeastMemory::of(const ParallelLayout& layout) const {
-  const MemoryModel of(model_, workload_, layout, rules_, living(layout));
-  const LayersOf layers_of(model_, workload_, layout);
+  std::vector<int> homes;
+  if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
+  const StageLayers all_layers{kinds_, parts_, homes};
+  const MemoryModel of(model_, workload_, layout, rules_, living(layout, all_layers), before_.back());
+  const LayersOf layers_of(all_layers, before_, layout.recompute);
   if (layout.pp == 1) {
     const Layers all = layers_of(0, model_.layers);
     return of.of(0, all, all);
   }
   const std::vector<std::int64_t> stages = stage_layers(model_, layout);
+  std::vector<std::int64_t> begins(stages.size());  // the first layer of each
+  std::exclusive_scan(stages.begin(), stages.end(), begins.begin(), std::int64_t{0});
   Memory result;
   // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
   // has the head. Where layers have different MLPs, any of them: of those between the ends that have the same
   // layers, the first, whose activations wait longest.
   std::vector<std::pair<Layers, Layers>> seen;
+  const bool alike = layers_of.alike();
   for (int rank = 0; rank < layout.pp; ++rank) {
-    if (layers_of.alike() && rank > 1 && rank < layout.pp - 1) continue;
+    if (alike && rank > 1 && rank < layout.pp - 1) continue;
     Layers layers, most;
     for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
-      const auto stage = stages.begin() + std::ptrdiff_t{chunk} * layout.pp + rank;
-      const Layers of_stage = layers_of(std::accumulate(stages.begin(), stage, std::int64_t{0}), *stage);
+      const std::size_t stage = idx(chunk) * idx(layout.pp) + idx(rank);
+      const Layers of_stage = layers_of(begins[stage], stages[stage]);
       layers.add(of_stage);
-      const bool keeps_more = layers_of.alike() ? of_stage.count() > most.count()
-                                                : chunk > 0 && of.kept_by(of_stage) > of.kept_by(most);
+      const bool keeps_more =
+          alike ? of_stage.count() > most.count() : chunk > 0 && of.kept_by(of_stage) > of.kept_by(most);
       if (chunk == 0 || keeps_more) most = of_stage;
     }
     if (rank > 0 && rank < layout.pp - 1 && workload_.phase == Phase::training) {

@@ -32,13 +32,15 @@ class LeastMemory {
   Memory of(const ParallelLayout& layout) const;
 
  private:
-  std::shared_ptr<const LivingBuffers> living(const ParallelLayout& layout) const;
+  // Null where a micro-batch has several plans, or is not trained. `layers` are those of the model.
+  std::shared_ptr<const LivingBuffers> living(const ParallelLayout& layout, const StageLayers& layers) const;
 
   const Transformer& model_;
   const Workload& workload_;
   const MemoryRules& rules_;
-  const std::vector<int> kinds_;         // of the layers
-  const std::vector<LayerParts> parts_;  // of the kinds
+  const std::vector<int> kinds_;                     // of the layers
+  const std::vector<LayerParts> parts_;              // of the kinds
+  const std::vector<ByParts<std::int64_t>> before_;  // by layer, and of all: how many layers with which parts
   const LivingBuffersOf living_;
 };
 // Of one layout alone.
