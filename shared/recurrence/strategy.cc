@@ -45,6 +45,10 @@ std::optional<RecurrenceRefusal> refuse_balance(const RecurrenceProblem& problem
         {strategy.scan, {}}};
   }
   if (strategy.scan == StateScan::heads) return std::nullopt;
+  // A ring's rank has one run of rows, or head_tail's two, of which one of a Ulysses group has a part: of
+  // each document no more chunks than runs.
+  const bool few_runs = balance.kind == Balance::Kind::contiguous || balance.kind == Balance::Kind::head_tail;
+  if (few_runs && !balance.per_document) return std::nullopt;
   std::vector<Rank> ranks(static_cast<std::size_t>(cp));
   std::iota(ranks.begin(), ranks.end(), 0);
   constexpr std::int64_t kMostChunks = 2;  // head_tail's

@@ -2,6 +2,10 @@
 // results.
 #include "shared/recurrence/recurrence_plan.h"
 
+#include <algorithm>
+#include <map>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -118,6 +122,27 @@ TEST(Chunks, KnowWhatComesInAndWhatGoesOn) {
   EXPECT_EQ(chunks[2].local_row, 3);
   EXPECT_TRUE(chunks[2].comes_in);
   EXPECT_FALSE(chunks[2].goes_on);
+}
+
+// So refuse() need not list them. Row by row: runs of one document on a rank.
+RC_GTEST_PROP(Chunks, OfContiguousRowsAndOfTheirHalvesAreAtMostTwoOfADocument, ()) {
+  const RecurrenceProblem problem = testing::any_recurrence();
+  const RecurrenceRequest request = testing::any_request(problem);
+  const Balance& balance = request.strategy.balance;
+  RC_PRE(balance.kind != Balance::Kind::striped && !balance.per_document);
+  std::vector<int> rank_of(static_cast<std::size_t>(problem.seq_len));
+  for (const Chunk& chunk : chunks_of(request))
+    std::fill_n(rank_of.begin() + chunk.begin, chunk.rows, chunk.index);
+  std::vector<std::int64_t> starts = problem.document_starts();
+  starts.push_back(problem.seq_len);
+  for (std::size_t document = 0; document + 1 < starts.size(); ++document) {
+    std::map<int, int> runs;
+    for (std::int64_t row = starts[document]; row < starts[document + 1]; ++row) {
+      const int rank = rank_of[static_cast<std::size_t>(row)];
+      if (row == starts[document] || rank_of[static_cast<std::size_t>(row) - 1] != rank) ++runs[rank];
+    }
+    for (const auto& [rank, count] : runs) RC_ASSERT(count <= 2);
+  }
 }
 
 TEST(Halo, ComesFromAsManyChunksAsItReaches) {
