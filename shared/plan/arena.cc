@@ -13,9 +13,10 @@ namespace {
 
 // Finds the added lives that meet a span of positions. Where there may be many, it is a segment tree: a node
 // stands for a range of positions, and each life hangs at the O(log n) nodes whose ranges make it up. A look
-// costs little more than what it finds, so that plans of tens of thousands of temporaries are packed without
-// comparing all pairs. Few lives, as a step of a model has them, are a list: to walk through it takes less
-// time than to look at the nodes below a long span.
+// at a short span costs little more than what it finds, so that plans of tens of thousands of temporaries are
+// packed without comparing all pairs. But below a long span lie up to twice as many nodes as it has
+// positions: where there are fewer lives than that, as in the steps of models, it takes less time to walk
+// through a list of all of them.
 class LivingBlocks {
  public:
   LivingBlocks(Position num_positions, std::size_t num_lives) : is_list_(num_lives <= kMostListed) {
@@ -26,20 +27,20 @@ class LivingBlocks {
   }
 
   void add(std::size_t life, Position first, Position last) {
-    if (is_list_) {
-      list_.push_back({life, first, last});
-    } else {
-      add(1, 0, leaves_, life, size(first), size(last) + 1);
-    }
+    list_.push_back({life, first, last});
+    if (!is_list_) add(1, 0, leaves_, life, size(first), size(last) + 1);
   }
 
   // In a tree, a life that hangs at several nodes may be reported several times.
   template <class F>
   void for_each(Position first, Position last, const F& f) const {
+    if (!is_list_ && 2 * (size(last) - size(first)) < list_.size()) {
+      visit(1, 0, leaves_, size(first), size(last) + 1, f);
+      return;
+    }
     for (const Listed& listed : list_) {
       if (listed.first <= last && first <= listed.last) f(listed.life);
     }
-    if (!is_list_) visit(1, 0, leaves_, size(first), size(last) + 1, f);
   }
 
  private:

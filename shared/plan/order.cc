@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "shared/base/index.h"
 #include "shared/plan/operations.h"
@@ -26,7 +27,7 @@ class EdgeDeriver {
     }
     order_.num_streams_ = static_cast<StreamId>(plan_.streams.size());
     order_.on_stream_.resize(plan_.streams.size());
-    uses_.resize(plan_.buffers.size() * plan_.streams.size());
+    latest_.resize(plan_.buffers.size() * plan_.streams.size());
     heads_.assign(plan_.streams.size(), Clock(plan_.streams.size(), kNoPosition));
     for (std::size_t begin = 0; begin < steps_.size();) {
       std::size_t end = begin + 1;
@@ -47,12 +48,15 @@ class EdgeDeriver {
     std::int64_t count = 1;
     std::size_t segment = 0;
   };
+  static constexpr std::int32_t kNone = -1;
   struct Use {
     StepId step = 0;
     const View* view = nullptr;
+    std::int32_t before = kNone;  // the use before it in the same list
   };
+  // Where lists of uses_ begin: at the latest use.
   struct Uses {
-    std::vector<Use> reads, writes;  // in issue order
+    std::int32_t reads = kNone, writes = kNone;
   };
   struct Candidate {
     StepId step = 0;
@@ -132,7 +136,7 @@ class EdgeDeriver {
   // Iteration 0 is straight-line code: it finds the edges to steps before the Repeat and inside the
   // iteration. Both hold in all later iterations too; those to before the Repeat by the streams' order alone.
   void first_instance(const Item& item, Position at) {
-    Clock clock = heads_[idx(item.step->stream)];
+    Clock& clock = clock_ = heads_[idx(item.step->stream)];
     candidates_.clear();
     const auto lag_of = [&](const View& view, const Use& use) -> std::optional<std::int64_t> {
       const Item& other = steps_[idx(use.step)];
@@ -143,10 +147,12 @@ class EdgeDeriver {
     };
     find_conflicts(item, clock, 0, lag_of);
     add_edges(item, clock);
-    finish(item, at, std::move(clock));
+    finish(item, at, clock);
     for_each_access(plan_, item.step->work, [&](const Access& access) {
       Uses& uses = uses_of(access.view->buffer, item.step->stream);
-      (access.writes ? uses.writes : uses.reads).push_back({item.id, access.view});
+      std::int32_t& latest = access.writes ? uses.writes : uses.reads;
+      uses_.push_back({item.id, access.view, latest});
+      latest = static_cast<std::int32_t>(uses_.size()) - 1;
     });
   }
 
@@ -154,7 +160,7 @@ class EdgeDeriver {
   // were found in earlier iterations. An order that other edges imply is implied here as well: all instances
   // on the way exist.
   void later_instance(const Item& item, StepId begin, Position length, Position iteration) {
-    Clock clock = heads_[idx(item.step->stream)];
+    Clock& clock = clock_ = heads_[idx(item.step->stream)];
     for (const Edge& edge : item.step->after) {
       if (edge.step < begin) continue;
       merge(clock, place(edge.step).first + (iteration - edge.iterations_back) * length,
@@ -175,13 +181,13 @@ class EdgeDeriver {
       }
     }
     add_edges(item, clock);
-    finish(item, place(item.id).first + iteration * length, std::move(clock));
+    finish(item, place(item.id).first + iteration * length, clock);
   }
 
   // ---- conflicts ----
 
   Uses& uses_of(BufferId buffer, StreamId stream) {
-    return uses_[idx(buffer) * plan_.streams.size() + idx(stream)];
+    return latest_[idx(buffer) * plan_.streams.size() + idx(stream)];
   }
 
   // On each other stream, the latest conflicting use that the clock does not cover becomes a candidate.
@@ -199,13 +205,13 @@ class EdgeDeriver {
   }
 
   template <class LagOf>
-  void find_latest(const std::vector<Use>& uses, const View& view, Position known, StepId begin,
-                   const LagOf& lag_of) {
-    for (auto use = uses.rbegin(); use != uses.rend() && use->step >= begin; ++use) {
-      const Position position = place(use->step).last;
+  void find_latest(std::int32_t latest, const View& view, Position known, StepId begin, const LagOf& lag_of) {
+    for (; latest != kNone && uses_[idx(latest)].step >= begin; latest = uses_[idx(latest)].before) {
+      const Use& use = uses_[idx(latest)];
+      const Position position = place(use.step).last;
       if (position <= known) return;
-      if (const auto lag = lag_of(view, *use)) {
-        candidates_.push_back({use->step, static_cast<std::int32_t>(*lag), position});
+      if (const auto lag = lag_of(view, use)) {
+        candidates_.push_back({use.step, static_cast<std::int32_t>(*lag), position});
         return;
       }
     }
@@ -230,20 +236,22 @@ class EdgeDeriver {
     clock[idx(stream)] = std::max(clock[idx(stream)], position);
   }
 
-  void finish(const Item& item, Position position, Clock clock) {
+  void finish(const Item& item, Position position, Clock& clock) {
     order_.clocks_.insert(order_.clocks_.end(), clock.begin(), clock.end());
     order_.num_positions_ = position + 1;
     order_.on_stream_[idx(item.step->stream)].push_back(position);
     clock[idx(item.step->stream)] = position;
-    heads_[idx(item.step->stream)] = std::move(clock);
+    std::swap(heads_[idx(item.step->stream)], clock);
   }
 
   Plan& plan_;
   Order order_;
   std::vector<Item> steps_;
-  std::vector<Uses> uses_;    // by buffer, then stream
+  std::vector<Use> uses_;     // in issue order
+  std::vector<Uses> latest_;  // by buffer, then stream
   std::vector<Clock> heads_;  // by stream: what is known to have finished when its latest instance has
-  std::vector<Candidate> candidates_;  // of the instance at hand
+  Clock clock_;               // of the instance at hand
+  std::vector<Candidate> candidates_;  // likewise
   std::vector<Farther> farther_;       // of the Repeat at hand: conflicts more than one iteration back
 };
 

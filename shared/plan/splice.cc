@@ -18,12 +18,10 @@ struct Window {
   View view;
   bool moves = false;  // with this plan's Repeat, while the part has none; else with the part's
 
-  View of(const View& inner) const {
-    View result = inner;
-    result.buffer = view.buffer;
-    result.offset = moves ? view.offset + offset_at(inner, 0) : offset_at(view, 0) + inner.offset;
-    if (moves) result.advance = view.advance;
-    return result;
+  void rename(View& inner) const {
+    inner.buffer = view.buffer;
+    inner.offset = moves ? view.offset + offset_at(inner, 0) : offset_at(view, 0) + inner.offset;
+    if (moves) inner.advance = view.advance;
   }
 };
 
@@ -46,7 +44,7 @@ class Renaming {
  private:
   void rename(View& view) const {
     // A Broadcast's input may be no view.
-    if (view.buffer >= 0) view = windows.at(static_cast<std::size_t>(view.buffer)).of(view);
+    if (view.buffer >= 0) windows.at(static_cast<std::size_t>(view.buffer)).rename(view);
   }
   void rename(Transfer& transfer) const { rename(transfer.view), rename(transfer.there); }
   template <class T>

@@ -372,6 +372,7 @@ class StepRules : ViewRules {
   // Kernels have no in-place forms but those of the operands that they update.
   void check_kernel_aliases() const {
     std::vector<Access> seen;
+    seen.reserve(16);  // as many as most steps have
     for_each_access(step_.work, index_, [&](const Access& access) {
       for (const Access& other : seen) {
         if (access.writes || other.writes)
