@@ -126,14 +126,24 @@ class Search {
   Memory memory(const ParallelLayout& layout) const { return least_memory_.of(layout); }
 
   // What does not fit by one scan of recurrences may do so by that which needs least: in training the one
-  // that hands one state on, and in serving maybe heads, which spreads what is cached.
-  Memory memory_with_any_scan(const ParallelLayout& layout) const {
-    Memory least = memory(layout);
-    if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1 || fits(least)) return least;
-    ParallelLayout leanest = layout;
+  // that hands one state on, and in serving maybe heads, which spreads what is cached. Whether these are
+  // legal depends on a member's strategy and on what its family has in common.
+  std::vector<StateScan> lean_scans(const ParallelLayout& layout) const {
+    std::vector<StateScan> scans;
+    if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1) return scans;
+    ParallelLayout lean = layout;
     for (const StateScan scan : {StateScan::sequential, StateScan::heads}) {
+      lean.scan = scan;
+      if (!refuse(question_.model, question_.workload, lean)) scans.push_back(scan);
+    }
+    return scans;
+  }
+  Memory memory_with_any_scan(const ParallelLayout& layout, const std::vector<StateScan>& lean) const {
+    Memory least = memory(layout);
+    if (fits(least)) return least;
+    ParallelLayout leanest = layout;
+    for (const StateScan scan : lean) {
       leanest.scan = scan;
-      if (refuse(question_.model, question_.workload, leanest)) continue;
       const Memory memory = this->memory(leanest);
       if (memory.used() < least.used()) least = memory;
     }
@@ -336,6 +346,7 @@ class Search {
     LeastSavings least;
     std::optional<Strategy> whole, in_pieces;  // of the members at hand, which stand next to each other
     bool rows_may_travel = false;              // with that strategy
+    std::vector<StateScan> lean;               // likewise
     for (const ParallelLayout& layout : members) {
       look_at_stop();
       if (const auto by = least.unneeded_by(layout)) {
@@ -346,20 +357,21 @@ class Search {
       if (whole != layout.strategy) {
         whole = layout.strategy, in_pieces = overlap_.in_most_pieces(layout).strategy;
         rows_may_travel = with_rows(space_, attention_, layout).has_value();
+        lean = lean_scans(layout);
       }
       ParallelLayout cut = layout;
       cut.strategy.pieces = in_pieces->pieces;
       // What does not fit whole may do so in pieces.
-      Memory memory = memory_with_any_scan(layout);
+      Memory memory = memory_with_any_scan(layout, lean);
       Memory without = memory;
       without.attention = without.slack = 0;
       const bool only_in_pieces =
           !fits(memory) && cut.strategy.pieces > layout.strategy.pieces && fits(without);
-      if (only_in_pieces) memory = memory_with_any_scan(cut);
+      if (only_in_pieces) memory = memory_with_any_scan(cut, lean);
       ParallelLayout rows = layout;
       rows.keys = Strategy::Keys::latent;
       if (rows_may_travel && !fits(memory)) {  // what does not fit with heads may do so with latent rows
-        const Memory of_rows = memory_with_any_scan(rows);
+        const Memory of_rows = memory_with_any_scan(rows, lean);
         if (fits(of_rows)) memory = of_rows;
       }
       if (chosen && fits(memory)) {
