@@ -228,14 +228,13 @@ namespace {
 
 // Of the plans of one rank of each stage.
 template <class RankOfStage>
-Memory read_plans(const StepRequest& request, const MemoryRules& rules, MixerPlanCache* cache,
+Memory read_plans(const StepRequest& request, const MemoryRules& rules, const ReadPlan& read,
                   const RankOfStage& rank_of) {
   MemoryReading reading(request, rules);
   const std::vector<int> alike = first_alike(request.model, request.workload, request.layout);
   for (int stage = 0; stage < static_cast<int>(alike.size()); ++stage) {
     if (alike[idx(stage)] != stage) continue;
-    for (const StepPart part : parts_of(request))
-      reading.add(part, stage, memory_of_plan(step_plan(request, part, stage, rank_of(stage), cache)));
+    for (const StepPart part : parts_of(request)) reading.add(part, stage, read(part, stage, rank_of(stage)));
   }
   return reading.memory();
 }
@@ -275,11 +274,11 @@ std::vector<int> fuller_ranks(const StepRequest& request) {
 }  // namespace
 
 Memory with_fuller_ranks(const Memory& of_busiest, const StepRequest& request, const MemoryRules& rules,
-                         MixerPlanCache* cache) {
+                         const ReadPlan& read) {
   Memory most = of_busiest;
   for (const int index : fuller_ranks(request)) {
     const Memory memory =
-        read_plans(request, rules, cache, [&](int stage) { return cp_ranks_of(request, stage)[idx(index)]; });
+        read_plans(request, rules, read, [&](int stage) { return cp_ranks_of(request, stage)[idx(index)]; });
     if (memory.used() > most.used()) most = memory;
   }
   return most;
@@ -288,9 +287,12 @@ Memory with_fuller_ranks(const Memory& of_busiest, const StepRequest& request, c
 Memory memory_of(const StepRequest& request, const MemoryRules& rules, MixerPlanCache* cache) {
   MixerPlanCache own(16);
   MixerPlanCache* const kept = cache == nullptr ? &own : cache;
+  const ReadPlan read = [&](StepPart part, int stage, Rank self) {
+    return memory_of_plan(step_plan(request, part, stage, self, kept));
+  };
   const Memory of_busiest =
-      read_plans(request, rules, kept, [&](int stage) { return busiest_rank(request, stage); });
-  return with_fuller_ranks(of_busiest, request, rules, kept);
+      read_plans(request, rules, read, [&](int stage) { return busiest_rank(request, stage); });
+  return with_fuller_ranks(of_busiest, request, rules, read);
 }
 
 }  // namespace cp

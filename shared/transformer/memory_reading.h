@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,8 +76,10 @@ class MemoryReading {
 // to them, those of one of these, too. Throws InvalidInput with the reason of refuse() if the layout is not
 // legal.
 Memory memory_of(const StepRequest& request, const MemoryRules& rules, MixerPlanCache* cache = nullptr);
-// The same, where the memory of the busiest ranks is known.
+// The same, where the memory of the busiest ranks is known. `read` says what the plan of one rank for a part
+// of a stage declares: memory_of_plan(), or somebody who keeps what has been read.
+using ReadPlan = std::function<PlanMemory(StepPart part, int stage, Rank self)>;
 Memory with_fuller_ranks(const Memory& of_busiest, const StepRequest& request, const MemoryRules& rules,
-                         MixerPlanCache* cache);
+                         const ReadPlan& read);
 
 }  // namespace cp

@@ -92,7 +92,7 @@ void add_chains(PlanAnswer& answer, const Doubt& doubt, int threads) {
   parallel_for(replayed, threads, [&](std::size_t i, std::size_t thread) {
     Candidate& candidate = answer.all[i];
     for (Evaluator& evaluator : evaluators[thread]) {
-      const RateTimes chain = evaluator.evaluate(candidate.layout).chains.front();
+      const RateTimes chain = evaluator.chain(candidate.layout);
       if (std::find(candidate.chains.begin(), candidate.chains.end(), chain) == candidate.chains.end())
         candidate.chains.push_back(chain);
     }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -68,7 +69,11 @@ Evaluator::Replayed Evaluator::replay(const StepRequest& request, StepPart part,
 }
 
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading) {
-  const Rank self = busiest_rank(request, stage);
+  return clock_of(request, part, stage, busiest_rank(request, stage), reading);
+}
+
+StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, Rank self,
+                              MemoryReading* reading) {
   const auto read = [&](const Replayed& replayed) {
     if (reading != nullptr) reading->add(part, stage, replayed.memory);
     return replayed.clock;
@@ -78,6 +83,16 @@ StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int sta
   if (const auto known = shared_.find(key); known != shared_.end()) return read(known->second);
   if (shared_.size() == kMostShared) shared_.clear();
   return read(shared_.emplace(key, replay(request, part, stage, self)).first->second);
+}
+
+PlanMemory Evaluator::memory_of(const StepRequest& request, StepPart part, int stage, Rank self) {
+  const auto read = [&] { return memory_of_plan(step_plan(request, part, stage, self, &mixer_plans_)); };
+  if (!may_be_shared(part)) return read();
+  const Digest key = part_key(request, part, stage, self);
+  if (const auto known = shared_.find(key); known != shared_.end()) return known->second.memory;
+  if (const auto known = memories_.find(key); known != memories_.end()) return known->second;
+  if (memories_.size() == kMostShared) memories_.clear();
+  return memories_.emplace(key, read()).first->second;
 }
 
 Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) {
@@ -91,11 +106,11 @@ PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {
   return times;
 }
 
-Evaluator::Parts Evaluator::whole_step(const StepRequest& request, MemoryReading& reading) {
+Evaluator::Parts Evaluator::whole_step(const StepRequest& request, MemoryReading* reading) {
   Parts parts;
   const auto times = static_cast<double>(accumulation(request.workload, request.layout));
-  parts.add(clock_of(request, StepPart::micro_batch, 0, &reading), times);
-  parts.add(clock_of(request, StepPart::update, 0, &reading), 1);
+  parts.add(clock_of(request, StepPart::micro_batch, 0, reading), times);
+  parts.add(clock_of(request, StepPart::update, 0, reading), 1);
   return parts;
 }
 
@@ -132,13 +147,13 @@ Evaluator::Parts Evaluator::aggregated(StepRequest request) {
   return parts;
 }
 
-Evaluator::Parts Evaluator::served(const StepRequest& request, MemoryReading& reading) {
+Evaluator::Parts Evaluator::served(const StepRequest& request, MemoryReading* reading) {
   Parts parts;
   const StepPart part = request.workload.phase == Phase::prefill ? StepPart::prefill : StepPart::decode;
   // Steps in the middle of what requests write are timed, and the last ones need most memory.
   const bool in_the_middle = question_.aggregated && part == StepPart::decode;
   for (int stage = 0; stage < request.layout.pp; ++stage)
-    parts.add(clock_of(request, part, stage, &reading), 1);
+    parts.add(clock_of(request, part, stage, reading), 1);
   return in_the_middle ? aggregated(request) : parts;
 }
 
@@ -151,22 +166,23 @@ class Evaluator::Stages {
         request_(request),
         reading_(reading),
         alike_(first_alike(request.model, request.workload, request.layout)),
+        busiest_(alike_.size()),
         clocks_(alike_.size()) {}
 
   int size() const { return static_cast<int>(alike_.size()); }
   const StepClock& forward(int stage) const { return clocks_[like(stage)].forward; }
   const StepClock& backward(int stage) const { return clocks_[like(stage)].backward; }
   // What a stage does once a step.
-  std::vector<StepClock> update(int stage) const {
+  std::vector<StepClock> update(int stage) {
     std::vector<StepClock> clocks;
     for (const StepPart part : {StepPart::reduce, StepPart::update}) {
       if (part == StepPart::update || request_.layout.virtual_stages > 1)
-        clocks.push_back(evaluator_.clock_of(request_, part, alike_[idx(stage)], reading_));
+        clocks.push_back(clock_of(part, alike_[idx(stage)]));
     }
     return clocks;
   }
   // Of updates that are not timed the memory counts, too.
-  void read_updates() const {
+  void read_updates() {
     for (int stage = 0; stage < size(); ++stage) {
       if (alike_[idx(stage)] == stage && !reading_->has(StepPart::update, stage)) update(stage);
     }
@@ -187,10 +203,10 @@ class Evaluator::Stages {
     for (const auto& [count, ns, first] : order) {
       // The longer pass first.
       const auto stage = static_cast<int>(first);
-      clocks_[first].backward = evaluator_.clock_of(request_, StepPart::backward, stage, reading_);
+      clocks_[first].backward = clock_of(StepPart::backward, stage);
       clocks_[first].knows_backward = true;
       if (is_beyond(limit_ns, least)) return false;
-      clocks_[first].forward = evaluator_.clock_of(request_, StepPart::forward, stage, reading_);
+      clocks_[first].forward = clock_of(StepPart::forward, stage);
       clocks_[first].knows_forward = true;
       if (is_beyond(limit_ns, least)) return false;
     }
@@ -215,6 +231,12 @@ class Evaluator::Stages {
     StepClock forward, backward;
     bool knows_forward = false, knows_backward = false;
   };
+
+  StepClock clock_of(StepPart part, int stage) {
+    std::optional<Rank>& self = busiest_[idx(stage)];
+    if (!self) self = busiest_rank(request_, stage);
+    return evaluator_.clock_of(request_, part, stage, *self, reading_);
+  }
 
   // By what is known, and the least of what is not.
   bool is_beyond(double limit_ns, const PipelineBound& least) const {
@@ -244,8 +266,9 @@ class Evaluator::Stages {
   Evaluator& evaluator_;
   const StepRequest& request_;
   MemoryReading* const reading_;
-  const std::vector<int> alike_;  // of each stage
-  std::vector<Clocks> clocks_;    // by the first stage of those that are alike
+  const std::vector<int> alike_;              // of each stage
+  std::vector<std::optional<Rank>> busiest_;  // likewise, where it is known
+  std::vector<Clocks> clocks_;                // by the first stage of those that are alike
 };
 
 std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,
@@ -291,16 +314,38 @@ std::vector<PartTime> Evaluator::list(const Parts& parts) const {
 
 Candidate Evaluator::evaluate(const ParallelLayout& layout) { return *evaluate(layout, kNever); }
 
+std::optional<Evaluator::Parts> Evaluator::parts_of(const StepRequest& request, double limit_ns,
+                                                    const PipelineBound& least, MemoryReading* reading) {
+  if (request.workload.phase != Phase::training) return served(request, reading);
+  if (request.layout.pp == 1) return whole_step(request, reading);
+  return pipelined(request, limit_ns, least, reading);
+}
+
 std::optional<Candidate> Evaluator::evaluate(const ParallelLayout& layout, double limit_ns,
                                              const PipelineBound& least) {
   const StepRequest request{question_.model, question_.workload, layout};
   MemoryReading reading(request, rules_);
-  const bool training = question_.workload.phase == Phase::training;
-  const std::optional<Parts> parts = !training        ? served(request, reading)
-                                     : layout.pp == 1 ? whole_step(request, reading)
-                                                      : pipelined(request, limit_ns, least, &reading);
+  const std::optional<Parts> parts = parts_of(request, limit_ns, least, &reading);
   if (!parts) return std::nullopt;
-  return summary(layout, *parts, with_fuller_ranks(reading.memory(), request, rules_, &mixer_plans_));
+  Memory memory = reading.memory();
+  const bool may_fit = counted_bytes(memory) <= usable_bytes(question_);
+  if (may_fit || limit_ns == kNever) {
+    memory = with_fuller_ranks(memory, request, rules_, [&](StepPart part, int stage, Rank self) {
+      return memory_of(request, part, stage, self);
+    });
+  }
+  return summary(layout, *parts, memory);
+}
+
+RateTimes Evaluator::chain(const ParallelLayout& layout) {
+  return chain_of(*parts_of({question_.model, question_.workload, layout}, kNever, {}, nullptr));
+}
+
+RateTimes Evaluator::chain_of(const Parts& parts) const {
+  RateTimes chain;
+  for (std::size_t rate = 0; rate < kNumRates; ++rate)
+    chain.of[rate] = parts.path.of[rate] / factors_.of[rate] / kNsPerUs;
+  return chain;
 }
 
 Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts, const Memory& memory) const {
@@ -308,9 +353,7 @@ Candidate Evaluator::summary(const ParallelLayout& layout, const Parts& parts, c
   candidate.layout = layout;
   candidate.parts = list(parts);
   candidate.ttft_us = parts.ttft_us;
-  RateTimes& chain = candidate.chains.emplace_back();
-  for (std::size_t rate = 0; rate < kNumRates; ++rate)
-    chain.of[rate] = parts.path.of[rate] / factors_.of[rate] / kNsPerUs;
+  candidate.chains = {chain_of(parts)};
   const Cluster& cluster = question_.cluster;
   double largest = 0;
   for (const auto& [part, us] : candidate.parts) {

@@ -28,9 +28,12 @@ class Evaluator {
   Candidate evaluate(const ParallelLayout& layout);
   // Returns nothing if it becomes clear before the end that the step takes longer than `limit_ns`. In a
   // pipeline the first stages often show it, with the least that the others take (`least`, if it has stages).
-  // A result may still be longer than the limit.
+  // A result may still be longer than the limit. With one, the memory of a layout that does not fit may be
+  // that of its busiest ranks, though others need more.
   std::optional<Candidate> evaluate(const ParallelLayout& layout, double limit_ns,
                                     const PipelineBound& least = {});
+  // What bounds the layout's step, by rate: the chain of evaluate(), without reading any memory.
+  RateTimes chain(const ParallelLayout& layout);
   // For a layout with pipeline stages in training: when each pass of each micro-batch runs, by pipeline rank.
   PipelineTimes schedule(const ParallelLayout& layout);
   // The plan of the rank that stands for its stage in the replay.
@@ -47,12 +50,20 @@ class Evaluator {
   };
   // Where there is a reading, the part's memory is added to it.
   StepClock clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading = nullptr);
+  // The same of a rank that is known to be the busiest one.
+  StepClock clock_of(const StepRequest& request, StepPart part, int stage, Rank self, MemoryReading* reading);
+  // Of any rank; nothing is replayed.
+  PlanMemory memory_of(const StepRequest& request, StepPart part, int stage, Rank self);
   Replayed replay(const StepRequest& request, StepPart part, int stage, Rank self);
-  Parts whole_step(const StepRequest& request, MemoryReading& reading);
+  // Of these four, memory is read where there is a reading.
+  std::optional<Parts> parts_of(const StepRequest& request, double limit_ns, const PipelineBound& least,
+                                MemoryReading* reading);
+  Parts whole_step(const StepRequest& request, MemoryReading* reading);
   std::optional<Parts> pipelined(const StepRequest& request, double limit_ns, const PipelineBound& least,
                                  MemoryReading* reading, PipelineTimes* times = nullptr);
-  Parts served(const StepRequest& request, MemoryReading& reading);
+  Parts served(const StepRequest& request, MemoryReading* reading);
   Parts aggregated(StepRequest request);
+  RateTimes chain_of(const Parts& parts) const;
   Candidate summary(const ParallelLayout& layout, const Parts& parts, const Memory& memory) const;
   std::vector<PartTime> list(const Parts& parts) const;
 
@@ -60,7 +71,8 @@ class Evaluator {
   const RateFactors factors_;
   const MemoryRules rules_;
   MixerPlanCache mixer_plans_;
-  std::map<Digest, Replayed> shared_;  // parts that layouts share, by part_key()
+  std::map<Digest, Replayed> shared_;      // parts that layouts share, by part_key()
+  std::map<Digest, PlanMemory> memories_;  // the same of ranks that were not replayed
 };
 
 // What a step reads or writes: all tokens of the batch in training and prefill, one of each request in
