@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "shared/base/error.h"
 #include "sim/cost/timeline/nccl_constants.h"
@@ -44,14 +45,15 @@ class Model {
     if (!alone_) nic_gbps_ = cluster.network.nic_gbps / cluster.network.gpus_per_nic;
   }
 
-  std::vector<CollectiveChoice> choices() {
+  std::vector<CollectiveChoice> choices() && {
+    choices_.reserve(8);  // mostly enough; bounds ask for millions of these
     if (kind_ == CollectiveKind::all_to_all || kind_ == CollectiveKind::send_recv) {
       if (alone_) {
         add_pairs();
       } else {
         add_pairs_across();
       }
-      return choices_;
+      return std::move(choices_);
     }
     if (alone_) {
       add_rings();
@@ -61,7 +63,7 @@ class Model {
     if (kind_ == CollectiveKind::all_reduce && spread_.nodes > 1) add_tree();
     if (settings_.nvls && cluster_.node.nvls) add_nvls();
     if (kind_ == CollectiveKind::all_reduce && !alone_ && spread_.fewest_on_an_island > 1) add_hierarchical();
-    return choices_;
+    return std::move(choices_);
   }
 
  private:
