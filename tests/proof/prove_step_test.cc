@@ -47,6 +47,16 @@ TEST(ProveStep, HoldsForVirtualStages) {
   }
 }
 
+// Experts are spread over the ranks that parameters are sharded over, or over others, and may have copies.
+TEST(ProveStep, HoldsForExperts) {
+  for (const char* layout :
+       {"ep=2,dp_shard=2", "ep=2,cp=2,strategy=ring", "ep=2,cp=2,dp_shard=2,sharding=dp_shard",
+        "ep=4,cp=2,dp_shard=2,dp_replicate=2", "ep=2,tp=2,dp_shard=2,zero=1"}) {
+    const StepProof proof = prove_step(request_of(testing::model_of_experts(), layout));
+    EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+  }
+}
+
 TEST(ProveStep, HoldsForModelsThatDiffer) {
   Transformer tied = dense_model();
   tied.tied_embeddings = true, tied.qkv_bias = true;

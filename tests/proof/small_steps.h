@@ -18,6 +18,13 @@ inline Transformer dense_model() {
   return model;
 }
 
+// Each token takes two of four experts.
+inline Transformer model_of_experts() {
+  Transformer model = dense_model();
+  model.experts = Experts{4, 2, 24, 0};
+  return model;
+}
+
 inline StepRequest request_of(const Transformer& model, const std::string& layout) {
   return sim::proof_request(model, parse_parallel_layout(layout), kOddLength);
 }

@@ -226,18 +226,12 @@ TEST(StepDefects, ABucketWhosePaddingShiftsElements) {
               AllOf(StartsWith("first moment of model.layers.0."), HasSubstr(": rank 1 has ")));
 }
 
-Transformer model_of_experts() {
-  Transformer model = dense_model();
-  model.experts = Experts{4, 2, 24, 0};
-  return model;
-}
-
 // Experts have a mesh of their own: their gradients are added up over other ranks than those of dense layers.
 TEST(StepDefects, GradientsOfExpertsThatAreNotReducedOverTheirMesh) {
   for (const auto& [layout, label, group] :
        {std::array{"dp_replicate=2,dp_shard=2,ep=2", "add up replicas", "replicas_experts"},
         std::array{"dp_shard=4,ep=2", "reduce gradients", "fsdp_experts_reduce"}}) {
-    const StepProof proof = proof_with(request_of(model_of_experts(), layout), label,
+    const StepProof proof = proof_with(request_of(testing::model_of_experts(), layout), label,
                                        [&, of = std::string(group)](Step& step, const Plan& plan) {
                                          const auto& collective = std::get<Collective>(step.work);
                                          const GroupId id =
