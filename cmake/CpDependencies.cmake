@@ -23,8 +23,8 @@ foreach(option CP_WITH_GLOO CP_WITH_CUDA)
   endif()
 endforeach()
 
-if(NOT CP_CUDA_GENERATIONS MATCHES "^(ALL|ENDS)$")
-  message(FATAL_ERROR "CP_CUDA_GENERATIONS=${CP_CUDA_GENERATIONS} is not a choice; use ALL or ENDS")
+if(NOT CP_CUDA_GENERATIONS MATCHES "^(ALL|ENDS|FIRST)$")
+  message(FATAL_ERROR "CP_CUDA_GENERATIONS=${CP_CUDA_GENERATIONS} is not a choice; use ALL, ENDS or FIRST")
 endif()
 
 set(CP_HAVE_GLOO OFF)
@@ -62,7 +62,7 @@ if(NOT CP_WITH_CUDA STREQUAL "OFF")
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       # One of each generation that plans are made for, as far as this nvcc has it, and for what comes later the last one's PTX. With
       # CP_CUDA_GENERATIONS=ENDS the first and the last one alone, and the first one's PTX for those between: half the compile time, and
-      # the first start on such a GPU compiles.
+      # the first start on such a GPU compiles. FIRST is the first one with its PTX: half of that again.
       set(known)
       if(CMAKE_CUDA_COMPILER)
         execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
@@ -77,6 +77,8 @@ if(NOT CP_WITH_CUDA STREQUAL "OFF")
       endforeach()
       if(CP_CUDA_GENERATIONS STREQUAL "ENDS")
         set(CMAKE_CUDA_ARCHITECTURES 80 ${last}-real)
+      elseif(CP_CUDA_GENERATIONS STREQUAL "FIRST")
+        set(CMAKE_CUDA_ARCHITECTURES 80)
       else()
         list(APPEND CMAKE_CUDA_ARCHITECTURES ${last})
       endif()

@@ -97,6 +97,13 @@ class Resumed : public ::testing::Test {
     return train_on_threads(make_train_job(train), options).result.losses;
   }
 
+  static double evaluation_of(const std::vector<TrainingEvent>& events) {
+    for (const TrainingEvent& event : events) {
+      if (event.kind == TrainingEvent::Kind::evaluated) return event.loss;
+    }
+    return 0;
+  }
+
   fs::path folder_;
   mutable std::int64_t stop_behind_ = 0;
   mutable std::vector<TrainingEvent> events_;
@@ -116,12 +123,40 @@ TEST_F(Resumed, OnAnyLayoutGoesOnAsIfNothingHadHappened) {
   }
 }
 
+// Whatever dtype parameters and states have, and wherever they are.
 TEST_F(Resumed, OnTheSameLayoutIsTheSameBitForBit) {
-  const std::vector<double> whole = losses_of(small("tp=2,dp_shard=2"));
-  std::vector<double> losses = run(saved("tp=2,dp_shard=2", 2));
-  const std::vector<double> rest = run(saved("tp=2,dp_shard=2", 100));
-  losses.insert(losses.end(), rest.begin(), rest.end());
-  EXPECT_EQ(losses, whole);
+  for (const char* optimizer : {"adamw", "adamw_16", "adamw:offload", "sgd_momentum", "sgd"}) {
+    for (const proto::DType dtype : {proto::f32, proto::bf16}) {
+      fs::remove_all(folder_);
+      const auto with = [&](proto::Train train) {
+        train.set_optimizer(optimizer), train.set_dtype(dtype);
+        return train;
+      };
+      const std::vector<double> whole = losses_of(with(small("tp=2,dp_shard=2")));
+      std::vector<double> losses = run(with(saved("tp=2,dp_shard=2", 2)));
+      const std::vector<double> rest = run(with(saved("tp=2,dp_shard=2", 100)));
+      losses.insert(losses.end(), rest.begin(), rest.end());
+      EXPECT_EQ(losses, whole) << optimizer;
+    }
+  }
+}
+
+// What a checkpoint says of the model is the model: another training begins where it ended.
+TEST_F(Resumed, AsAModelOfAnotherTraining) {
+  for (const char* model : {"llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "gemma-3-27b"}) {
+    fs::remove_all(folder_);
+    proto::Train first = saved("tp=2", 100);
+    first.set_model(model);
+    run(first);
+    const double evaluation = evaluation_of(events_);
+    ASSERT_GT(evaluation, 0);
+    proto::Train second = small("dp_shard=2");
+    second.set_scaled_down(false), second.set_model((folder_ / "step-00000006").string());
+    second.set_init_from(second.model()), second.set_steps(1), second.set_learning_rate(0);
+    second.set_weight_decay(0);
+    run(second);
+    EXPECT_NEAR(evaluation_of(events_), evaluation, 1e-5 * evaluation) << model;
+  }
 }
 
 TEST_F(Resumed, TakesTheOneBeforeATornCheckpoint) {
