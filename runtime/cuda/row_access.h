@@ -162,15 +162,15 @@ struct RowMatrix {
 
 // A view [n] or [n, k] of numbers of one type: statistics, which are f32, and indices, which are i32.
 template <class T>
-struct RowNumbers {
+struct RowScalars {
   T* data = nullptr;
   std::int64_t row_step = 0, column_step = 0;
   CP_DEVICE T& at(std::int64_t row, std::int64_t column = 0) const {
     return data[row * row_step + column * column_step];
   }
 };
-using Statistics = RowNumbers<float>;
-using Indices = RowNumbers<std::int32_t>;
+using Statistics = RowScalars<float>;
+using Indices = RowScalars<std::int32_t>;
 
 // How the threads of a block share rows: `1 << shift` neighbours, the lanes of a row, take its packs in
 // turns.
@@ -258,7 +258,7 @@ RowMatrix<kPack> row_matrix(const View& view, const CudaMemory& memory, std::int
           view.strides.back()};
 }
 template <class T>
-RowNumbers<T> row_numbers(const View& view, const CudaMemory& memory, std::int64_t iteration) {
+RowScalars<T> row_numbers(const View& view, const CudaMemory& memory, std::int64_t iteration) {
   return {reinterpret_cast<T*>(memory.at(view, iteration)), view.strides[0],
           view.shape.size() > 1 ? view.strides[1] : 0};
 }
