@@ -7,14 +7,16 @@
 
 #include "shared/kernels/elements.h"
 #include "shared/kernels/kernels.h"
+#include "shared/kernels/product_rows.h"
 
 namespace cp {
 namespace {
 
 // A block of the result, and the depth of the products that are added to it at a time. Chosen: in f32 the
-// block is 64 KiB, its part of a 32 KiB and its part of b 128 KiB, which together stay in a second-level
-// cache of 256 KiB. No result depends on them: each sum runs in ascending k in one accumulator.
-constexpr std::int64_t kRows = 64, kColumns = 256, kDepth = 128;
+// block is 256 KiB, its part of a and of b 128 KiB each, which together stay in a second-level cache of 1
+// MiB or nearly so, and each unpacked element is a factor of 256 products. No result depends on them: each
+// sum runs in ascending k in one accumulator.
+constexpr std::int64_t kRows = 256, kColumns = 256, kDepth = 128;
 
 struct Block {
   std::int64_t row, column, rows, columns;
@@ -22,6 +24,20 @@ struct Block {
 
 template <class T>
 void unpack(const T* matrix, const View& view, const Block& block, ValueOf<T>* out) {
+  // Of a transposed matrix some columns are read beside one another: each read and each written cache line is
+  // used whole. Chosen: 16 floats are a line.
+  constexpr std::int64_t kBeside = 16;
+  if (view.strides[0] == 1 && view.strides[1] != 1) {
+    for (std::int64_t first = 0; first < block.columns; first += kBeside) {
+      const std::int64_t last = std::min(block.columns, first + kBeside);
+      const T* const corner = matrix + block.row + block.column * view.strides[1];
+      for (std::int64_t r = 0; r < block.rows; ++r) {
+        for (std::int64_t c = first; c < last; ++c)
+          out[r * block.columns + c] = load(corner[r + c * view.strides[1]]);
+      }
+    }
+    return;
+  }
   for (std::int64_t r = 0; r < block.rows; ++r) {
     const T* row = matrix + (block.row + r) * view.strides[0] + block.column * view.strides[1];
     for (std::int64_t c = 0; c < block.columns; ++c)
@@ -32,6 +48,7 @@ void unpack(const T* matrix, const View& view, const Block& block, ValueOf<T>* o
 template <class Value>
 void multiply_add(Value* sums, const Value* a, const Value* b, std::int64_t rows, std::int64_t columns,
                   std::int64_t depth) {
+  if constexpr (std::is_same_v<Value, float>) return multiply_rows()(sums, a, b, rows, columns, depth);
   for (std::int64_t r = 0; r < rows; ++r) {
     Value* sum = sums + r * columns;
     for (std::int64_t k = 0; k < depth; ++k) {

@@ -338,13 +338,15 @@ std::string keys_text(const PlanQuestion& question, const ParallelLayout& layout
   return str(travel, "; --fix keys=", name(rows ? heads : latent), " asks for the other way");
 }
 
-// What of the layout runs with data, and by which command.
-std::string runs_text(const PlanQuestion& question, const ParallelLayout& layout) {
-  const std::string attention = "attention of one layer: --emit cprun, then cprun";
-  if (question.workload.phase != Phase::training || question.model.recurrence)
-    return str(attention, "; the rest of the step is planned, not run");
-  return str("the whole step in small: cprun train --ranks-as-threads --model ", question.model.name,
-             " --layout ", to_string(layout), "; ", attention);
+// Whether cprun train makes steps of the layout.
+bool trains(const PlanQuestion& question) {
+  return question.workload.phase == Phase::training && !question.model.recurrence;
+}
+
+// What of the layout runs with data.
+std::string runs_text(const PlanQuestion& question) {
+  const std::string attention = "attention of one layer: --emit cprun, then cprun; the rest of the step ";
+  return attention + (trains(question) ? "in small, by the last line" : "is planned, not run");
 }
 
 }  // namespace
@@ -376,7 +378,7 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
     text += titled_line("its time", time_parts(best));
     text += titled_line("its memory", str("GiB: ", memory_terms(best.memory)));
     text += titled_line("left", memory_left(best, answer.question.memory_width));
-    text += titled_line("runs", runs_text(answer.question, best.layout));
+    text += titled_line("runs", runs_text(answer.question));
     text += str("\n", classes_text(answer), "\n");
   }
   text += titled_line("searched", counts_text(answer.counts));
@@ -385,6 +387,10 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
                                             : str("none: no step of ", name(answer.question.workload.phase),
                                                   " was ever compared with a measurement"));
   if (!answer.next_command.empty()) text += str("next        ", answer.next_command, "\n");
+  if (!answer.best.empty() && trains(answer.question)) {
+    text += str("or          cprun train --ranks-as-threads --model ", answer.question.model.name,
+                " --layout ", to_string(answer.best.front().layout), "\n");
+  }
   return text;
 }
 
