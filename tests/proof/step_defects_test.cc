@@ -117,8 +117,9 @@ TEST(StepDefects, LabelsShiftedAfterTheSplitWithoutTheLastOne) {
   const StepRequest request = request_of(dense_model(), "cp=2,strategy=ring");
   const StepProof proof = proof_with_input<std::int32_t>(
       request, "working/targets", [](Rank, std::span<std::int32_t> labels) { labels.back() = -100; });
-  EXPECT_THAT(proof.finding(),
-              HasSubstr("all of them the last ones of a rank before those of another: row 14 of sequence "));
+  EXPECT_THAT(
+      proof.finding(),
+      HasSubstr("; 1 row loses another one, before a row of another rank: row 14 of sequence 1 on rank 0 "));
 }
 
 // Or the shard's first token, as a roll within the shard gives it.

@@ -73,20 +73,21 @@ TensorProof proof_of(const std::string& tensor, int role, const Workload& worklo
   const Optimizer& optimizer = workload.optimizer;
   const double u = roundoff(DType::f32),
                stored = optimizer.state_dtype == DType::f32 ? 0 : roundoff(optimizer.state_dtype);
+  const bool by_moments = role == 0 && optimizer.is_adam();
   double rounded = (3 * u + (role == 0 ? 0 : stored)) * size, moved = of.movement.largest,
          moved_root = std::sqrt(of.movement.mean_square);
   // AdamW divides a gradient by its size, so that one that roundings turn around turns its parameter's step
   // around. The parameter is held against what the rank's own moments make of it, which are proved
   // themselves: of a step, which is of the size of the learning rate, seven operations round, and both
   // moments have been stored.
-  if (role == 0 && optimizer.is_adam())
-    rounded += options.learning_rate * (7 * u + 2 * stored), moved = moved_root = 0;
+  if (by_moments) rounded += options.learning_rate * (7 * u + 2 * stored), moved = moved_root = 0;
   proof.allowed = growth * moved + rounded;
   const double root = std::sqrt(errors.sum_of_squares /
                                 static_cast<double>(std::max<std::int64_t>(1, errors.count))),
                allowed_root = growth * moved_root + rounded;
-  const std::string where = str("rank ", errors.rank, " has ", errors.of_found, " at [", errors.row, ", ",
-                                errors.column, "] where one device has ", errors.of_expected);
+  const std::string where =
+      str("rank ", errors.rank, " has ", errors.of_found, " at [", errors.row, ", ", errors.column,
+          "] where ", by_moments ? "its moments make " : "one device has ", errors.of_expected);
   const double expected_root =
       std::sqrt(errors.expected_squares / static_cast<double>(std::max<std::int64_t>(1, errors.count)));
   // A router's choice that hangs on a rounding moves gradients by their own size.
@@ -370,8 +371,11 @@ std::string words_of_rows(const StepProof& proof) {
   const RowProof& first = proof.wrong_rows.front();
   const bool at_ends = std::all_of(proof.wrong_rows.begin(), proof.wrong_rows.end(),
                                    [](const RowProof& row) { return row.ends_shard; });
-  return str("; ", proof.wrong_rows.size(), " rows lose another one",
-             at_ends ? ", all of them the last ones of a rank before those of another" : "", ": row ",
+  const std::size_t count = proof.wrong_rows.size();
+  const char* const where = !at_ends     ? ""
+                            : count == 1 ? ", before a row of another rank"
+                                         : ", each before a row of another rank";
+  return str("; ", count, count == 1 ? " row loses" : " rows lose", " another one", where, ": row ",
              first.row, " of sequence ", first.sequence, " on rank ", first.rank, " loses ", first.loss,
              " where one device has ", first.expected);
 }
