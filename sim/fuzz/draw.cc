@@ -21,9 +21,9 @@ constexpr std::array<std::pair<FuzzTarget, std::string_view>, 7> kTargets = {
 
 // Of 64 cases of all targets: a redistribution takes about 3 ms of a core in the mean and attention 11 ms, so
 // that 24 of the one and 5 of the other, with a recurrence, take like times; a step of a model, which has no
-// data, comes once, and so does one that is proved, in about as much time as these have together. Programs
-// take half a millisecond: half of the cases are programs, in a tenth of the time.
-// Each kind is next to itself, so that it is shared evenly by any number of workers.
+// data, comes once, and so does one that is proved, which takes 60 ms, about as long as one of the two.
+// Programs take half a millisecond: half of the cases are programs, in a tenth of the time. Each kind is next
+// to itself, so that it is shared evenly by any number of workers.
 FuzzTarget target_of(std::uint64_t number) {
   const std::uint64_t place = number % 64;
   return place < 5    ? FuzzTarget::attention
