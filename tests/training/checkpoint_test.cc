@@ -1,5 +1,6 @@
 #include "traces/checkpoints/checkpoint.h"
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/index.h"
+#include "shared/base/text.h"
 #include "tests/support/messages.h"
 #include "traces/read_text.h"
 
@@ -143,6 +145,31 @@ TEST_F(Checkpoints, AreListedNewestFirstAndOldOnesGo) {
   remove_old_checkpoints(folder_.string(), 2);
   EXPECT_THAT(checkpoints_in(folder_.string()), ElementsAre("step-00000100", "step-00000010"));
   EXPECT_FALSE(fs::exists(path(200) + ".partial"));
+}
+
+// Headers that others wrote, or nobody.
+TEST_F(Checkpoints, RefuseHeadersThatLie) {
+  fs::create_directories(folder_);
+  const auto finding = [&](const std::string& json) {
+    const std::string path = (folder_ / "model.safetensors").string();
+    std::string text(8, '\0');
+    const std::uint64_t length = json.size();
+    std::memcpy(text.data(), &length, sizeof length);
+    std::ofstream(path, std::ios::binary) << text << json << std::string(16, 'x');
+    return testing::message_of([&] { PretrainedReader(folder_.string()); });
+  };
+  const auto tensor = [](const char* dtype, const char* shape, const char* offsets) {
+    return str(R"({"t":{"dtype":")", dtype, R"(","shape":)", shape, R"(,"data_offsets":)", offsets, "}}");
+  };
+  EXPECT_THAT(finding(tensor("F32", "[5]", "[0,20]")),
+              HasSubstr("tensor t ends at byte 20 of 16; the file is not whole"));
+  EXPECT_THAT(finding(tensor("F32", "[2]", "[0,4]")), HasSubstr("tensor t of 8 bytes lies from 0 to 4"));
+  EXPECT_THAT(finding(tensor("F8_E4M3", "[2]", "[0,2]")), HasSubstr("has the dtype F8_E4M3; known are F32"));
+  EXPECT_THAT(finding(tensor("F32", "[4294967296,4294967296]", "[0,0]")),
+              HasSubstr("more than a file holds"));
+  EXPECT_THAT(finding(tensor("F32", "[-1]", "[0,0]")), HasSubstr("has a dimension of -1 elements"));
+  EXPECT_THAT(finding("{"), HasSubstr("its header is not understood"));
+  EXPECT_THAT(finding(R"({"t":3})"), HasSubstr("its header is not understood"));
 }
 
 TEST_F(Checkpoints, SayWhichFolderHoldsNoModel) {

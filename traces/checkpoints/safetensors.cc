@@ -43,9 +43,14 @@ FileTensor tensor_of(const std::string& name, const nlohmann::json& json) {
   tensor.shape = json.at("shape").get<std::vector<std::int64_t>>();
   const auto offsets = json.at("data_offsets").get<std::array<std::int64_t, 2>>();
   tensor.offset = offsets[0];
+  // No file has so many elements, and their bytes are still a number.
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;
+  std::int64_t elements = 1;
   for (const std::int64_t size : tensor.shape) {
-    if (size < 0 || size > (std::int64_t{1} << 40))
-      throw InvalidInput(str("tensor ", name, " has a dimension of ", size, " elements"));
+    if (size < 0 || size > kMost || (size > 0 && elements > kMost / size))
+      throw InvalidInput(
+          str("tensor ", name, " has a dimension of ", size, " elements, more than a file holds"));
+    elements *= size;
   }
   if (offsets[0] < 0 || offsets[1] - offsets[0] != tensor.bytes())
     throw InvalidInput(
