@@ -21,6 +21,7 @@
 #include "runtime/cuda/pack.h"
 #include "runtime/cuda/prepared_kernels.h"
 #include "shared/kernels/elements.h"
+#include "shared/kernels/float16.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {
@@ -32,6 +33,40 @@ namespace cp::runtime {
 struct alignas(16) RowBits {
   std::uint32_t words[4];
 };
+
+// The two elements of 16 bits in a word, by instructions of the GPU: those of float16.h take some seven for
+// each element, as many as all else that a kernel of rows computes for it. Bits are the same but for those of
+// a NaN, which need not stay which it was.
+CP_DEVICE void halves_to_f32(std::uint32_t word, DType dtype, float& low, float& high) {
+  if (dtype == DType::bf16) {
+    low = std::bit_cast<float>(word << 16), high = std::bit_cast<float>(word & 0xffff0000U);
+    return;
+  }
+#if defined(__CUDA_ARCH__)
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}"
+      : "=f"(low), "=f"(high)
+      : "r"(word));
+#else
+  low = f16_to_f32(static_cast<std::uint16_t>(word));
+  high = f16_to_f32(static_cast<std::uint16_t>(word >> 16));
+#endif
+}
+CP_DEVICE std::uint32_t f32_to_halves(float low, float high, DType dtype) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t word;
+  if (dtype == DType::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+#else
+  const auto half = [dtype](float value) -> std::uint32_t {
+    return dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
+  };
+  return half(low) | half(high) << 16;
+#endif
+}
 
 // Floating elements in packs of kPack neighbours: 8 of 16 bits, 4 of any dtype, or 1, which may lie anywhere.
 // The dtype is a value and not a type. All threads have the same one, so that a branch costs an instruction
@@ -72,12 +107,12 @@ struct RowElements {
         return;
       }
     }
-    if (dtype == DType::bf16) {
-      CP_UNROLL
-      for (int i = 0; i < kPack; ++i) to[i] = bf16_to_f32(half_of(bits, i));
+    if constexpr (kPack == 1) {
+      float beside;
+      halves_to_f32(bits.words[0], dtype, to[0], beside);
     } else {
       CP_UNROLL
-      for (int i = 0; i < kPack; ++i) to[i] = f16_to_f32(half_of(bits, i));
+      for (int i = 0; i < kPack; i += 2) halves_to_f32(bits.words[i / 2], dtype, to[i], to[i + 1]);
     }
   }
 
@@ -96,10 +131,7 @@ struct RowElements {
         }
       }
       CP_UNROLL
-      for (int i = 0; i < kPack; i += 2) {
-        const std::uint32_t low = to_half(from[i]), high = to_half(from[i + 1]);
-        bits.words[i / 2] = low | high << 16;
-      }
+      for (int i = 0; i < kPack; i += 2) bits.words[i / 2] = f32_to_halves(from[i], from[i + 1], dtype);
       if constexpr (kPack == 8) {
         *reinterpret_cast<RowBits*>(data + 2 * at) = bits;
       } else {
@@ -117,14 +149,6 @@ struct RowElements {
     } else {
       *reinterpret_cast<std::uint16_t*>(data + 2 * at) = convert<F16>(value).bits;
     }
-  }
-
- private:
-  CP_DEVICE static std::uint16_t half_of(const RowBits& bits, int i) {
-    return static_cast<std::uint16_t>(bits.words[i / 2] >> (i % 2 * 16));
-  }
-  CP_DEVICE std::uint16_t to_half(float value) const {
-    return dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
   }
 };
 
