@@ -32,6 +32,14 @@ struct OwnTokens {
   CP_DEVICE float capped(float logit) const {
     return softcap == 0 ? logit : softcap * tanhf(logit / softcap);
   }
+  // Caps a pack of logits. The branch stands before the loop, so that without a cap the elements of a pack
+  // have none.
+  template <int kPack>
+  CP_DEVICE void cap(float (&values)[kPack]) const {
+    if (softcap == 0) return;
+    CP_UNROLL
+    for (int i = 0; i < kPack; ++i) values[i] = capped(values[i]);
+  }
 };
 
 // ---- embedding ----
@@ -178,26 +186,20 @@ struct EmbedBackward {
 
 // ---- loss ----
 
-// The sum of exp(l - most) over some logits, and the largest of them.
-struct Exponentials {
-  float most = -INFINITY;
-  double sum = 0;
-};
-// Both sums as of the larger maximum. Where one has no logits but infinite ones, the other is all.
-CP_DEVICE Exponentials operator+(const Exponentials& a, const Exponentials& b) {
-  if (a.most == b.most) return {a.most, a.sum + b.sum};
-  const float factor = expf(-fabsf(a.most - b.most));
-  return a.most > b.most ? Exponentials{a.most, a.sum + b.sum * factor}
-                         : Exponentials{b.most, b.sum + a.sum * factor};
-}
-
-// Reads the logits once, also where it finds the maximum: where a greater one comes, the sum before it is
-// that much smaller. The exponentials of a pack are added up in f32, and the sums of packs in f64: more
-// conversions would take longer than the reads.
+// Reads the logits once, also where it finds the maximum: where a greater one comes, a thread makes its sum
+// that much smaller. The lanes of a row find their maximum first; then each scales its own sum, and they are
+// added up: in a chain of sums as of other maxima each step would wait for an exponential.
+//
+// What bounds it is the instructions, not only memory: an exponential takes some eight, so that nothing else
+// may be done for each element that can be done for a pack. The exponentials of a pack are added up in f32,
+// and the sums of packs in f64: more conversions would take longer than the reads.
 template <int kPack>
 struct CrossEntropy {
   static constexpr int kThreads = kRowThreads;
-  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(Exponentials));
+  // With 64 registers for each thread, and 64 KiB of logits under way on a multiprocessor. The compiler would
+  // take as many as leave room for half of the threads.
+  static constexpr int kLeastBlocks = 4;
+  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(double));
   static constexpr const char* kName = "cross_entropy";
 
   RowLanes lanes;
@@ -208,20 +210,38 @@ struct CrossEntropy {
   Statistics maxima, sums;
   Indices labels;
 
+  // The sum of exp(l - most) over some logits, and the largest of them.
+  struct Exponentials {
+    float most = -INFINITY;
+    double sum = 0;
+  };
+
   CP_DEVICE void operator()(Block& block) const {
     PerThread<Exponentials> found(block);
+    PerThread<float> most(block);
+    PerThread<double> scaled(block);
     block.for_each_thread([&](int thread) {
       found[thread] = {};
       const std::int64_t row = lanes.row(block.index(), thread);
       if (row < lanes.rows) found[thread] = of_lane(row, lanes.lane(thread));
+      most[thread] = found[thread].most;
+    });
+    float* const of_rows = block.template shared<float>();
+    join_lanes(
+        block, lanes, most, of_rows, [](float a, float b) { return fmaxf(a, b); },
+        [](float of_row, int) { return of_row; });
+    block.for_each_thread([&](int thread) {
+      most[thread] = of_rows[lanes.first_lane(thread)];
+      // A lane without logits, or with infinite ones alone, has no sum.
+      const Exponentials& of_lane = found[thread];
+      scaled[thread] = of_lane.sum == 0 ? 0 : of_lane.sum * expf(of_lane.most - most[thread]);
     });
     join_lanes(
-        block, lanes, found, block.template shared<Exponentials>(),
-        [](const Exponentials& a, const Exponentials& b) { return a + b; },
-        [&](const Exponentials& of_row, int thread) {
+        block, lanes, scaled, block.template shared<double>(), [](double a, double b) { return a + b; },
+        [&](double sum, int thread) {
           const std::int64_t row = lanes.row(block.index(), thread);
-          if (row < lanes.rows) give(row, of_row);
-          return of_row;
+          if (row < lanes.rows) give(row, {most[thread], sum});
+          return sum;
         });
   }
 
@@ -233,11 +253,17 @@ struct CrossEntropy {
         [&](std::int64_t pack, const RowBits& bits) {
           float values[kPack];
           logits.values(bits, values);
+          own.cap(values);
+          if ((pack + 1) * kPack > own.count) {
+            CP_UNROLL
+            for (int i = 0; i < kPack; ++i) {
+              if (pack * kPack + i >= own.count) values[i] = -INFINITY;
+            }
+          }
           float most = found.most;
-          CP_UNROLL
-          for (int i = 0; i < kPack; ++i) {
-            values[i] = pack * kPack + i < own.count ? own.capped(values[i]) : -INFINITY;
-            if (finds_maxima && values[i] > most) most = values[i];
+          if (finds_maxima) {
+            CP_UNROLL
+            for (int i = 0; i < kPack; ++i) most = fmaxf(most, values[i]);
           }
           if (!adds_up || most == -INFINITY) {
             found.most = most;
@@ -264,9 +290,12 @@ struct CrossEntropy {
   }
 };
 
+// As cross_entropy, it leaves nothing to each element that a pack can do: the label is one element of a row,
+// and its pack is looked for once.
 template <int kPack>
 struct CrossEntropyBackward {
   static constexpr int kThreads = kRowThreads;
+  static constexpr int kLeastBlocks = 4;  // as of cross_entropy
   static constexpr const char* kName = "cross_entropy_backward";
 
   RowLanes lanes;
@@ -285,31 +314,50 @@ struct CrossEntropyBackward {
       const std::int64_t label = own.index_of(token);
       const float most = maxima.at(row), sum = sums.at(row, 0), factor = weight.at(0), share = factor / sum;
       if (lanes.lane(thread) == 0) losses.at(row) = counts ? logf(sum) + most - sums.at(row, 1) : 0;
-      for_packs<2>(
+      for_packs(
           lanes.lane(thread), lanes.lanes(), lanes.packs,
           [&](std::int64_t pack) { return counts ? logits.read(row, pack * kPack) : RowBits{}; },
           [&](std::int64_t pack, const RowBits& bits) {
-            float values[kPack];
-            logits.values(bits, values);
-            CP_UNROLL
-            for (int i = 0; i < kPack; ++i) {
-              const std::int64_t column = pack * kPack + i;
-              if (!counts || column >= own.count) {
-                values[i] = 0;
-                continue;
-              }
-              const float logit = own.capped(values[i]);
-              float gradient = share * expf(logit - most);
-              if (column == label) gradient -= factor;
-              if (own.softcap != 0) {
-                const float part = logit / own.softcap;
-                gradient *= 1 - part * part;
-              }
-              values[i] = gradient;
+            float values[kPack] = {};
+            if (counts) {
+              logits.values(bits, values);
+              gradients(pack * kPack, label, most, share, factor, values);
             }
             d_logits.write(row, pack * kPack, values);
           });
     });
+  }
+
+  // Of the logits from `column` on, in their place.
+  CP_DEVICE void gradients(std::int64_t column, std::int64_t label, float most, float share, float factor,
+                           float (&values)[kPack]) const {
+    own.cap(values);
+    float slopes[kPack] = {};
+    if (own.softcap != 0) {
+      CP_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        const float part = values[i] / own.softcap;
+        slopes[i] = 1 - part * part;
+      }
+    }
+    CP_UNROLL
+    for (int i = 0; i < kPack; ++i) values[i] = share * expf(values[i] - most);
+    if (label >= column && label < column + kPack) {
+      CP_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        if (column + i == label) values[i] -= factor;
+      }
+    }
+    if (own.softcap != 0) {
+      CP_UNROLL
+      for (int i = 0; i < kPack; ++i) values[i] *= slopes[i];
+    }
+    if (column + kPack > own.count) {
+      CP_UNROLL
+      for (int i = 0; i < kPack; ++i) {
+        if (column + i >= own.count) values[i] = 0;
+      }
+    }
   }
 };
 

@@ -87,10 +87,10 @@ TEST(GpuRowLoss, IsTheHostsWithinTheRoundingOfExponentials) {
     if (mode == 0) return;
     // Each term is at most 1. Its exponential has two roundings and those of its argument. So has each factor
     // by which a sum shrinks where a greater logit comes: at most once for each of the packs of a lane, of
-    // which these rows have 5, and once for each of the 31 sums that are joined. The sums of a pack round
-    // seven times.
+    // which these rows have 5, and once where the lane's sum becomes one as of the row's maximum. The sums of
+    // a pack round seven times.
     const double of_exponential = 2 * (2 + 2 * kLargest) * kRounding + 2 * of_logits;
-    const double of_term = (5 + 31 + 1) * of_exponential + 7 * kRounding;
+    const double of_term = (5 + 1 + 1) * of_exponential + 7 * kRounding;
     RC_ASSERT(run.beyond(writes.back(), static_cast<double>(columns) * of_term) == "");
   }));
 }
