@@ -1,13 +1,15 @@
 // Rotary embeddings: columns of rows move to where attention takes them, and some are turned by the angles of
 // the row's position.
 //
-// Each thread gathers packs of what is written. So what several moves read gets its gradient in one write,
-// and both directions are one kernel. The other half of a pair, and the cosines and sines, which all heads of
-// a row share, come from the multiprocessor's cache. What a thread reads for one pack, and the many threads
-// that this kernel has room for, keep memory busy without more packs under way.
+// Where the columns of a row come from and go to is the same for all rows, so the host says it once, in a
+// table of units. A unit writes two packs: the halves of turned columns, so that each of them, and their
+// cosines and sines, are read once for both; or two packs that only move. What several moves bring, as in the
+// gradient of a part that heads share, and pairs of neighbouring columns are summed pack by pack. A thread
+// has a unit of some rows, and reads all that they need before it writes the first.
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -25,11 +27,9 @@
 namespace cp::runtime {
 namespace {
 
-// Some dimensions of a view as one, innermost first: the offset of the element, or of the pack, with a
-// number.
+// The dimensions of a view's rows as one, innermost first: the offset of the row with a number.
 struct Nest {
-  // Chosen: rows have two dimensions, and columns heads and dims; those that lie one behind the other are
-  // joined.
+  // Chosen: rows have two dimensions, and those that lie one behind the other are joined.
   static constexpr int kMaxDims = 4;
   int dims = 0;
   Divider sizes[kMaxDims];
@@ -62,13 +62,18 @@ struct NestedDims {
     std::int64_t leading = 1;
     while (dims < view.shape.size() && leading != count) leading *= view.shape[dims++];
     rows = joined(view, 0, dims), columns = joined(view, dims, view.shape.size());
-    for (const auto& of : {rows, columns}) {
-      if (of.size() > Nest::kMaxDims) {
-        throw InvalidInput(str("a rotary kernel over a view with ", of.size(),
-                               " dimensions of rows or of columns that do not follow one another: it takes ",
-                               Nest::kMaxDims, "; copy the view into a dense one first"));
-      }
+    if (rows.size() > Nest::kMaxDims) {
+      throw InvalidInput(str("a rotary kernel over a view with ", rows.size(),
+                             " dimensions of rows that do not follow one another: it takes ", Nest::kMaxDims,
+                             "; copy the view into a dense one first"));
     }
+  }
+
+  // Of the column with that number, in a row.
+  std::int64_t column(std::int64_t number) const {
+    std::int64_t offset = 0;
+    for (const Dim& dim : columns) offset += number % dim.size * dim.step, number /= dim.size;
+    return offset;
   }
 
   bool has_packs(std::int64_t pack) const {
@@ -93,13 +98,11 @@ struct NestedDims {
   }
 };
 
-Nest nest_of(const std::vector<NestedDims::Dim>& dims, std::int64_t pack) {
+Nest nest_of(const std::vector<NestedDims::Dim>& dims) {
   Nest nest;
   for (const NestedDims::Dim& dim : dims) {
-    const bool inner = nest.dims == 0;
     const auto at = static_cast<std::size_t>(nest.dims++);
-    nest.sizes[at] = divider(std::max<std::int64_t>(1, inner ? dim.size / pack : dim.size));
-    nest.steps[at] = inner ? dim.step * pack : dim.step;
+    nest.sizes[at] = divider(std::max<std::int64_t>(1, dim.size)), nest.steps[at] = dim.step;
   }
   return nest;
 }
@@ -107,125 +110,172 @@ Nest nest_of(const std::vector<NestedDims::Dim>& dims, std::int64_t pack) {
 template <int kPack>
 struct NestedRows {
   RowElements<kPack> elements;
-  Nest rows, packs;
-
-  CP_DEVICE std::int64_t at(std::int64_t row, std::int64_t column) const {
-    return rows.at(row) + packs.at(column / kPack);
-  }
+  Nest rows;
 };
 
 // A ColumnMove, from what the kernel reads to what it writes.
 struct TurnedColumns {
-  std::int64_t in_first = 0, in_step = 0, out_first = 0;
-  Divider out_step;  // of size 1 if all heads have the same columns
-  bool same = false;
+  std::int64_t in_first = 0, in_step = 0, out_first = 0, out_step = 0;
   std::int64_t heads = 0, width = 0;
   int in = 0;
   bool rotated = false;
+};
+
+// What a move brings to a pack. Offsets are those of elements, from the begin of a row.
+struct RotaryTerm {
+  std::int64_t own = 0, other = 0;  // the pack, and that of the pairs' other halves
+  std::int32_t pair = 0;            // the first of the pack, in a row of the table
+  std::int16_t in = 0;              // the matrix
+  bool rotated = false;
+  bool second = false;     // whether the pack has the second halves of its pairs
+  std::int32_t pairs = 0;  // of a head
+};
+
+// What a thread writes of a row.
+struct alignas(16) RotaryUnit {
+  enum class Kind : std::int32_t {
+    moved,   // two packs, as they are
+    turned,  // the first and the second halves of pairs
+    summed   // one pack, which is the sum of terms
+  };
+  std::int64_t out[2] = {}, in[2] = {};  // offsets of elements; `in` not of a sum
+  Kind kind = Kind::summed;
+  std::int32_t matrix = 0, pair = 0, pairs = 0;  // as of a term
+  std::int32_t first = 0, count = 0;             // terms of a sum
 };
 
 template <int kPack>
 struct Rotary {
   static constexpr int kThreads = kRowThreads;
   static constexpr const char* kName = "rotary";
-  // Chosen: latent attention has two moves into a matrix, gated attention with rotated parts of heads has
-  // six from one.
-  static constexpr int kMostMoves = 12, kMostIn = 6;
+  static constexpr int kMostIn = 6;  // chosen: latent attention has three
   static constexpr int kTablePack = kPack == 1 ? 1 : 4;
+  static constexpr int kParts = kPack / kTablePack;
+  // Rows of a thread. Of each it has 32 bytes of columns under way, and as many numbers of the table as a
+  // pack has pairs, which come from a cache. With more rows fewer threads would have registers. Chosen.
+  static constexpr int kRows = 2;
+  static constexpr int kLeastBlocks = 2;
 
-  RowLanes lanes;  // packs: of what is written
-  Divider of_sequence;
+  std::int64_t rows, threads;  // threads: with a unit and rows
+  Divider units, of_sequence;  // units: of a row
   const std::int32_t* positions;
+  const RotaryUnit* all_units;
+  const RotaryTerm* terms;
   bool interleaved, back;
   RowMatrix<kTablePack> table;
   NestedRows<kPack> out, in[kMostIn];
-  int count;
-  TurnedColumns moves[kMostMoves];
 
   CP_DEVICE void operator()(Block& block) const {
     block.last([&](int thread) {
-      const std::int64_t row = lanes.row(block.index(), thread);
-      if (row >= lanes.rows) return;
-      const std::uint32_t sequence = of_sequence.quotient(static_cast<std::uint32_t>(row));
-      const std::int64_t position = positions[row - std::int64_t{sequence} * of_sequence.size];
-      for (std::int64_t pack = lanes.lane(thread); pack < lanes.packs; pack += lanes.lanes()) {
-        float sums[kPack] = {};
-        for (int m = 0; m < count; ++m) add_move(moves[m], row, position, pack * kPack, sums);
-        out.elements.write(out.at(row, pack * kPack), sums);
+      const std::int64_t number = block.index() * kThreads + thread;
+      if (number >= threads) return;
+      const std::uint32_t group = units.quotient(static_cast<std::uint32_t>(number));
+      const RotaryUnit unit = all_units[static_cast<std::uint32_t>(number) - group * units.size];
+      const std::int64_t first = std::int64_t{group} * kRows;
+      if (unit.kind == RotaryUnit::Kind::summed) {
+        CP_NO_UNROLL
+        for (std::int64_t row = first; row < first + kRows && row < rows; ++row) sum_terms(unit, row);
+      } else {
+        turn_pairs(unit, first);
       }
     });
   }
 
-  // Adds what the move brings to the columns from `column` on, from each of its heads that they are of.
-  CP_DEVICE void add_move(const TurnedColumns& move, std::int64_t row, std::int64_t position,
-                          std::int64_t column, float (&sums)[kPack]) const {
-    const std::int64_t behind = column - move.out_first;
-    if (behind < 0) return;
-    std::int64_t first = 0, last = move.heads - 1;
-    if (move.same) {
-      if (behind >= move.width) return;
-    } else {
-      const std::int64_t begun = move.out_step.quotient(static_cast<std::uint32_t>(behind));
-      last = begun < last ? begun : last;
-      if (behind >= move.width)
-        first = move.out_step.quotient(static_cast<std::uint32_t>(behind - move.width)) + 1;
+  CP_DEVICE std::int64_t position(std::int64_t row) const {
+    const std::uint32_t sequence = of_sequence.quotient(static_cast<std::uint32_t>(row));
+    return positions[row - std::int64_t{sequence} * of_sequence.size];
+  }
+
+  CP_DEVICE void turn_pairs(const RotaryUnit& unit, std::int64_t first) const {
+    const NestedRows<kPack>& from = in[unit.matrix];
+    const bool turns = unit.kind == RotaryUnit::Kind::turned;
+    RowBits halves[kRows][2], angles[kRows][2][kParts];
+    CP_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t row = first + r;
+      if (row >= rows) continue;
+      const std::int64_t begin = from.rows.at(row);
+      CP_UNROLL
+      for (int half = 0; half < 2; ++half) halves[r][half] = from.elements.read(begin + unit.in[half]);
+      if (!turns) continue;
+      const std::int64_t angle = position(row);
+      CP_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        const std::int64_t pair = unit.pair + part * kTablePack;
+        angles[r][0][part] = table.read(angle, pair),
+        angles[r][1][part] = table.read(angle, unit.pairs + pair);
+      }
     }
-    for (std::int64_t head = first; head <= last; ++head) {
-      const std::int64_t within = behind - (move.same ? 0 : head * move.out_step.size);
-      const std::int64_t from = move.in_first + head * move.in_step;
+    CP_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t row = first + r;
+      if (row >= rows) continue;
+      float a[kPack], b[kPack];
+      from.elements.values(halves[r][0], a), from.elements.values(halves[r][1], b);
+      if (turns) {
+        CP_UNROLL
+        for (int part = 0; part < kParts; ++part) {
+          float cos[kTablePack], sin[kTablePack];
+          table.values(angles[r][0][part], cos), table.values(angles[r][1][part], sin);
+          CP_UNROLL
+          for (int i = 0; i < kTablePack; ++i) {
+            float &x = a[part * kTablePack + i], &y = b[part * kTablePack + i];
+            const float before = x;
+            x = turned(x, y, false, cos[i], sin[i]), y = turned(y, before, true, cos[i], sin[i]);
+          }
+        }
+      }
+      // What comes is added to 0, of which -0 becomes 0.
+      CP_UNROLL
+      for (int i = 0; i < kPack; ++i) a[i] += 0.0F, b[i] += 0.0F;
+      const std::int64_t begin = out.rows.at(row);
+      out.elements.write(begin + unit.out[0], a), out.elements.write(begin + unit.out[1], b);
+    }
+  }
+
+  CP_DEVICE void sum_terms(const RotaryUnit& unit, std::int64_t row) const {
+    float sums[kPack] = {};
+    for (std::int32_t t = 0; t < unit.count; ++t) {
+      const RotaryTerm& term = terms[unit.first + t];
       float values[kPack];
-      load(move.in, row, from + within, values);
-      if (move.rotated) turn(move, row, position, from, within, values);
+      load(term.in, row, term.own, values);
+      if (term.rotated) turn(term, row, values);
       CP_UNROLL
       for (int i = 0; i < kPack; ++i) sums[i] += values[i];
     }
+    out.elements.write(out.rows.at(row) + unit.out[0], sums);
   }
 
   CP_DEVICE void load(int matrix, std::int64_t row, std::int64_t column, float (&values)[kPack]) const {
-    const NestedRows<kPack>& rows = in[matrix];
-    rows.elements.values(rows.elements.read(rows.at(row, column)), values);
+    const NestedRows<kPack>& from = in[matrix];
+    from.elements.values(from.elements.read(from.rows.at(row) + column), values);
   }
 
-  // Values are those of a head from its column `within` on.
-  CP_DEVICE void turn(const TurnedColumns& move, std::int64_t row, std::int64_t position, std::int64_t from,
-                      std::int64_t within, float (&values)[kPack]) const {
-    const std::int64_t pairs = move.width / 2;
-    if constexpr (kPack == 1) {
-      const bool second = interleaved ? within % 2 != 0 : within >= pairs;
-      const std::int64_t pair = interleaved ? within / 2
-                                : second    ? within - pairs
-                                            : within,
-                         distance = interleaved ? 1 : pairs;
-      float other[1], cos[1], sin[1];
-      load(move.in, row, from + within + (second ? -distance : distance), other);
-      table.load(position, pair, cos), table.load(position, pair + pairs, sin);
-      values[0] = turned(values[0], other[0], second, cos[0], sin[0]);
-    } else if (interleaved) {
-      const std::int64_t pair = within / 2;
+  CP_DEVICE void turn(const RotaryTerm& term, std::int64_t row, float (&values)[kPack]) const {
+    const std::int64_t angle = position(row);
+    if (kPack > 1 && interleaved) {
       float angles[2][kTablePack];
       // A pack of four columns needs half a pack of the table.
-      const std::int64_t at = pair / kTablePack * kTablePack;
-      table.load(position, at, angles[0]), table.load(position, at + pairs, angles[1]);
+      const std::int32_t at = term.pair / kTablePack * kTablePack;
+      table.load(angle, at, angles[0]), table.load(angle, at + term.pairs, angles[1]);
       CP_UNROLL
       for (int i = 0; i < kPack / 2; ++i) {
-        const bool later = kPack == 4 && pair != at;
+        const bool later = kPack == 4 && term.pair != at;
         const float cos = later ? angles[0][(i + 2) % kTablePack] : angles[0][i],
                     sin = later ? angles[1][(i + 2) % kTablePack] : angles[1][i];
         const float a = values[2 * i], b = values[2 * i + 1];
         values[2 * i] = turned(a, b, false, cos, sin), values[2 * i + 1] = turned(b, a, true, cos, sin);
       }
     } else {
-      const bool second = within >= pairs;
-      const std::int64_t pair = second ? within - pairs : within;
       float others[kPack];
-      load(move.in, row, from + (second ? pair : pair + pairs), others);
+      load(term.in, row, term.other, others);
       CP_UNROLL
       for (int part = 0; part < kPack; part += kTablePack) {
         float cos[kTablePack], sin[kTablePack];
-        table.load(position, pair + part, cos), table.load(position, pair + pairs + part, sin);
+        table.load(angle, term.pair + part, cos), table.load(angle, term.pair + term.pairs + part, sin);
         CP_UNROLL
         for (int i = 0; i < kTablePack; ++i)
-          values[part + i] = turned(values[part + i], others[part + i], second, cos[i], sin[i]);
+          values[part + i] = turned(values[part + i], others[part + i], term.second, cos[i], sin[i]);
       }
     }
   }
@@ -253,22 +303,22 @@ class Turn {
     moves_.resize(out_.size());
     for (const ColumnMove& move : rule_.moves) {
       TurnedColumns turned;
-      const std::int64_t out_step = back_ ? move.from_step : move.to_step;
       turned.in_first = back_ ? move.to : move.from, turned.in_step = back_ ? move.to_step : move.from_step;
       turned.out_first = back_ ? move.from : move.to;
-      turned.same = out_step == 0, turned.out_step = divider(std::max<std::int64_t>(1, out_step));
+      turned.out_step = back_ ? move.from_step : move.to_step;
       turned.heads = move.heads, turned.width = move.width, turned.rotated = move.rotated;
       turned.in = static_cast<int>(back_ ? move.target : move.source);
       if (move.heads > 0 && move.width > 0) moves_[idx(back_ ? move.source : move.target)].push_back(turned);
     }
-    using Body = Rotary<1>;
-    const auto most = std::ranges::max(moves_, {}, [](const auto& of) { return of.size(); }).size();
-    if (in_.size() > Body::kMostIn || most > Body::kMostMoves) {
-      throw InvalidInput(str("a rotary kernel with ", in_.size(), " matrices and ", most,
-                             " moves of one: it takes ", Body::kMostIn, " and ", Body::kMostMoves,
-                             "; split the moves over two steps"));
+    if (in_.size() > Rotary<1>::kMostIn) {
+      throw InvalidInput(str("a rotary kernel that reads ", in_.size(), " matrices: it takes ",
+                             Rotary<1>::kMostIn, "; split the moves over two steps"));
     }
     pack_ = pack();
+    for (std::size_t i = 0; i < out_.size(); ++i) {
+      packed_.push_back(columns(i, pack_));
+      single_.push_back(pack_ == 1 ? packed_.back() : columns(i, 1));
+    }
     std::vector<std::int32_t> positions;
     for (std::int64_t row = 0; row < of_sequence_; ++row)
       positions.push_back(static_cast<std::int32_t>(to_global(rule_.positions, row)));
@@ -283,11 +333,101 @@ class Turn {
   }
 
  private:
+  // The units of what is written, and their terms.
+  struct Columns {
+    std::int64_t units = 0;
+    std::shared_ptr<const GpuBytes> all_units, terms;
+  };
+
   struct Side {
     const View* view;
     NestedDims dims;
   };
   Side side(const View& view) const { return {&view, NestedDims(view, rows_)}; }
+
+  // What comes to each pack of `out_[number]`.
+  std::vector<std::vector<RotaryTerm>> terms_of(std::size_t number, std::int64_t pack) const {
+    std::vector<std::vector<RotaryTerm>> terms(idx(out_[number].view->numel() / rows_ / pack));
+    for (const TurnedColumns& move : moves_[number]) {
+      const NestedDims& from = in_[idx(move.in)].dims;
+      const std::int64_t pairs = move.width / 2;
+      for (std::int64_t head = 0; head < move.heads; ++head) {
+        for (std::int64_t within = 0; within < move.width; within += pack) {
+          const std::int64_t begin = move.in_first + head * move.in_step;
+          RotaryTerm term;
+          term.own = from.column(begin + within);
+          term.in = static_cast<std::int16_t>(move.in), term.rotated = move.rotated;
+          if (move.rotated) {
+            const bool neighbours = rule_.interleaved;
+            term.second = neighbours ? within % 2 != 0 : within >= pairs;
+            term.pair = static_cast<std::int32_t>(neighbours ? within / 2 : within % pairs);
+            term.pairs = static_cast<std::int32_t>(pairs);
+            const std::int64_t distance = neighbours ? 1 : pairs;
+            // A pack of neighbours has both halves.
+            if (pack == 1 || !neighbours)
+              term.other = from.column(begin + within + (term.second ? -distance : distance));
+          }
+          terms[idx((move.out_first + head * move.out_step + within) / pack)].push_back(term);
+        }
+      }
+    }
+    return terms;
+  }
+
+  // Of packs to which one term comes, turned ones become units with their other halves, and others of a
+  // matrix in pairs that lie half of them apart, so that neighbouring threads have neighbouring packs.
+  Columns columns(std::size_t number, std::int64_t pack) const {
+    using Kind = RotaryUnit::Kind;
+    const std::vector<std::vector<RotaryTerm>> of_packs = terms_of(number, pack);
+    std::vector<RotaryUnit> units;
+    std::vector<RotaryTerm> terms;
+    const auto out = [&](std::size_t at) {
+      return out_[number].dims.column(static_cast<std::int64_t>(at) * pack);
+    };
+    const auto add_pair = [&](Kind kind, std::size_t first, std::size_t second) {
+      const RotaryTerm &a = of_packs[first][0], &b = of_packs[second][0];
+      units.push_back({{out(first), out(second)}, {a.own, b.own}, kind, a.in, a.pair, a.pairs, 0, 0});
+    };
+    const auto add_sum = [&](std::size_t at) {
+      const auto begin = static_cast<std::int32_t>(terms.size()),
+                 count = static_cast<std::int32_t>(of_packs[at].size());
+      units.push_back({{out(at), 0}, {0, 0}, Kind::summed, 0, 0, 0, begin, count});
+      terms.insert(terms.end(), of_packs[at].begin(), of_packs[at].end());
+    };
+    // Packs that lack their other halves. Columns of a view may share memory: so the pair belongs to it.
+    std::map<std::array<std::int64_t, 4>, std::size_t> halves;
+    std::vector<std::vector<std::size_t>> moved(in_.size());
+    for (std::size_t at = 0; at < of_packs.size(); ++at) {
+      if (of_packs[at].size() != 1 || (of_packs[at][0].rotated && rule_.interleaved && pack > 1)) {
+        add_sum(at);
+        continue;
+      }
+      const RotaryTerm& own = of_packs[at][0];
+      if (!own.rotated) {
+        moved[idx(own.in)].push_back(at);
+        continue;
+      }
+      const auto [low, high] = std::minmax(own.own, own.other);
+      const auto [half, is_first] = halves.try_emplace({own.in, low, high, own.pair}, at);
+      if (is_first) continue;
+      const std::size_t before = half->second;
+      if (of_packs[before][0].second == own.second) {
+        add_sum(at);
+        continue;
+      }
+      own.second ? add_pair(Kind::turned, before, at) : add_pair(Kind::turned, at, before);
+      halves.erase(half);
+    }
+    for (const auto& [key, at] : halves) add_sum(at);
+    for (const std::vector<std::size_t>& of : moved) {
+      const std::size_t half = of.size() / 2;
+      for (std::size_t i = 0; i < half; ++i) add_pair(Kind::moved, of[i], of[half + i]);
+      if (of.size() % 2 != 0) add_sum(of.back());
+    }
+    return {static_cast<std::int64_t>(units.size()),
+            std::make_shared<const GpuBytes>(std::as_bytes(std::span<const RotaryUnit>(units))),
+            std::make_shared<const GpuBytes>(std::as_bytes(std::span<const RotaryTerm>(terms)))};
+  }
 
   int pack() const {
     const auto narrow = [&](const Side& of) { return size_bytes(memory_.dtype(*of.view)) == 2; };
@@ -318,26 +458,28 @@ class Turn {
 
   template <int kPack>
   NestedRows<kPack> nested(const Side& of, std::int64_t iteration) const {
-    return {{memory_.at(*of.view, iteration), memory_.dtype(*of.view)},
-            nest_of(of.dims.rows, 1),
-            nest_of(of.dims.columns, kPack)};
+    return {{memory_.at(*of.view, iteration), memory_.dtype(*of.view)}, nest_of(of.dims.rows)};
   }
 
   template <int kPack>
   void launch_packs(std::int64_t iteration, cudaStream_t stream) const {
     for (std::size_t i = 0; i < out_.size(); ++i) {
       using Body = Rotary<kPack>;
+      const Columns& columns = kPack == 1 ? single_[i] : packed_[i];
+      const std::int64_t groups = ceil_div(rows_, std::int64_t{Body::kRows});
+      require_numbers(groups, columns.units);
       Body body{};
-      body.lanes = row_lanes(rows_, out_[i].view->numel() / rows_ / kPack);
+      body.rows = rows_, body.threads = groups * columns.units;
+      body.units = divider(std::max<std::int64_t>(1, columns.units)),
       body.of_sequence = divider(of_sequence_);
       body.positions = reinterpret_cast<const std::int32_t*>(positions_->data());
+      body.all_units = reinterpret_cast<const RotaryUnit*>(columns.all_units->data());
+      body.terms = reinterpret_cast<const RotaryTerm*>(columns.terms->data());
       body.interleaved = rule_.interleaved, body.back = back_;
       body.table = row_matrix<Body::kTablePack>(table_, memory_, iteration);
       body.out = nested<kPack>(out_[i], iteration);
       for (std::size_t m = 0; m < in_.size(); ++m) body.in[m] = nested<kPack>(in_[m], iteration);
-      body.count = static_cast<int>(moves_[i].size());
-      std::copy(moves_[i].begin(), moves_[i].end(), body.moves);
-      launch(stream, {body.lanes.packs == 0 ? 0 : body.lanes.blocks()}, body);
+      launch(stream, {ceil_div(body.threads, std::int64_t{Body::kThreads})}, body);
     }
   }
 
@@ -349,6 +491,7 @@ class Turn {
   std::vector<Side> in_, out_;
   std::vector<std::vector<TurnedColumns>> moves_;  // into each of `out_`
   int pack_ = 1;
+  std::vector<Columns> packed_, single_;  // of each of `out_`: in packs of pack_, and of one
   std::shared_ptr<const GpuBytes> positions_;
 };
 
