@@ -73,26 +73,35 @@ struct Embed {
   }
 };
 
+// A row by its token: the row of the table, or kOthers.
+struct alignas(8) SortedRow {
+  static constexpr std::int32_t kOthers = std::numeric_limits<std::int32_t>::max() - 1;
+  static constexpr std::int32_t kNone = kOthers + 1;  // behind the last row
+  std::int32_t row = 0, key = kNone;
+};
+
 // The gradient of the table adds up rows of equal tokens, in their order. So rows are sorted by token first:
 // what stands before a row's token is counted, by eight threads for each row, and that is its place. This
-// takes n^2 comparisons, 2 to 3 instructions each: for 8192 rows some 6 us of an H100, for 131,072 rows 1.5
-// ms, beside the 0.4 ms that it takes to read as many rows of 4096 columns of 16 bits.
+// takes n^2 comparisons, 2 to 3 instructions each, with four tokens for each access to the shared memory: for
+// 8192 rows some 6 us of an H100, for 131,072 rows 1.5 ms, beside the 0.4 ms that it takes to read as many
+// rows of 4096 columns of 16 bits.
 struct SortTokens {
   static constexpr int kThreads = kRowThreads;
   static constexpr int kLanes = 8, kOwn = kThreads / kLanes;  // threads for each row, and rows of a block
-  static constexpr int kTile = 1024;                          // tokens in shared memory
+  static constexpr int kTile = 4096;                          // tokens in shared memory
+  static constexpr int kTokens = 4;                           // of an access
   static constexpr int kSharedBytes = (kTile + kThreads) * static_cast<int>(sizeof(std::int32_t));
   static constexpr const char* kName = "sort_tokens";
-  static constexpr std::int32_t kOthers = std::numeric_limits<std::int32_t>::max() - 1;
+  using Tokens = Pack<std::int32_t, kTokens>;
 
   OwnTokens own;
   Indices tokens;
   std::int32_t rows;
-  std::int32_t* order;  // of the rows: by token, those of other ranks at the end
+  SortedRow* order;  // by token, those of other ranks at the end
 
   CP_DEVICE std::int32_t key_of(std::int64_t row) const {
     const std::int64_t index = own.index_of(tokens.at(row));
-    return index < 0 ? kOthers : static_cast<std::int32_t>(index);
+    return index < 0 ? SortedRow::kOthers : static_cast<std::int32_t>(index);
   }
 
   CP_DEVICE void operator()(Block& block) const {
@@ -102,24 +111,29 @@ struct SortTokens {
     PerThread<std::int32_t> keys(block), places(block);
     block.for_each_thread([&](int thread) {
       const std::int32_t row = first + thread / kLanes;
-      keys[thread] = row < rows ? key_of(row) : kOthers;
+      keys[thread] = row < rows ? key_of(row) : SortedRow::kOthers;
       places[thread] = 0;
     });
     for (std::int32_t begin = 0; begin < rows; begin += kTile) {
       const std::int32_t count = rows - begin < kTile ? rows - begin : kTile;
       block.for_each_thread([&](int thread) {
-        for (std::int32_t i = thread; i < count; i += kThreads) tile[i] = key_of(begin + i);
+        // Whole accesses, of which those behind the last row come before nothing.
+        for (std::int32_t i = thread; i < ceil_div(count, kTokens) * kTokens; i += kThreads)
+          tile[i] = i < count ? key_of(begin + i) : SortedRow::kNone;
       });
       block.for_each_thread([&](int thread) {
         // Of equal tokens those of earlier rows stand before. Only one tile or two have both.
-        const std::int32_t key = keys[thread], row = first + thread / kLanes;
+        const bool has_both = begin + count > first && begin < first + kOwn;
+        const std::int32_t key = keys[thread], row = first + thread / kLanes,
+                           behind = begin < first ? key + 1 : key;
         std::int32_t place = places[thread];
-        if (begin + count <= first || begin >= first + kOwn) {
-          const std::int32_t behind = begin < first ? key + 1 : key;
-          for (std::int32_t i = thread % kLanes; i < count; i += kLanes) place += tile[i] < behind ? 1 : 0;
-        } else {
-          for (std::int32_t i = thread % kLanes; i < count; i += kLanes)
-            place += tile[i] < key + (begin + i < row ? 1 : 0) ? 1 : 0;
+        for (std::int32_t i = thread % kLanes * kTokens; i < count; i += kLanes * kTokens) {
+          const Tokens tokens_of = *reinterpret_cast<const Tokens*>(tile + i);
+          CP_UNROLL
+          for (int t = 0; t < kTokens; ++t) {
+            const std::int32_t limit = !has_both ? behind : key + (begin + i + t < row ? 1 : 0);
+            place += tokens_of.values[t] < limit ? 1 : 0;
+          }
         }
         places[thread] = place;
       });
@@ -129,58 +143,89 @@ struct SortTokens {
       if (thread >= kOwn || first + thread >= rows) return;
       std::int32_t place = 0;
       for (int lane = 0; lane < kLanes; ++lane) place += counts[thread * kLanes + lane];
-      order[place] = first + thread;
+      order[place] = {first + thread, key_of(first + thread)};
     });
   }
 };
 
-// Adds up the rows of each token, in packs: each thread has one pack. Of a token that comes often, several
-// rows are under way together, and what they are added to from the begin on.
+// Adds up the rows of each token, in packs. What bounds it is how long memory takes to answer: a thread reads
+// its own place in the order and the one before, then two packs of its row and of the table together. Most
+// tokens come once; of one that comes often, several rows are under way together.
 template <int kPack>
 struct EmbedBackward {
   static constexpr int kThreads = kRowThreads;
-  static constexpr int kRows = 4;  // under way; chosen
+  static constexpr int kRows = 2, kPacks = 2;  // under way; of a thread; chosen
+  static constexpr int kLeastBlocks = 4;       // with 64 registers for each thread, which these take
   static constexpr const char* kName = "embed_backward";
 
   RowLanes lanes;       // rows: places in the order
-  std::int64_t chunks;  // of packs: a row has more of them than lanes
-  SortTokens sorted;
+  std::int64_t chunks;  // of packs: a row has more of them than its lanes have
+  float scale;
+  const SortedRow* order;
   RowMatrix<kPack> dx, table;
+
+  struct Own {
+    RowBits packs[kPacks];
+  };
 
   CP_DEVICE void operator()(Block& block) const {
     block.last([&](int thread) {
       const std::int64_t chunk = block.index() % chunks, begin = lanes.row(block.index() / chunks, thread),
-                         pack = chunk * lanes.lanes() + lanes.lane(thread);
+                         pack = chunk * lanes.lanes() * kPacks + lanes.lane(thread);
       if (begin >= lanes.rows || pack >= lanes.packs) return;
-      const std::int32_t* const order = sorted.order;
-      const std::int32_t key = sorted.key_of(order[begin]);
-      if (key == SortTokens::kOthers || (begin > 0 && sorted.key_of(order[begin - 1]) == key)) return;
-      const RowBits before = table.read(key, pack * kPack);
-      float sums[kPack] = {}, values[kPack];
-      bool more = true;
-      for (std::int64_t next = begin; more; next += kRows) {
-        RowBits bits[kRows];
-        int count = 0;
+      const SortedRow first = order[begin], before = begin > 0 ? order[begin - 1] : SortedRow{};
+      const std::int32_t key = first.key;
+      if (key == SortedRow::kOthers || before.key == key) return;
+      const Own old = read(table, key, pack), of_first = read(dx, first.row, pack);
+      float sums[kPacks][kPack] = {};
+      add(of_first, sums);
+      for (std::int64_t next = begin + 1;; next += kRows) {
+        SortedRow rows[kRows];
+        CP_UNROLL
+        for (int i = 0; i < kRows; ++i) rows[i] = next + i < lanes.rows ? order[next + i] : SortedRow{};
+        if (rows[0].key != key) break;
+        Own more[kRows];
         CP_UNROLL
         for (int i = 0; i < kRows; ++i) {
-          more = more && next + i < lanes.rows && sorted.key_of(order[next + i]) == key;
-          if (!more) continue;
-          bits[i] = dx.read(order[next + i], pack * kPack);
-          ++count;
+          if (rows[i].key == key) more[i] = read(dx, rows[i].row, pack);
         }
         CP_UNROLL
         for (int i = 0; i < kRows; ++i) {
-          if (i >= count) continue;
-          dx.values(bits[i], values);
-          CP_UNROLL
-          for (int e = 0; e < kPack; ++e) sums[e] += sorted.own.scale * values[e];
+          if (rows[i].key == key) add(more[i], sums);
         }
+        if (rows[kRows - 1].key != key) break;
       }
-      table.values(before, values);
       CP_UNROLL
-      for (int e = 0; e < kPack; ++e) sums[e] += values[e];
-      table.write(key, pack * kPack, sums);
+      for (int p = 0; p < kPacks; ++p) {
+        const std::int64_t at = pack + p * lanes.lanes();
+        if (at >= lanes.packs) continue;
+        float values[kPack];
+        table.values(old.packs[p], values);
+        CP_UNROLL
+        for (int e = 0; e < kPack; ++e) values[e] = sums[p][e] + values[e];
+        table.write(key, at * kPack, values);
+      }
     });
+  }
+
+  CP_DEVICE Own read(const RowMatrix<kPack>& from, std::int64_t row, std::int64_t pack) const {
+    Own own{};
+    CP_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t at = pack + p * lanes.lanes();
+      if (at < lanes.packs) own.packs[p] = from.read(row, at * kPack);
+    }
+    return own;
+  }
+
+  CP_DEVICE void add(const Own& own, float (&sums)[kPacks][kPack]) const {
+    CP_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      float values[kPack];
+      dx.values(own.packs[p], values);
+      CP_UNROLL
+      for (int e = 0; e < kPack; ++e) sums[p][e] += scale * values[e];
+    }
   }
 };
 
@@ -381,22 +426,23 @@ PreparedKernel prepare_embed_backward(const RowKernel& kernel, const CudaMemory&
   const View &tokens = kernel.reads[0], &dx = kernel.reads[1], &table = kernel.updates[0];
   const std::int64_t rows = tokens.shape[0];
   require_numbers(rows, 1);
-  const auto order = std::make_shared<const GpuBytes>(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+  const auto order = std::make_shared<const GpuBytes>(static_cast<std::size_t>(rows) * sizeof(SortedRow));
   return prepare_rows(
       {&dx, &table}, {}, memory,
       [own = OwnTokens(std::get<VocabularyRule>(kernel.rule)), &tokens, &dx, &table, rows, order,
        &memory]<int kPack>(std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
         const SortTokens sort{own, indices(tokens, memory, iteration), static_cast<std::int32_t>(rows),
-                              reinterpret_cast<std::int32_t*>(order->data())};
+                              reinterpret_cast<SortedRow*>(order->data())};
         launch(stream, {ceil_div(rows, std::int64_t{SortTokens::kOwn}), SortTokens::kSharedBytes}, sort);
-        // A lane for each pack, as far as a block has threads.
+        // A lane for each kPacks packs, as far as a block has threads.
+        using Body = EmbedBackward<kPack>;
         const std::int64_t packs = dx.shape[1] / kPack;
-        RowLanes lanes = row_lanes(rows, packs * kPacksOfLane);
+        RowLanes lanes = row_lanes(rows, packs * kPacksOfLane / Body::kPacks);
         lanes.packs = packs;
-        const std::int64_t chunks = ceil_div(packs, std::int64_t{lanes.lanes()});
+        const std::int64_t chunks = ceil_div(packs, std::int64_t{lanes.lanes()} * Body::kPacks);
         launch(stream, {lanes.blocks() * chunks},
-               EmbedBackward<kPack>{lanes, chunks, sort, row_matrix<kPack>(dx, memory, iteration),
-                                    row_matrix<kPack>(table, memory, iteration)});
+               Body{lanes, chunks, sort.own.scale, sort.order, row_matrix<kPack>(dx, memory, iteration),
+                    row_matrix<kPack>(table, memory, iteration)});
       });
 }
 
