@@ -171,27 +171,80 @@ struct GatherRows {
 
   RowLanes lanes;
   const std::int32_t* table;
-  Divider of_row;  // so many numbers of the table are one row
   RowMatrix<kPack> in, out;
-  Statistics weights, of_slots;  // numbers of choices, and where they go, if there are any
 
   CP_DEVICE void operator()(Block& block) const {
     block.last([&](int thread) {
       const std::int64_t row = lanes.row(block.index(), thread);
       if (row >= lanes.rows) return;
-      const std::int32_t number = table[row];
-      const std::int64_t from = number < 0 ? 0 : of_row.quotient(static_cast<std::uint32_t>(number));
-      if (weights.data != nullptr && lanes.lane(thread) == 0)
-        of_slots.at(row) = number < 0 ? 0 : weights.at(from, number - from * of_row.size);
+      const std::int32_t from = table[row];
       for_packs(
           lanes.lane(thread), lanes.lanes(), lanes.packs,
-          [&](std::int64_t pack) { return number < 0 ? RowBits{} : in.read(from, pack * kPack); },
+          [&](std::int64_t pack) { return from < 0 ? RowBits{} : in.read(from, pack * kPack); },
           [&](std::int64_t pack, const RowBits& bits) {
             float values[kPack];
             in.values(bits, values);
             out.write(row, pack * kPack, values);
           });
     });
+  }
+};
+
+// Writes each token's row to the slots of its choices. So a row is read once; read by slot, it would come
+// from memory once for each choice, since experts lie further apart than a cache reaches. Blocks behind
+// those of the tokens leave zeros in slots that nobody took.
+template <int kPack>
+struct ScatterRows {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr const char* kName = "dispatch";
+  static constexpr int kSlots = 64;  // that a block looks at, a warp for each; chosen
+
+  RowLanes lanes;  // rows: tokens
+  const std::int32_t *slots, *taken;
+  int of_token;
+  std::int64_t capacity;
+  RowMatrix<kPack> in, out;
+  Statistics weights, of_slots;  // of choices, and where they go, if there are any
+
+  std::int64_t blocks() const { return lanes.blocks() + ceil_div(capacity, std::int64_t{kSlots}); }
+
+  CP_DEVICE void operator()(Block& block) const {
+    block.last([&](int thread) {
+      const std::int64_t behind = block.index() - lanes.blocks();
+      behind < 0 ? scatter(lanes.row(block.index(), thread), lanes.lane(thread))
+                 : clear(behind * kSlots, thread);
+    });
+  }
+
+  CP_DEVICE void scatter(std::int64_t token, int lane) const {
+    if (token >= lanes.rows) return;
+    const std::int32_t* const own = slots + token * of_token;
+    if (weights.data != nullptr) {
+      for (int k = lane; k < of_token; k += lanes.lanes()) {
+        if (own[k] >= 0) of_slots.at(own[k]) = weights.at(token, k);
+      }
+    }
+    for_packs(
+        lane, lanes.lanes(), lanes.packs, [&](std::int64_t pack) { return in.read(token, pack * kPack); },
+        [&](std::int64_t pack, const RowBits& bits) {
+          float values[kPack];
+          in.values(bits, values);
+          for (int k = 0; k < of_token; ++k) {
+            if (own[k] >= 0) out.write(own[k], pack * kPack, values);
+          }
+        });
+  }
+
+  CP_DEVICE void clear(std::int64_t first, int thread) const {
+    const float zeros[kPack] = {};
+    for (std::int64_t slot = first + thread / kWarpThreads; slot < first + kSlots && slot < capacity;
+         slot += kThreads / kWarpThreads) {
+      if (taken[slot] >= 0) continue;
+      const int lane = thread % kWarpThreads;
+      if (weights.data != nullptr && lane == 0) of_slots.at(slot) = 0;
+      for (std::int64_t pack = lane; pack < lanes.packs; pack += kWarpThreads)
+        out.write(slot, pack * kPack, zeros);
+    }
   }
 };
 
@@ -249,13 +302,9 @@ PreparedKernel prepare_sort(const RowKernel& kernel, const CudaMemory& memory) {
                           std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
                         const RowLanes lanes = row_lanes(out.shape[0], out.shape[1] / kPack);
                         launch(stream, {lanes.blocks()},
-                               GatherRows<kPack>{lanes,
-                                                 reinterpret_cast<const std::int32_t*>(table->data()),
-                                                 divider(1),
+                               GatherRows<kPack>{lanes, reinterpret_cast<const std::int32_t*>(table->data()),
                                                  row_matrix<kPack>(in, memory, iteration),
-                                                 row_matrix<kPack>(out, memory, iteration),
-                                                 {},
-                                                 {}});
+                                                 row_matrix<kPack>(out, memory, iteration)});
                       });
 }
 
@@ -528,19 +577,20 @@ PreparedKernel prepare_dispatch(const RowKernel& kernel, const CudaMemory& memor
                       [&kernel, &x, &rows, &chosen, tables, &memory]<int kPack>(
                           std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
                         tables.launch_all(iteration, stream);
-                        const RowLanes lanes = row_lanes(rows.shape[0], rows.shape[1] / kPack);
-                        GatherRows<kPack> body{lanes,
-                                               tables.taken(),
-                                               divider(std::max<std::int64_t>(1, chosen.shape[1])),
-                                               row_matrix<kPack>(x, memory, iteration),
-                                               row_matrix<kPack>(rows, memory, iteration),
-                                               {},
-                                               {}};
+                        ScatterRows<kPack> body{row_lanes(x.shape[0], x.shape[1] / kPack),
+                                                tables.slots(),
+                                                tables.taken(),
+                                                static_cast<int>(chosen.shape[1]),
+                                                rows.shape[0],
+                                                row_matrix<kPack>(x, memory, iteration),
+                                                row_matrix<kPack>(rows, memory, iteration),
+                                                {},
+                                                {}};
                         if (kernel.reads.size() == 3) {
                           body.weights = statistics(kernel.reads[1], memory, iteration);
                           body.of_slots = statistics(kernel.writes[1], memory, iteration);
                         }
-                        launch(stream, {lanes.blocks()}, body);
+                        launch(stream, {body.blocks()}, body);
                       });
 }
 
