@@ -8,9 +8,9 @@
 
 namespace cp::runtime {
 
-RowLanes row_lanes(std::int64_t rows, std::int64_t packs) {
+RowLanes row_lanes(std::int64_t rows, std::int64_t packs, int packs_of_lane) {
   RowLanes lanes{rows, packs, 0};
-  while (lanes.lanes() < kRowThreads && lanes.lanes() * kPacksOfLane < packs) ++lanes.shift;
+  while (lanes.lanes() < kRowThreads && lanes.lanes() * packs_of_lane < packs) ++lanes.shift;
   return lanes;
 }
 

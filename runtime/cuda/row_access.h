@@ -216,7 +216,7 @@ struct RowLanes {
 // A lane has about as many packs as it reads at once: with fewer, the work for each row would weigh more, and
 // with more, the rows that are under way at once would be too few to keep the memory busy. Chosen.
 inline constexpr int kPacksOfLane = 4;
-RowLanes row_lanes(std::int64_t rows, std::int64_t packs);
+RowLanes row_lanes(std::int64_t rows, std::int64_t packs, int packs_of_lane = kPacksOfLane);
 
 // Throws InvalidInput if rows x parts of a row are more than a Divider takes.
 void require_numbers(std::int64_t rows, std::int64_t parts);

@@ -437,8 +437,7 @@ PreparedKernel prepare_embed_backward(const RowKernel& kernel, const CudaMemory&
         // A lane for each kPacks packs, as far as a block has threads.
         using Body = EmbedBackward<kPack>;
         const std::int64_t packs = dx.shape[1] / kPack;
-        RowLanes lanes = row_lanes(rows, packs * kPacksOfLane / Body::kPacks);
-        lanes.packs = packs;
+        const RowLanes lanes = row_lanes(rows, packs, Body::kPacks);
         const std::int64_t chunks = ceil_div(packs, std::int64_t{lanes.lanes()} * Body::kPacks);
         launch(stream, {lanes.blocks() * chunks},
                Body{lanes, chunks, sort.own.scale, sort.order, row_matrix<kPack>(dx, memory, iteration),

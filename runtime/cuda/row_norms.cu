@@ -6,6 +6,7 @@
 // thread keeps the first packs that it has read until the sum is known, and so reads rows of up to 8192
 // columns of 16 bits once; of longer ones the rest comes from a cache.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -45,7 +46,8 @@ struct NormOperands {
   NormGroups groups;
   RowMatrix<kPack> x, weight;
   float offset = 0;  // of the weight: 0 or 1
-  double divisor = 1, eps = 0;
+  double divisor = 1, inverse_divisor = 1, eps = 0;
+  bool is_power = false;  // whether the divisor is a power of two, of which the product is the quotient
   bool known = false;
   Statistics squares, products;
   std::int64_t statistic = 0;  // the column of both: the number of the weight
@@ -55,7 +57,29 @@ struct NormOperands {
     CP_UNROLL
     for (int i = 0; i < kPack; ++i) to[i] += offset;
   }
-  CP_DEVICE double inverse_root(double sum) const { return 1 / sqrt(sum / divisor + eps); }
+  // r, from the sum of squares, within two units in the last place. All lanes of a row wait for one of them
+  // here, for which a root and two quotients in f64 take as long as memory to answer: so they are not taken.
+  CP_DEVICE double near_root(double sum) const {
+#if defined(__CUDA_ARCH__)
+    return rsqrt(mean(sum));
+#else
+    return 1 / sqrt(mean(sum));
+#endif
+  }
+  // The f32 nearest to 1 / sqrt(), as the host has it. Both roots are within two units in the last place (of
+  // 2^-52) of each other and of the exact one: so that f32 is the same, unless a border between two of them
+  // lies as near.
+  CP_DEVICE float inverse_root(double sum) const {
+#if defined(__CUDA_ARCH__)
+    constexpr double kBeyond = 0x1p-49;
+    const double near = near_root(sum);
+    const auto low = static_cast<float>(near - near * kBeyond),
+               high = static_cast<float>(near + near * kBeyond);
+    if (low == high) return low;
+#endif
+    return static_cast<float>(1 / sqrt(mean(sum)));
+  }
+  CP_DEVICE double mean(double sum) const { return (is_power ? sum * inverse_divisor : sum / divisor) + eps; }
 };
 
 // The sum of a pack's products.
@@ -68,15 +92,16 @@ CP_DEVICE float product_of(const float (&a)[kPack], const float (&b)[kPack]) {
 }
 
 // The packs of a thread that it keeps.
+template <int kCount>
 struct KeptPacks {
-  RowBits packs[kPacksOfLane];
+  RowBits packs[kCount];
 };
 
 // Calls use(column, bits) for the packs of a lane: for those in `kept`, and then for the others, which it
 // reads. Columns are those of the group.
 template <int kPack, class Use>
-CP_DEVICE void for_row(const RowLanes& lanes, int lane, const KeptPacks& kept, const RowMatrix<kPack>& x,
-                       const NormGroups::Place& place, Use&& use) {
+CP_DEVICE void for_row(const RowLanes& lanes, int lane, const KeptPacks<kPacksOfLane>& kept,
+                       const RowMatrix<kPack>& x, const NormGroups::Place& place, Use&& use) {
   CP_UNROLL
   for (int i = 0; i < kPacksOfLane; ++i) {
     const std::int64_t pack = lane + i * lanes.lanes();
@@ -87,11 +112,11 @@ CP_DEVICE void for_row(const RowLanes& lanes, int lane, const KeptPacks& kept, c
       [&](std::int64_t pack) { return x.read(place.row, place.column + pack * kPack); },
       [&](std::int64_t pack, const RowBits& bits) { use(pack * kPack, bits); });
 }
-template <int kPack>
+template <int kPack, int kCount>
 CP_DEVICE void keep(const RowLanes& lanes, int lane, const RowMatrix<kPack>& x,
-                    const NormGroups::Place& place, KeptPacks& kept) {
+                    const NormGroups::Place& place, KeptPacks<kCount>& kept) {
   CP_UNROLL
-  for (int i = 0; i < kPacksOfLane; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     const std::int64_t pack = lane + i * lanes.lanes();
     if (pack < lanes.packs) kept.packs[i] = x.read(place.row, place.column + pack * kPack);
   }
@@ -109,7 +134,7 @@ struct NormForward {
   CP_DEVICE void operator()(Block& block) const {
     double* const shared = block.template shared<double>();
     const RowLanes& lanes = norm.lanes;
-    PerThread<KeptPacks> kept(block);
+    PerThread<KeptPacks<kPacksOfLane>> kept(block);
     PerThread<double> sums(block);
     block.for_each_thread([&](int thread) {
       sums[thread] = 0;
@@ -132,8 +157,9 @@ struct NormForward {
         [&](double sum, int thread) {
           const std::int64_t group = lanes.row(block.index(), thread);
           if (group >= lanes.rows) return 0.0;
-          return norm.inverse_root(norm.known ? norm.squares.at(norm.groups.at(group).row, norm.statistic)
-                                              : sum);
+          const double squares =
+              norm.known ? norm.squares.at(norm.groups.at(group).row, norm.statistic) : sum;
+          return static_cast<double>(norm.inverse_root(squares));
         });
     block.last([&](int thread) {
       const std::int64_t group = lanes.row(block.index(), thread);
@@ -167,11 +193,17 @@ constexpr std::int64_t kGradientBlocks = 264;
 // dx, and the terms of the weight's gradient, of which each block adds up those of its own groups: in the
 // registers of each thread, group after group, and then over the block's threads. So the rows are read once
 // for both. `partial` has a row of `width` sums for each block.
-template <int kPack>
+//
+// A thread keeps kKept packs of x and of dy. Where two are enough (4096 columns of 16 bits), there are
+// registers for those of the next group and for the weight, too: the next group is under way while this one's
+// lanes wait for their sums, and the weight is read once.
+template <int kPack, int kKept>
 struct NormBackward {
   static constexpr int kThreads = kRowThreads;
   static constexpr const char* kName = "rms_norm_backward";
-  static constexpr int kOfThread = kPacksOfLane * kPack;  // sums in registers
+  static constexpr int kLeastBlocks = 2;  // as kGradientBlocks
+  static constexpr bool kReadsAhead = kKept == 2;
+  static constexpr int kOfThread = kKept * kPack;  // sums in registers
   static constexpr int kSharedBytes =
       kThreads * std::max(static_cast<int>(sizeof(NormSums)), kOfThread* static_cast<int>(sizeof(float)));
 
@@ -182,8 +214,8 @@ struct NormBackward {
   float* partial;
 
   struct Own {
-    KeptPacks x, dy;
-    float sums[kPacksOfLane][kPack];
+    KeptPacks<kKept> x, dy, next_x, next_dy, weight;  // the latter three if it reads ahead
+    float sums[kKept][kPack];
   };
 
   CP_DEVICE void operator()(Block& block) const {
@@ -194,40 +226,48 @@ struct NormBackward {
     PerThread<NormSums> sums(block);
     block.for_each_thread([&](int thread) {
       CP_UNROLL
-      for (int i = 0; i < kPacksOfLane; ++i) {
+      for (int i = 0; i < kKept; ++i) {
         CP_UNROLL
         for (int e = 0; e < kPack; ++e) own[thread].sums[i][e] = 0;
       }
+      if constexpr (kReadsAhead) {
+        keep(lanes, lanes.lane(thread), norm.weight, {}, own[thread].weight);
+        keep_group(lanes.row(block.index(), thread), thread, own[thread].x, own[thread].dy);
+      }
       // Packs behind those in registers: only where a block has one row at a time.
-      for (std::int64_t pack = lanes.lane(thread) + kPacksOfLane * lanes.lanes(); pack < lanes.packs;
+      for (std::int64_t pack = lanes.lane(thread) + kKept * lanes.lanes(); pack < lanes.packs;
            pack += lanes.lanes()) {
         for (int e = 0; e < kPack; ++e) partial_row[pack * kPack + e] = 0;
       }
     });
     for (std::int64_t turn = block.index(); turn * lanes.rows_of_block() < lanes.rows; turn += blocks) {
       block.for_each_thread([&](int thread) {
+        Own& its = own[thread];
         sums[thread] = {};
         const std::int64_t group = lanes.row(turn, thread);
-        if (group >= lanes.rows) return;
-        const int lane = lanes.lane(thread);
-        const auto place = norm.groups.at(group);
-        keep(lanes, lane, norm.x, place, own[thread].x), keep(lanes, lane, dy, place, own[thread].dy);
-        if (!norm.known) sums[thread] = add_up(lane, own[thread], place);
+        if constexpr (kReadsAhead) {
+          keep_group(lanes.row(turn + blocks, thread), thread, its.next_x, its.next_dy);
+        } else {
+          keep_group(group, thread, its.x, its.dy);
+        }
+        if (group < lanes.rows && !norm.known)
+          sums[thread] = add_up(lanes.lane(thread), its, norm.groups.at(group));
       });
       join_lanes(
           block, lanes, sums, shared, [](const NormSums& a, const NormSums& b) { return a + b; },
           [&](const NormSums& found, int thread) { return finish(found, lanes.row(turn, thread)); });
       block.for_each_thread([&](int thread) {
+        Own& its = own[thread];
         const std::int64_t group = lanes.row(turn, thread);
-        if (group < lanes.rows)
-          give(thread, group, shared[lanes.first_lane(thread)], own[thread], partial_row);
+        if (group < lanes.rows) give(thread, group, shared[lanes.first_lane(thread)], its, partial_row);
+        if constexpr (kReadsAhead) its.x = its.next_x, its.dy = its.next_dy;
       });
     }
     // The sums of the threads that have the same columns, by row of the block.
     float* const all = block.template shared<float>();
     block.for_each_thread([&](int thread) {
       CP_UNROLL
-      for (int i = 0; i < kPacksOfLane; ++i) {
+      for (int i = 0; i < kKept; ++i) {
         CP_UNROLL
         for (int e = 0; e < kPack; ++e)
           all[lanes.first_lane(thread) * kOfThread + (lanes.lane(thread) + i * lanes.lanes()) * kPack + e] =
@@ -244,16 +284,35 @@ struct NormBackward {
     });
   }
 
+  // Reads a thread's packs of a group, if there is such a group.
+  CP_DEVICE void keep_group(std::int64_t group, int thread, KeptPacks<kKept>& x, KeptPacks<kKept>& d) const {
+    if (group >= norm.lanes.rows) return;
+    const auto place = norm.groups.at(group);
+    keep(norm.lanes, norm.lanes.lane(thread), norm.x, place, x);
+    keep(norm.lanes, norm.lanes.lane(thread), dy, place, d);
+  }
+
+  // Of the pack with that number among those that the thread keeps, or -1.
+  CP_DEVICE void factors(const Own& kept, std::int64_t column, int number, float (&to)[kPack]) const {
+    if constexpr (kReadsAhead) {
+      norm.weight.values(kept.weight.packs[number], to);
+      CP_UNROLL
+      for (int i = 0; i < kPack; ++i) to[i] += norm.offset;
+    } else {
+      norm.factors(column, to);
+    }
+  }
+
   CP_DEVICE NormSums add_up(int lane, const Own& kept, const NormGroups::Place& place) const {
     NormSums sums;
     for_both(lane, kept, place,
-             [&](std::int64_t column, int, const float(&x)[kPack], const float(&d)[kPack]) {
-               float factors[kPack];
-               norm.factors(column, factors);
+             [&](std::int64_t column, int number, const float(&x)[kPack], const float(&d)[kPack]) {
+               float scaled[kPack];
+               factors(kept, column, number, scaled);
                CP_UNROLL
-               for (int i = 0; i < kPack; ++i) factors[i] *= d[i];
+               for (int i = 0; i < kPack; ++i) scaled[i] *= d[i];
                sums.squares += product_of(x, x);
-               sums.products += product_of(factors, x);
+               sums.products += product_of(scaled, x);
              });
     return sums;
   }
@@ -265,8 +324,8 @@ struct NormBackward {
       const std::int64_t row = norm.groups.at(group).row;
       sums = {norm.squares.at(row, norm.statistic), norm.products.at(row, norm.statistic)};
     }
-    const double r = norm.inverse_root(sums.squares);
-    return {r, sums.products * r * r * r / norm.divisor};
+    const double r = norm.near_root(sums.squares);
+    return {r, sums.products * r * r * r * norm.inverse_divisor};
   }
 
   CP_DEVICE void give(int thread, std::int64_t group, const NormSums& of_group, Own& kept,
@@ -275,11 +334,11 @@ struct NormBackward {
     const auto r = static_cast<float>(of_group.squares), along = static_cast<float>(of_group.products);
     for_both(norm.lanes.lane(thread), kept, place,
              [&](std::int64_t column, int number, const float(&x)[kPack], const float(&d)[kPack]) {
-               float factors[kPack], gradient[kPack], terms[kPack];
-               norm.factors(column, factors);
+               float scaled[kPack], gradient[kPack], terms[kPack];
+               factors(kept, column, number, scaled);
                CP_UNROLL
                for (int i = 0; i < kPack; ++i) {
-                 gradient[i] = r * factors[i] * d[i] - x[i] * along;
+                 gradient[i] = r * scaled[i] * d[i] - x[i] * along;
                  terms[i] = d[i] * x[i] * r;
                }
                if (adds) {
@@ -303,17 +362,20 @@ struct NormBackward {
     const RowLanes& lanes = norm.lanes;
     float x[kPack], d[kPack];
     CP_UNROLL
-    for (int i = 0; i < kPacksOfLane; ++i) {
+    for (int i = 0; i < kKept; ++i) {
       const std::int64_t pack = lane + i * lanes.lanes();
       if (pack >= lanes.packs) continue;
       norm.x.values(kept.x.packs[i], x), dy.values(kept.dy.packs[i], d);
       use(pack * kPack, i, x, d);
     }
-    CP_NO_UNROLL
-    for (std::int64_t pack = lane + kPacksOfLane * lanes.lanes(); pack < lanes.packs; pack += lanes.lanes()) {
-      norm.x.load(place.row, place.column + pack * kPack, x);
-      dy.load(place.row, place.column + pack * kPack, d);
-      use(pack * kPack, -1, x, d);
+    // Rows whose threads read ahead have no more packs.
+    if constexpr (!kReadsAhead) {
+      CP_NO_UNROLL
+      for (std::int64_t pack = lane + kKept * lanes.lanes(); pack < lanes.packs; pack += lanes.lanes()) {
+        norm.x.load(place.row, place.column + pack * kPack, x);
+        dy.load(place.row, place.column + pack * kPack, d);
+        use(pack * kPack, -1, x, d);
+      }
     }
   }
 };
@@ -454,6 +516,8 @@ struct NormViews {
       norm.weight = row_matrix<kPack>(kernel.reads[idx(1 + weight)], memory, iteration);
     norm.offset = rule.unit_offset ? 1 : 0;
     norm.divisor = static_cast<double>(groups.width * rule.ranks), norm.eps = rule.eps;
+    norm.inverse_divisor = 1 / norm.divisor;
+    norm.is_power = std::has_single_bit(static_cast<std::uint64_t>(groups.width * rule.ranks));
     norm.known = squares != nullptr, norm.statistic = weight;
     if (squares != nullptr) norm.squares = statistics(*squares, memory, iteration);
     if (products != nullptr) norm.products = statistics(*products, memory, iteration);
@@ -503,20 +567,26 @@ PreparedKernel prepare_rms_norm_backward(const RowKernel& kernel, const CudaMemo
                         auto* const sums = reinterpret_cast<float*>(partial->data());
                         const View& dx = *results[0].view;
                         norm.for_weights([&](std::int64_t weight, const NormGroups& groups) {
-                          using Body = NormBackward<kPack>;
-                          Body body{norm.operands<kPack>(weight, groups, iteration),
-                                    row_matrix<kPack>(*norm.dy, norm.memory, iteration),
-                                    row_matrix<kPack>(dx, norm.memory, iteration),
-                                    results[0].adds,
-                                    0,
-                                    sums};
-                          body.blocks = std::min(kGradientBlocks, body.norm.lanes.blocks());
-                          launch(stream, {body.blocks, Body::kSharedBytes}, body);
+                          std::int64_t blocks = 0;
+                          const auto give = [&]<int kKept>(std::integral_constant<int, kKept>) {
+                            using Body = NormBackward<kPack, kKept>;
+                            Body body{norm.operands<kPack>(weight, groups, iteration),
+                                      row_matrix<kPack>(*norm.dy, norm.memory, iteration),
+                                      row_matrix<kPack>(dx, norm.memory, iteration),
+                                      results[0].adds,
+                                      0,
+                                      sums};
+                            body.norm.lanes = row_lanes(body.norm.lanes.rows, body.norm.lanes.packs, kKept);
+                            body.blocks = blocks = std::min(kGradientBlocks, body.norm.lanes.blocks());
+                            launch(stream, {blocks, Body::kSharedBytes}, body);
+                          };
+                          groups.width / kPack <= 2 * kRowThreads ? give(std::integral_constant<int, 2>())
+                                                                  : give(std::integral_constant<int, 4>());
                           const RowResult& result = results[idx(1 + weight)];
                           const RowMatrix<1> out = row_matrix<1>(*result.view, norm.memory, iteration);
                           const auto add = [&]<int kOf>(std::integral_constant<int, kOf>) {
                             const RowMatrix<kOf> in{{partial->data(), DType::f32}, groups.width, 1};
-                            launch_column_sums(stream, in, body.blocks, groups.width, out, result.adds);
+                            launch_column_sums(stream, in, blocks, groups.width, out, result.adds);
                           };
                           groups.width % 4 == 0 ? add(std::integral_constant<int, 4>())
                                                 : add(std::integral_constant<int, 1>());
