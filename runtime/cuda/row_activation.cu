@@ -15,7 +15,8 @@ namespace cp::runtime {
 namespace {
 
 // Calls use(std::integral_constant<ActivationFunction, ...>()), so that a branch on the function stands
-// before the loop over a pack's elements, whose computations can then overlap.
+// before the loop over a row's packs. Within it, each pack would bring the code of all functions, several
+// times what the caches of instructions hold, of which one function's would lie in pieces.
 template <class Use>
 CP_DEVICE void with_function(ActivationFunction function, Use&& use) {
   using F = ActivationFunction;
@@ -32,6 +33,10 @@ CP_DEVICE void with_function(ActivationFunction function, Use&& use) {
       return use(std::integral_constant<F, F::relu2>());
   }
 }
+
+// Packs of a thread, which reads two or three views: with more of them fewer threads would have registers,
+// and the few blocks of a matrix would end at different times.
+constexpr int kActivationPacks = 2;
 
 template <int kPack>
 struct ActivationForward {
@@ -54,28 +59,29 @@ struct ActivationForward {
       const std::int64_t row = lanes.row(block.index(), thread);
       if (row >= lanes.rows) return;
       const float weight = weights.data == nullptr ? 1 : weights.at(row);
-      for_packs(
-          lanes.lane(thread), lanes.lanes(), lanes.packs,
-          [&](std::int64_t pack) {
-            Own own{up.read(row, pack * kPack), {}};
-            if (gated) own.up = up.read(row, columns + pack * kPack);
-            return own;
-          },
-          [&](std::int64_t pack, const Own& own) {
-            float gates[kPack], others[kPack];
-            up.values(own.gate, gates), up.values(own.up, others);
-            with_function(function, [&](auto chosen) {
+      with_function(function, [&](auto chosen) {
+        for_packs<kActivationPacks>(
+            lanes.lane(thread), lanes.lanes(), lanes.packs,
+            [&](std::int64_t pack) {
+              Own own{up.read(row, pack * kPack), {}};
+              if (gated) own.up = up.read(row, columns + pack * kPack);
+              return own;
+            },
+            [&](std::int64_t pack, const Own& own) {
+              float gates[kPack], others[kPack];
+              up.values(own.gate, gates), up.values(own.up, others);
               CP_UNROLL
               for (int i = 0; i < kPack; ++i)
                 gates[i] = weight * activate(chosen(), gates[i]).value * (gated ? others[i] : 1);
+              y.write(row, pack * kPack, gates);
             });
-            y.write(row, pack * kPack, gates);
-          });
+      });
     });
   }
 };
 
-// Of experts' rows also the gradient of the row's weight, a sum in f64.
+// Of experts' rows also the gradient of the row's weight: as in norms, sums of packs in f32, and theirs in
+// f64.
 template <int kPack>
 struct ActivationBackward {
   static constexpr int kThreads = kRowThreads;
@@ -102,29 +108,31 @@ struct ActivationBackward {
       const bool weighted = weights.data != nullptr;
       const float weight = weighted ? weights.at(row) : 1;
       double sum = 0;
-      for_packs(
-          lanes.lane(thread), lanes.lanes(), lanes.packs,
-          [&](std::int64_t pack) {
-            Own own{up.read(row, pack * kPack), {}, dy.read(row, pack * kPack)};
-            if (gated) own.up = up.read(row, columns + pack * kPack);
-            return own;
-          },
-          [&](std::int64_t pack, const Own& own) {
-            float gates[kPack], others[kPack], d[kPack];
-            up.values(own.gate, gates), up.values(own.up, others), dy.values(own.dy, d);
-            with_function(function, [&](auto chosen) {
+      with_function(function, [&](auto chosen) {
+        for_packs<kActivationPacks>(
+            lanes.lane(thread), lanes.lanes(), lanes.packs,
+            [&](std::int64_t pack) {
+              Own own{up.read(row, pack * kPack), {}, dy.read(row, pack * kPack)};
+              if (gated) own.up = up.read(row, columns + pack * kPack);
+              return own;
+            },
+            [&](std::int64_t pack, const Own& own) {
+              float gates[kPack], others[kPack], d[kPack];
+              up.values(own.gate, gates), up.values(own.up, others), dy.values(own.dy, d);
+              float of_pack = 0;
               CP_UNROLL
               for (int i = 0; i < kPack; ++i) {
                 const Activated gate = activate(chosen(), gates[i]);
                 const float other = gated ? others[i] : 1;
-                if (weighted) sum += static_cast<double>(d[i]) * gate.value * other;
+                of_pack += d[i] * gate.value * other;
                 gates[i] = weight * d[i] * gate.slope * other;
                 others[i] = weight * d[i] * gate.value;
               }
+              if (weighted) sum += of_pack;
+              d_up.write(row, pack * kPack, gates);
+              if (gated) d_up.write(row, columns + pack * kPack, others);
             });
-            d_up.write(row, pack * kPack, gates);
-            if (gated) d_up.write(row, columns + pack * kPack, others);
-          });
+      });
       sums[thread] = sum;
     });
     if (weights.data == nullptr) return;
@@ -242,7 +250,7 @@ PreparedKernel prepare_gated_activation(const RowKernel& kernel, const CudaMemor
       {&up, &y}, {}, memory,
       [rule, &up, &y, weights, &memory]<int kPack>(std::integral_constant<int, kPack>, std::int64_t iteration,
                                                    cudaStream_t stream) {
-        const RowLanes lanes = row_lanes(y.shape[0], y.shape[1] / kPack);
+        const RowLanes lanes = row_lanes(y.shape[0], y.shape[1] / kPack, kActivationPacks);
         launch(stream, {lanes.blocks()},
                ActivationForward<kPack>{lanes, rule.function, rule.gated, y.shape[1],
                                         row_matrix<kPack>(up, memory, iteration),
@@ -262,7 +270,7 @@ PreparedKernel prepare_gated_activation_backward(const RowKernel& kernel, const 
                       [rule, &up, &dy, &d_up, weights, d_weights, &memory]<int kPack>(
                           std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
                         using Body = ActivationBackward<kPack>;
-                        const RowLanes lanes = row_lanes(dy.shape[0], dy.shape[1] / kPack);
+                        const RowLanes lanes = row_lanes(dy.shape[0], dy.shape[1] / kPack, kActivationPacks);
                         Body body{lanes,
                                   rule.function,
                                   rule.gated,
