@@ -248,10 +248,13 @@ struct ScatterRows {
   }
 };
 
-// The sum of the rows of a token's slots, in their order.
+// The sum of the rows of a token's slots, in their order. A thread has two packs of two slots under way; with
+// more of either fewer threads would have registers.
 template <int kPack>
 struct SumSlots {
   static constexpr int kThreads = kRowThreads;
+  static constexpr int kLeastBlocks = 4;  // with 64 registers for each thread
+  static constexpr int kPacks = 2, kTogether = 2;
   static constexpr const char* kName = "combine";
 
   RowLanes lanes;
@@ -259,26 +262,50 @@ struct SumSlots {
   int of_token;
   RowMatrix<kPack> rows, y;
 
+  struct Own {
+    bool is_there;
+    RowBits packs[kPacks];
+  };
+
   CP_DEVICE void operator()(Block& block) const {
     block.last([&](int thread) {
       const std::int64_t token = lanes.row(block.index(), thread);
       if (token >= lanes.rows) return;
-      const std::int32_t* const own = slots + token * of_token;
-      for (std::int64_t pack = lanes.lane(thread); pack < lanes.packs; pack += lanes.lanes()) {
-        float sums[kPack] = {};
-        for_packs(
-            0, 1, of_token,
-            [&](std::int64_t k) { return own[k] < 0 ? RowBits{} : rows.read(own[k], pack * kPack); },
-            [&](std::int64_t k, const RowBits& bits) {
-              if (own[k] < 0) return;
-              float values[kPack];
-              rows.values(bits, values);
-              CP_UNROLL
-              for (int i = 0; i < kPack; ++i) sums[i] += values[i];
-            });
-        y.write(token, pack * kPack, sums);
-      }
+      for (std::int64_t pack = lanes.lane(thread); pack < lanes.packs; pack += kPacks * lanes.lanes())
+        sum_packs(token, pack);
     });
+  }
+
+  CP_DEVICE void sum_packs(std::int64_t token, std::int64_t pack) const {
+    const std::int32_t* const own = slots + token * of_token;
+    float sums[kPacks][kPack] = {};
+    for_packs<kTogether>(
+        0, 1, of_token,
+        [&](std::int64_t k) {
+          const std::int32_t slot = own[k];
+          Own of_slot{slot >= 0, {}};
+          CP_UNROLL
+          for (int p = 0; p < kPacks; ++p) {
+            const std::int64_t at = pack + p * lanes.lanes();
+            if (slot >= 0 && at < lanes.packs) of_slot.packs[p] = rows.read(slot, at * kPack);
+          }
+          return of_slot;
+        },
+        [&](std::int64_t, const Own& of_slot) {
+          if (!of_slot.is_there) return;
+          CP_UNROLL
+          for (int p = 0; p < kPacks; ++p) {
+            float values[kPack];
+            rows.values(of_slot.packs[p], values);
+            CP_UNROLL
+            for (int i = 0; i < kPack; ++i) sums[p][i] += values[i];
+          }
+        });
+    CP_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t at = pack + p * lanes.lanes();
+      if (at < lanes.packs) y.write(token, at * kPack, sums[p]);
+    }
   }
 };
 
@@ -598,16 +625,17 @@ PreparedKernel prepare_combine(const RowKernel& kernel, const CudaMemory& memory
   if (kernel.reads.size() == 1) return prepare_sort(kernel, memory);
   const View &rows = kernel.reads[0], &y = kernel.writes[0], &chosen = kernel.reads[1];
   const SlotTables tables(chosen, std::get<SlotsRule>(kernel.rule), rows.shape[0], memory);
-  return prepare_rows({&rows, &y}, {}, memory,
-                      [&rows, &y, &chosen, tables, &memory]<int kPack>(
-                          std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
-                        tables.launch_all(iteration, stream);
-                        const RowLanes lanes = row_lanes(y.shape[0], y.shape[1] / kPack);
-                        launch(stream, {lanes.blocks()},
-                               SumSlots<kPack>{lanes, tables.slots(), static_cast<int>(chosen.shape[1]),
-                                               row_matrix<kPack>(rows, memory, iteration),
-                                               row_matrix<kPack>(y, memory, iteration)});
-                      });
+  return prepare_rows(
+      {&rows, &y}, {}, memory,
+      [&rows, &y, &chosen, tables, &memory]<int kPack>(std::integral_constant<int, kPack>,
+                                                       std::int64_t iteration, cudaStream_t stream) {
+        tables.launch_all(iteration, stream);
+        using Body = SumSlots<kPack>;
+        const RowLanes lanes = row_lanes(y.shape[0], y.shape[1] / kPack, Body::kPacks);
+        launch(stream, {lanes.blocks()},
+               Body{lanes, tables.slots(), static_cast<int>(chosen.shape[1]),
+                    row_matrix<kPack>(rows, memory, iteration), row_matrix<kPack>(y, memory, iteration)});
+      });
 }
 
 }  // namespace cp::runtime
