@@ -255,6 +255,17 @@ TEST(GpuRowBiases, AreTheHosts) {
   }));
 }
 
+// More rows than all groups of a block read at once. Sums of small fractions are exact.
+TEST(GpuRowBiases, AddUpManyRows) {
+  CP_SKIP_WITHOUT_GPU();
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    RowRun run(dtype);
+    const View dy = run.read({1100, 40}), db = run.written_statistic({40});
+    run.run({RowOperation::add_bias, {dy}, {}, {db}, {}});
+    EXPECT_EQ(run.difference_in(db), "") << name(dtype);
+  }
+}
+
 // ---- update ----
 
 TEST(GpuRowOptimizer, SquaredNormsAreTheHosts) {
