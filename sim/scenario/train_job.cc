@@ -53,6 +53,8 @@ std::string config_of(const std::string& text, const Transformer& model) {
   for (const auto& [key, value] : sizes) {
     if (of.contains(key) && value > 0) of[key] = value;
   }
+  // Mixtral's configs call the width of experts so.
+  if (experts > 0 && !of.contains("moe_intermediate_size")) of["intermediate_size"] = width;
   if (model.q_heads > 0 && model.head_dim * model.q_heads != model.hidden) of["head_dim"] = model.head_dim;
   if (of.contains("layer_types") && of["layer_types"].size() > static_cast<std::size_t>(model.layers))
     of["layer_types"].erase(of["layer_types"].begin() + model.layers, of["layer_types"].end());

@@ -210,10 +210,10 @@ TEST(Scenario, ErrorsNameTheirPlaceAndTheNearestName) {
       {"redistribute {", "a.txtpb:1:15: Expected identifier, got: "},
       {"",
        "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... }, "
-       "recurrence { ... } or plan { ... }"},
+       "recurrence { ... }, plan { ... } or train { ... }"},
       {"# only a comment\n",
        "a.txtpb:1:1: the scenario asks for nothing; add: redistribute { ... }, run { ... }, "
-       "recurrence { ... } or plan { ... }"},
+       "recurrence { ... }, plan { ... } or train { ... }"},
       {"plan { nodes: 2 }",
        "a.txtpb:1:1: plan lacks fields that it needs to plan; add, for example, model: \"llama-3.1-8b\", "
        "seq_len: 131072"},

@@ -338,15 +338,9 @@ std::string keys_text(const PlanQuestion& question, const ParallelLayout& layout
   return str(travel, "; --fix keys=", name(rows ? heads : latent), " asks for the other way");
 }
 
-// Whether cprun train makes steps of the layout.
+// Whether cprun train makes steps of the layout, in small; the last line says how.
 bool trains(const PlanQuestion& question) {
   return question.workload.phase == Phase::training && !question.model.recurrence;
-}
-
-// What of the layout runs with data.
-std::string runs_text(const PlanQuestion& question) {
-  const std::string attention = "attention of one layer: --emit cprun, then cprun; the rest of the step ";
-  return attention + (trains(question) ? "in small, by the last line" : "is planned, not run");
 }
 
 }  // namespace
@@ -378,7 +372,11 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
     text += titled_line("its time", time_parts(best));
     text += titled_line("its memory", str("GiB: ", memory_terms(best.memory)));
     text += titled_line("left", memory_left(best, answer.question.memory_width));
-    text += titled_line("runs", runs_text(answer.question));
+    if (!trains(answer.question)) {
+      text += titled_line(
+          "runs",
+          "attention of one layer: --emit cprun, then cprun; the rest of the step is planned, not run");
+    }
     text += str("\n", classes_text(answer), "\n");
   }
   text += titled_line("searched", counts_text(answer.counts));
@@ -388,7 +386,7 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
                                                   " was ever compared with a measurement"));
   if (!answer.next_command.empty()) text += str("next        ", answer.next_command, "\n");
   if (!answer.best.empty() && trains(answer.question)) {
-    text += str("or          cprun train --ranks-as-threads --model ", answer.question.model.name,
+    text += str("runs        cprun train --ranks-as-threads --model ", answer.question.model.name,
                 " --layout ", to_string(answer.best.front().layout), "\n");
   }
   return text;
