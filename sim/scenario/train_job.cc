@@ -53,6 +53,10 @@ std::string config_of(const std::string& text, const Transformer& model) {
   for (const auto& [key, value] : sizes) {
     if (of.contains(key) && value > 0) of[key] = value;
   }
+  for (const LayerKind& kind : model.kinds) {
+    if (kind.window && of.contains("sliding_window")) of["sliding_window"] = *kind.window;
+    if (kind.chunk && of.contains("attention_chunk_size")) of["attention_chunk_size"] = *kind.chunk;
+  }
   // Mixtral's configs call the width of experts so.
   if (experts > 0 && !of.contains("moe_intermediate_size")) of["intermediate_size"] = width;
   if (model.q_heads > 0 && model.head_dim * model.q_heads != model.hidden) of["head_dim"] = model.head_dim;
