@@ -177,6 +177,10 @@ TrainJob make_train_job(const proto::Train& train, const std::string& folder) {
   if (!train.layout().empty())
     layout = value_of("layout", train.layout(), [&] { return parse_parallel_layout(train.layout()); });
   job.request = {read.model, workload_of(train, layout), layout};
+  if (train.has_expert_imbalance())
+    job.request.workload.expert_imbalance = within("expert_imbalance", train.expert_imbalance(), 1, 1e6);
+  else
+    make_room_at_experts(job.request);
   require_provable(job.request);
   if (const auto refusal = refuse(job.request.model, job.request.workload, layout))
     throw InvalidInput(refusal->text());

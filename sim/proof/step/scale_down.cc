@@ -1,6 +1,7 @@
 #include "sim/proof/step/scale_down.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -132,6 +133,10 @@ class LayoutList {
 Transformer scaled_down(const Transformer& model) {
   Transformer small = model;
   small.hidden = at_most(model.hidden, kHidden);
+  // Gemma multiplies looked-up rows with the root of the width.
+  if (const double root = std::sqrt(static_cast<double>(model.hidden));
+      model.numerics.embedding_scale == root)
+    small.numerics.embedding_scale = std::sqrt(static_cast<double>(small.hidden));
   const std::int64_t heads = at_most(model.q_heads, kHeads);
   small.kv_heads = std::max<std::int64_t>(1, model.kv_heads * heads / model.q_heads);
   small.q_heads = heads / small.kv_heads * small.kv_heads;
