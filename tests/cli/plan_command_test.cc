@@ -57,7 +57,8 @@ TEST(PlanCommand, TheFirstScreenAnswers) {
        {"llama-3.1-8b, 32,768 tokens, 8 GPUs of dgx-h100: ", "\nmodel       llama-3.1-8b: 8.03 B parameters",
         "\nworkload    training: 8 sequences of 32,768 tokens", "\nfixed       recompute=selective\n",
         "optimizer adamw", "\nfastest  step, s", "\nbest        ", "GiB: parameters ", "  pure CP ",
-        "  TP + CP ", "  with PP ", "  baseline ", "\nruns        attention of one layer: --emit cprun",
+        "  TP + CP ", "  with PP ", "  baseline ",
+        "\nruns        cprun train --ranks-as-threads --model llama-3.1-8b --layout ",
         " layouts: ", " replayed, in ",
         "\nnext        cpsim plan --model llama-3.1-8b --nodes 1 --seq-len 32768 --global-batch 8"})
     EXPECT_THAT(finished.out, HasSubstr(part));
