@@ -67,7 +67,8 @@ std::vector<RowCase> row_cases() {
   norm.width = kColumns;
   VocabularyRule vocabulary;
   vocabulary.count = kVocabulary;
-  const Shape q = {kTokens, 24 * 128}, kv = {kTokens, 4 * 128}, table = {kTokens, 128};
+  const Shape q = {kTokens, std::int64_t{24} * 128}, kv = {kTokens, std::int64_t{4} * 128},
+              table = {kTokens, 128};
   const SlotsRule slots{kExperts, 1};
   const auto row = [](RowOperation operation, std::vector<View> reads, std::vector<View> writes,
                       std::vector<View> updates, RowRule rule) {

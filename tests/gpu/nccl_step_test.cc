@@ -216,7 +216,7 @@ TEST_P(NcclStep, WholeStepsAreThoseOfTheSimulatedFabric) {
   const auto said = testing::run_gpu_ranks(GetParam(), [&](Rank rank) -> std::string {
     NcclDevice device(job.options(rank));
     for (const std::unique_ptr<StepCase>& one : all) {
-      if (const std::string wrong = one->run_on(device); !wrong.empty()) return wrong;
+      if (std::string wrong = one->run_on(device); !wrong.empty()) return wrong;
     }
     return "";
   });

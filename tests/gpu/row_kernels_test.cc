@@ -1,4 +1,5 @@
 // Norms, rotary embeddings, activations, gates, biases, and the optimizer's kernels, against the host's.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -308,8 +309,9 @@ TEST(GpuRowOptimizer, UpdatesAreTheHosts) {
       const DType dtype = run.any_dtype();
       // Moments of squares are not negative.
       const std::vector<double> drawn = testing::small_fractions(rule.states * numel, 99);
-      std::vector<double> values;
-      for (const double value : drawn) values.push_back(std::abs(value));
+      std::vector<double> values(drawn.size());
+      std::transform(drawn.begin(), drawn.end(), values.begin(),
+                     [](double value) { return std::abs(value); });
       states = run.numbers_of(dtype, shape, values);
       kernel.updates.push_back(states);
     }

@@ -44,7 +44,7 @@ class RowRun {
   View written_statistic(const Shape& shape) { return floats(DType::f32, shape, true, 1); }
   View floats(DType dtype, const Shape& shape, bool is_written, double scale) {
     std::vector<double> values;
-    const View view = place(shape, is_written);
+    View view = place(shape, is_written);
     for (const double value : small_fractions(extent_of(view), ++seed_)) values.push_back(value * scale);
     run_.add(dtype, values);
     return view;
@@ -60,14 +60,14 @@ class RowRun {
   // Integers from draw(). Elements between those of the view are some, too.
   template <class Draw>
   View integers(const Shape& shape, const Draw& draw) {
-    const View view = place(shape, false);
+    View view = place(shape, false);
     std::vector<double> values;
     for (std::int64_t i = extent_of(view); i > 0; --i) values.push_back(static_cast<double>(draw()));
     run_.add(DType::i32, values);
     return view;
   }
   View written_integers(const Shape& shape) {
-    const View view = place(shape, true);
+    View view = place(shape, true);
     run_.add(DType::i32, std::vector<double>(static_cast<std::size_t>(extent_of(view)), -7));
     return view;
   }

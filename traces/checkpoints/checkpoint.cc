@@ -158,6 +158,7 @@ std::map<std::string, std::pair<int, const FileTensor*>, std::less<>> by_name(
 template <class Tensors>
 std::string nearest_tensor(const std::string& name, const Tensors& tensors) {
   std::vector<std::string> names;
+  names.reserve(tensors.size());
   for (const auto& [known, place] : tensors) names.push_back(known);
   const std::string near = nearest(name, names);
   return near.empty() ? "" : str("; the nearest is ", near);

@@ -228,6 +228,7 @@ std::vector<LayerTraffic> key_traffic(
   for (int stage = 0; stage < request.layout.pp * request.layout.virtual_stages; ++stage) {
     const std::vector<std::int64_t> layers = layers_with_attention(request, stage);
     std::vector<LayerTraffic> of_stage;
+    of_stage.reserve(layers.size());
     for (const std::int64_t layer : layers) of_stage.push_back({layer, {}});
     for (const Plan& plan : plans(part, stage)) {
       const ElementTrail trail(plan, std::ssize(layers));
