@@ -39,7 +39,6 @@ double normal(std::uint64_t tensor, std::uint64_t place, std::uint64_t seed) {
 
 InitialParameters::InitialParameters(const Transformer& model, std::uint64_t seed)
     : norm_(model.numerics.norm_unit_offset ? 0 : 1),
-      deviation_(0.02),
       residual_deviation_(deviation_ / std::sqrt(2 * static_cast<double>(model.layers))),
       seed_(seed) {}
 

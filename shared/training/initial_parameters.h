@@ -23,7 +23,7 @@ class InitialParameters {
   void operator()(int role, const TensorRun& run, std::span<double> values) const;
 
  private:
-  double norm_, deviation_, residual_deviation_;
+  double norm_, deviation_ = 0.02, residual_deviation_;
   std::uint64_t seed_;
 };
 

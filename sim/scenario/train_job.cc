@@ -104,7 +104,7 @@ std::shared_ptr<const TokenFiles> text_of(const proto::Train& train, const std::
   if (train.text().empty()) {
     std::vector<std::string_view> pages;
     for (const EmbeddedText& page : embedded_training()) pages.push_back(page.text);
-    return std::make_shared<TokenFiles>(std::move(pages));
+    return std::make_shared<TokenFiles>(pages);
   }
   std::vector<std::string> paths;
   for (const std::string& path : train.text()) paths.push_back(found_path(path, folder));

@@ -40,7 +40,7 @@ TokenFiles::TokenFiles(const std::vector<std::string>& paths) {
   }
 }
 
-TokenFiles::TokenFiles(std::vector<std::string_view> texts) {
+TokenFiles::TokenFiles(const std::vector<std::string_view>& texts) {
   for (const std::string_view text : texts) {
     parts_.push_back({std::ssize(text), 1, text, -1});
     size_ += std::ssize(text);

@@ -24,7 +24,7 @@ class TokenFiles {
   // Throws InvalidInput if a file cannot be read, is empty, or ends within a token.
   explicit TokenFiles(const std::vector<std::string>& paths);
   // Bytes of memory, which must outlive this.
-  explicit TokenFiles(std::vector<std::string_view> texts);
+  explicit TokenFiles(const std::vector<std::string_view>& texts);
 
   std::int64_t size() const { return size_; }  // tokens
   // Tokens first .. first + count - 1. Throws InvalidInput if a file has become shorter.
