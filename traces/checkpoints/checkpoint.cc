@@ -216,8 +216,7 @@ void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& f
     const std::string header = header_of(shapes, facts, optimizer, layout);
     DataFile file(str(partial, "/", optimizer ? kOptimizerFile : kModelFile), DataFile::Mode::create);
     file.write(0, std::as_bytes(std::span(header)));
-    file.resize(layout.bytes);
-    file.sync();
+    file.resize(layout.bytes);  // ranks synchronise the whole file when they have written their parts
   }
   write_text_file(str(partial, "/", kConfigFile), config);
 }
@@ -255,7 +254,9 @@ void CheckpointWriter::finish(std::int64_t rank) {
   for (DataFile& file : files_) file.sync();
   nlohmann::json json = nlohmann::json::object();
   for (const auto& [name, sum] : sums_) json[name] = {sum.sum, sum.count};
-  write_text_file(str(partial_, "/", sums_file(rank)), json.dump());
+  const std::string text = json.dump();  // read at once, and removed: it needs no synchronising
+  DataFile(str(partial_, "/", sums_file(rank)), DataFile::Mode::create)
+      .write(0, std::as_bytes(std::span(text)));
 }
 
 void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& facts,
