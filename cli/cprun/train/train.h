@@ -21,10 +21,9 @@ struct TrainFlags {
   std::optional<std::int64_t> steps, save_every, keep, evaluate_every, seed;
   std::vector<std::string> text;
   std::string log, page;
-  bool threads = false;      // ranks are threads of this process, on the fabric
-  bool terminal = false;     // of a rank: whether its launcher stands on a terminal
-  bool verify = false;       // compares with the fabric
-  std::string trace_folder;  // of a rank
+  bool threads = false;   // ranks are threads of this process, on the fabric
+  bool terminal = false;  // of a rank: whether its launcher stands on a terminal
+  bool verify = false;    // compares with the fabric
 };
 
 // Adds the command; of the job's flags it takes those of cprun, before or behind its name.
