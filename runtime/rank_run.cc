@@ -11,12 +11,6 @@
 #include "shared/plan/session.h"
 
 namespace cp::runtime {
-namespace {
-
-// For waits that may be as long as another rank's work: a rank that is lost shows by its heartbeats.
-constexpr RendezvousClient::TimeLimit kAsLongAsOthersWork = std::chrono::hours(24 * 365);
-
-}  // namespace
 
 RankRun::RankRun(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client, Options options)
     : job_(job), client_(std::move(client)), options_(std::move(options)) {}
@@ -32,7 +26,7 @@ RankRunResult RankRun::run(RankPasses& passes) {
       result.seconds.push_back(run_pass(passes, pass, trace));
       result.steps += trace.issued.size(), result.collectives += trace.observed.size();
     }
-    if (options_.device.checksums != Checksums::off) compare_transfers(*client_, trace, kAsLongAsOthersWork);
+    if (options_.device.checksums != Checksums::off) compare_transfers(*client_, trace, kAsLongAsItTakes);
   }
   return result;
 }
@@ -42,13 +36,13 @@ void RankRun::compare(const RankPasses& passes) {
   for (std::size_t pass = 0; pass < passes.inputs().size(); ++pass) {
     PlanDigests digests{passes.inputs()[pass], {}};
     if (pass < passes.plans().size()) digests = plan_digests(passes.plans()[pass]);
-    compare_plans(*client_, digests, kAsLongAsOthersWork);
+    compare_plans(*client_, digests, kAsLongAsItTakes);
   }
 }
 
 void RankRun::connect(bool has_part) {
   const std::vector<std::string> parts =
-      client_->all_gather("connect", has_part ? "part" : "", kAsLongAsOthersWork);
+      client_->all_gather("connect", has_part ? "part" : "", kAsLongAsItTakes);
   runs_on_all_ = std::find(parts.begin(), parts.end(), "") == parts.end();
   JoinedDeviceOptions options = options_.device;
   options.every_rank_prepares = runs_on_all_;
@@ -61,7 +55,7 @@ void RankRun::align_clocks() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::int64_t own = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
   std::int64_t first = own;
-  for (const std::string& text : client_->all_gather("clock", std::to_string(own), kAsLongAsOthersWork))
+  for (const std::string& text : client_->all_gather("clock", std::to_string(own), kAsLongAsItTakes))
     first = std::min(first, parse_int(text, "clock"));
   clock_offset_ns_ = own - first;
 }
@@ -94,8 +88,7 @@ double RankRun::execute(const Plan& plan, const Bindings& bindings, RankTrace& t
     options.ready = [this] {
       device_->take_observed();
       device_->take_times();
-      if (runs_on_all_)
-        client_->barrier("run", kAsLongAsOthersWork);  // no rank's time holds another's copies
+      if (runs_on_all_) client_->barrier("run", kAsLongAsItTakes);  // no rank's time holds another's copies
     };
   }
   return run_on_host_buffers(*device_, plan, {bindings, host_memory}, options).seconds;

@@ -118,4 +118,8 @@ class RendezvousClient {
   std::unique_ptr<Impl> impl_;
 };
 
+// For waits that may be as long as another rank's work. A year stands for no limit: a rank that is lost is
+// noticed by its heartbeats, and not by this one.
+inline constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 * 365);
+
 }  // namespace cp::runtime

@@ -66,9 +66,8 @@ class TrainingRun {
     const std::vector<std::string> all = options_.gather("training", own);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank] != all.front())
-        throw InvalidInput(str("rank ", rank,
-                               " has another scenario or another text than rank 0; give all "
-                               "machines the same files"));
+        throw InvalidInput(str("rank ", rank, " has another scenario or another text than rank 0 (digests ",
+                               all[rank], " and ", all.front(), "); give all machines the same files"));
     }
   }
 

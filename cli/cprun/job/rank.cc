@@ -33,11 +33,8 @@
 namespace cp::cli {
 namespace {
 
+using runtime::kAsLongAsItTakes;
 using runtime::RendezvousClient;
-
-// For waits that may be as long as another rank's work. A year stands for no limit: a rank that is lost is
-// noticed by its heartbeats, and not by this one.
-constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 * 365);
 
 class RankProgram {
  public:

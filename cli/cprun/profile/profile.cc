@@ -35,10 +35,9 @@
 namespace cp::cli {
 namespace {
 
+using runtime::kAsLongAsItTakes;
 using runtime::RendezvousClient;
 
-// A year stands for no limit: ranks that are lost are noticed by their heartbeats.
-constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 * 365);
 constexpr std::pair<std::string_view, ProfileSize> kSizes[] = {
     {"tiny", ProfileSize::tiny}, {"quick", ProfileSize::quick}, {"whole", ProfileSize::whole}};
 

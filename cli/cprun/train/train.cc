@@ -30,10 +30,8 @@
 namespace cp::cli {
 namespace {
 
+using runtime::kAsLongAsItTakes;
 using runtime::RendezvousClient;
-
-// A year stands for no limit: ranks that are lost are noticed by their heartbeats.
-constexpr RendezvousClient::TimeLimit kAsLongAsItTakes = std::chrono::hours(24 * 365);
 
 // What a checkpoint may take between a SIGTERM and the end. Chosen: --grace sets it.
 constexpr std::chrono::seconds kGrace{60};
