@@ -82,10 +82,11 @@ std::int64_t AttentionMemory::least_workspace_bytes() const {
   const Strategy& strategy = layout_.strategy;
   const int ring = layout_.cp / strategy.ulysses_degree;
   const auto claim = facts(strategy.core).least_workspace_bytes;
-  // Nothing is claimed of what latent rows are expanded to, where some masks are cut, and of serving.
+  // Nothing is claimed of what latent rows are expanded to, where some masks are cut by windows or documents,
+  // and of serving.
   const auto is_cut = [](const LayerKind& kind) { return kind.window || kind.chunk; };
   if (layout_.cp == 1 || ring == 1 || claim == nullptr || use_ != LatentUse::nothing || !training_ ||
-      std::any_of(model_.kinds.begin(), model_.kinds.end(), is_cut))
+      !workload_.cu_seqlens.empty() || std::any_of(model_.kinds.begin(), model_.kinds.end(), is_cut))
     return 0;
   const std::int64_t rows = layout_.micro_batch * (workload_.seq_len / layout_.cp);
   return claim(strategy, {ring, rows * kept_kv_width(), width_, training_});

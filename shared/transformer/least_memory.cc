@@ -568,9 +568,11 @@ class MemoryModel {
     ScanShare share;
     if (!training_ || layout_.cp == 1 || layout_.scan == StateScan::heads) return share;
     const std::int64_t cp = layout_.cp, chunks = has_two_chunks() ? 2 * cp : cp;
-    // Where the mask deals rows, or they do not divide, others may have most.
+    // Where the mask deals rows, or they do not divide, others may have most; documents cut the ways of
+    // states.
     if (strategy.balance.kind == Balance::Kind::cost ||
-        layout_.strategy.balance.kind == Balance::Kind::cost || workload_.seq_len % (2 * cp) != 0)
+        layout_.strategy.balance.kind == Balance::Kind::cost || workload_.seq_len % (2 * cp) != 0 ||
+        !workload_.cu_seqlens.empty())
       return share;
     // In a group of Ulysses a rank has a part of two chunks, which may be the last one of all; the first rows
     // are rank 0's.

@@ -132,6 +132,7 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   problem.head_dim = model.head_dim, problem.v_head_dim = model.v_head_dim();
   problem.dtype = workload.dtype;
   problem.causal = true;
+  problem.cu_seqlens = workload.cu_seqlens;
   problem.sinks = model.sinks, problem.softcap = model.softcap;
   const LatentUse use = latent_use(model, workload, layout);
   if (use != LatentUse::nothing) problem.latent = {model.latent->kv_rank, model.latent->rope_dim};
@@ -175,6 +176,7 @@ RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& w
   problem.seq_len = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
   problem.key_heads = sizes.key_heads / layout.tp, problem.value_heads = sizes.value_heads / layout.tp;
   problem.key_dim = sizes.key_dim, problem.value_dim = sizes.value_dim;
+  problem.cu_seqlens = workload.cu_seqlens;
   problem.cached_state = workload.phase != Phase::training;
   return problem;
 }

@@ -28,7 +28,8 @@ std::int64_t most_ring_rows(std::int64_t length, int ring, const Balance& balanc
 
 std::int64_t most_home_rows(const AttentionProblem& problem, int cp, const Strategy& strategy) {
   if (cp == 1) return problem.q_len;
-  if (strategy.balance.kind == Balance::Kind::cost) {  // the mask says who gets how many
+  // The mask says who gets how many, or documents do.
+  if (strategy.balance.kind == Balance::Kind::cost || strategy.balance.per_document) {
     const AttentionSharding sharding(problem, cp, strategy);
     std::int64_t most = 0;
     for (int index = 0; index < cp; ++index) most = std::max(most, sharding.home_q(index).num_rows());

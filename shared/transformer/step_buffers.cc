@@ -122,7 +122,7 @@ std::int64_t StepBuffers::labelled() const {
   return std::ssize(batch_.labels) - std::count(batch_.labels.begin(), batch_.labels.end(), kIgnoredLabel);
 }
 
-// Of each row what the one `distance` behind it has, or `missing` behind the end of its sequence.
+// Of each row what the one `distance` behind it has, or `missing` where that is not in its document.
 std::vector<std::int32_t> StepBuffers::rows(const std::vector<std::int32_t>& of_batch, int home,
                                             std::int64_t micro_batch, std::int64_t distance,
                                             std::int32_t missing) const {
@@ -132,7 +132,8 @@ std::vector<std::int32_t> StepBuffers::rows(const std::vector<std::int32_t>& of_
   for (std::int64_t sequence = first; sequence < first + request_.layout.micro_batch; ++sequence) {
     for (const std::int64_t row : rows_at_[idx(home)]) {
       const std::int64_t at = row + distance;
-      rows.push_back(at < seq_len ? of_batch[idx(sequence * seq_len + at)] : missing);
+      const bool is_there = at < document_end(request_.workload, row);
+      rows.push_back(is_there ? of_batch[idx(sequence * seq_len + at)] : missing);
     }
   }
   return rows;

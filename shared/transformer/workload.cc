@@ -1,7 +1,9 @@
 #include "shared/transformer/workload.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -55,6 +57,19 @@ void check_cache(const Workload& w, detail::Complaints& complaints) {
   }
 }
 
+void check_documents(const Workload& w, detail::Complaints& complaints) {
+  const std::vector<std::int64_t>& ends = w.cu_seqlens;
+  if (ends.empty()) return;
+  complaints.require(w.phase == Phase::training,
+                     str("cu_seqlens=", join(ends, "/"), " are documents of training; ", name(w.phase),
+                         " has one sequence for each request"));
+  const bool ascends =
+      std::adjacent_find(ends.begin(), ends.end(), std::greater_equal<std::int64_t>()) == ends.end();
+  complaints.require(ends.size() > 1 && ends.front() == 0 && ends.back() == w.seq_len && ascends,
+                     str("cu_seqlens=", join(ends, "/"), " must begin with 0, ascend, and end with seq_len=",
+                         w.seq_len, "; let a pad be a document of its own"));
+}
+
 }  // namespace
 
 std::string_view name(Phase phase) {
@@ -94,6 +109,11 @@ std::string to_string(const Optimizer& optimizer) {
   return str(optimizer.name, optimizer.offload ? kOffload : "");
 }
 
+std::int64_t document_end(const Workload& workload, std::int64_t row) {
+  const std::vector<std::int64_t>& ends = workload.cu_seqlens;
+  return ends.empty() ? workload.seq_len : *std::upper_bound(ends.begin(), ends.end(), row);
+}
+
 void validate_workload(const Workload& w) {
   detail::Complaints complaints;
   complaints.require(w.seq_len >= 1, str("seq_len=", w.seq_len, " must be at least 1"));
@@ -102,6 +122,7 @@ void validate_workload(const Workload& w) {
                      str("seq_len=", w.seq_len, " times global_batch=", w.global_batch, " must be at most ",
                          kMaxTokens, " tokens"));
   check_cache(w, complaints);
+  check_documents(w, complaints);
   require_floating("dtype", w.dtype, complaints);
   require_floating("kv_dtype", w.kv_dtype, complaints);
   require_floating("gradient_dtype", w.gradient_dtype, complaints);
@@ -127,6 +148,7 @@ Hasher& hash(Hasher& hasher, const Workload& w) {
     hasher.add(w.optimizer.beta1).add(w.optimizer.beta2).add(w.optimizer.eps).add(w.optimizer.decay);
     hasher.add(w.optimizer.max_norm);
   }
+  for (const std::int64_t end : w.cu_seqlens) hasher.add(end);
   return hasher.add(w.expert_imbalance);
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shared/base/digest.h"
 #include "shared/base/dtype.h"
@@ -41,6 +42,11 @@ struct Workload {
   // seq_len - cached tokens of each request; decode writes one token behind the cached ones, new_tokens
   // times.
   std::int64_t cached = 0, new_tokens = 0;
+  // Of training, the packed documents of every sequence: document d has the rows [cu_seqlens[d],
+  // cu_seqlens[d + 1]). The list begins with 0, ascends, and ends with seq_len; a pad is a document whose
+  // labels are ignored. No layer looks from one document into another; positions go on counting through the
+  // sequence. Empty: each sequence is one document.
+  std::vector<std::int64_t> cu_seqlens;
 
   DType dtype = DType::bf16;          // of activations, matrix products and gathered parameters
   DType kv_dtype = DType::bf16;       // of cached keys and values
@@ -53,6 +59,9 @@ struct Workload {
 
   std::int64_t tokens() const { return seq_len * global_batch; }  // tokens of a training step
 };
+
+// The row behind the last one of the document that has the row.
+std::int64_t document_end(const Workload& workload, std::int64_t row);
 
 // Throws InvalidInput that names every field at fault, its value, and what is allowed.
 void validate_workload(const Workload& workload);

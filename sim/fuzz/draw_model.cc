@@ -1,8 +1,10 @@
 // Steps of small models under layouts: those that are planned, and smaller ones that are proved with data.
 #include <string>
 
+#include "shared/base/text.h"
 #include "shared/transformer/parallel_layout.h"
 #include "sim/fuzz/draw.h"
+#include "sim/proof/reference/reference_batch.h"
 #include "sim/scenario/model_step.h"
 #include "traces/types_proto.h"
 
@@ -16,6 +18,7 @@ class ModelDraw {
       : numbers_(numbers), swarm_(swarm), with_data_(with_data) {}
 
   proto::ModelStep step() {
+    has_documents_ = swarm_.take(numbers_, "documents");
     choose_model();
     choose_layout();
     choose_workload();
@@ -196,6 +199,7 @@ class ModelDraw {
     if (layout_.cp == 1) return;
     AttentionProblem problem;
     problem.q_len = problem.kv_len = 64, problem.q_heads = step_.q_heads() / layout_.tp;
+    if (has_documents_) problem.cu_seqlens = {0, 20, 64};  // any: some balances are of documents alone
     layout_.strategy = numbers_.of(standard_strategies(problem, layout_.cp));
   }
 
@@ -224,6 +228,12 @@ class ModelDraw {
       step_.set_kv_dtype(to_proto(numbers_.of({DType::bf16, DType::f16, DType::f32})));
     }
     if (with_data_) step_.set_seq_len(numbers_.in(2, 24));  // of one token none is predicted
+    if (has_documents_ && step_.phase() == proto::PlanLayouts::training) {
+      // With data one at least has two tokens, so that there is a label.
+      const std::int64_t most = std::max<std::int64_t>(1, step_.seq_len() - (with_data_ ? 1 : 0));
+      const std::int64_t documents = std::min(most, numbers_.in(2, 5));
+      step_.set_documents(join(draw_documents(step_.seq_len(), documents, numbers_.next()), "/"));
+    }
     step_.set_global_batch(layout_.dp() * layout_.micro_batch * micro_batches());
     step_.set_dtype(to_proto(numbers_.of({DType::bf16, DType::bf16, DType::f32})));
     step_.set_gradient_dtype(to_proto(numbers_.of({DType::f32, DType::bf16})));
@@ -237,6 +247,8 @@ class ModelDraw {
     const bool in_16_bits = step_.experts() == 0 && swarm_.take(numbers_, "bf16");
     step_.set_dtype(to_proto(in_16_bits ? DType::bf16 : DType::f32));
     if (step_.experts() > 0) step_.clear_gradient_dtype();
+    if (step_.experts() > 0 && swarm_.take(numbers_, "drops"))
+      step_.set_expert_imbalance(numbers_.of({1.0, 1.25, 2.0}));
     if (numbers_.one_in(6)) step_.set_optimizer("sgd_momentum");
     step_.clear_cluster();
   }
@@ -250,6 +262,7 @@ class ModelDraw {
   Numbers& numbers_;
   const Swarm& swarm_;
   const bool with_data_;
+  bool has_documents_ = false;
   proto::ModelStep step_;
   ParallelLayout layout_;
 };
@@ -288,7 +301,9 @@ proto::Proof draw_proof(Numbers& numbers, const Swarm& swarm) {
     proof.set_without_label(numbers.in(1, sequences - 1));
   // Of so many labels one is left, but once in 2^16 times: a batch without any has no mean.
   constexpr std::int64_t kLeastLabels = 16;
-  const std::int64_t labels = (sequences - proof.without_label()) * (proof.step().seq_len() - 1);
+  const std::int64_t documents =
+                         std::max<std::int64_t>(1, std::ssize(split(proof.step().documents(), '/')) - 1),
+                     labels = (sequences - proof.without_label()) * (proof.step().seq_len() - documents);
   if (labels >= kLeastLabels && swarm.take(numbers, "ignored")) proof.set_ignored(numbers.of({0.1, 0.5}));
   return proof;
 }

@@ -108,6 +108,7 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"parts of layers", {"both", "one"}},
                        {"prediction layers", {"0", "1", "more"}},
                        {"matrices of an MLP", {"3", "2"}},
+                       {"documents", {"none", "some"}},
                        {"tied", {"no", "yes"}},
                        {"kv heads", {"1", "more"}},
                        kDTypes};
@@ -129,10 +130,12 @@ const Groups kProof = {{"tp", {"1", "more"}},
                        {"parts of layers", {"both", "one"}},
                        {"prediction layers", {"0", "1", "more"}},
                        {"matrices of an MLP", {"3", "2"}},
+                       {"documents", {"none", "some"}},
                        {"tied", {"no", "yes"}},
                        {"kv heads", {"1", "more"}},
                        {"optimizer", {"adamw", "adamw_16", "adamw:offload", "sgd", "sgd_momentum"}},
                        {"labels", {"all", "some", "a sequence without"}},
+                       {"tokens of experts", {"all", "some dropped"}},
                        kDTypes};
 
 const Groups kFlows = {
@@ -349,6 +352,7 @@ void add_step(const proto::ModelStep& job, Answers& answers) {
                                    : job.prediction_layers() == 1 ? "1"
                                                                   : "more");
   answers.add("matrices of an MLP", job.ungated_mlp() ? "2" : "3");
+  answers.add("documents", job.documents().empty() ? "none" : "some");
   answers.add("tied", job.tied_embeddings() ? "yes" : "no");
   answers.add("kv heads", job.kv_heads() == 1 ? "1" : "more");
   answers.add("dtype", word(job.dtype()));
@@ -373,6 +377,7 @@ std::vector<int> features(const proto::FuzzCase&, const proto::Proof& job) {
   answers.add("zero", has_zero ? layout_word(step, "zero") : "0");
   answers.add("optimizer", step.optimizer().empty() ? "adamw" : step.optimizer());
   answers.add("labels", job.without_label() > 0 ? "a sequence without" : job.ignored() > 0 ? "some" : "all");
+  answers.add("tokens of experts", step.has_expert_imbalance() ? "some dropped" : "all");
   return answers.take();
 }
 

@@ -57,8 +57,8 @@ bool is_even(const StepRequest& request) {
   const std::int64_t rows = std::int64_t{2} * layout.cp * layout.tp * layout.cp;
   const bool even_sinks = !model.sinks || model.q_heads / layout.tp % layout.sharding_size() == 0;
   return even_sinks && model.hidden % ranks == 0 && model.kv_heads % layout.tp == 0 &&
-         model.head_dim % 8 == 0 && request.workload.seq_len % rows == 0 && layout.cp != 3 &&
-         model.vocab % ranks == 0;
+         model.head_dim % 8 == 0 && request.workload.cu_seqlens.empty() &&
+         request.workload.seq_len % rows == 0 && layout.cp != 3 && model.vocab % ranks == 0;
 }
 
 // Of what implementations add, nothing.
@@ -107,7 +107,8 @@ void memory(const StepRequest& request, const Trial& trial) {
   const Memory least = least_memory_of(request.model, request.workload, request.layout, rules);
   const Memory memory = trial.property("memory", [&] { return memory_of(request, rules); });
   // Where rows do not divide, it is not one rank that has most of all: some rows of few.
-  const bool even = request.workload.seq_len % (std::int64_t{2} * request.layout.cp) == 0;
+  const bool even = request.workload.seq_len % (std::int64_t{2} * request.layout.cp) == 0 &&
+                    !request.layout.strategy.balance.per_document;
   trial.require(!even || least.allocated() <= memory.allocated(), "memory", to_string(request.layout),
                 " needs ", memory.allocated(), " bytes by its plans, and ", least.allocated(), " at least");
   if (request.workload.phase != Phase::training || request.layout.pp > 1) return;

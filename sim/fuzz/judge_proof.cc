@@ -45,7 +45,7 @@ bool is_unknown(const StepProof& proof) {
 
 void judge_proof(const proto::Proof& job, Trial& trial) {
   StepRequest request = make_step_request(job.step());
-  make_room_at_experts(request);
+  if (!job.step().has_expert_imbalance()) make_room_at_experts(request);
   if (request.layout.world() > kMostProvedRanks || request.workload.tokens() > kMostProvedTokens) {
     throw InvalidInput(str("the case has ", request.workload.tokens(), " tokens on ", request.layout.world(),
                            " ranks, of ", kMostProvedTokens, " on ", kMostProvedRanks, " at most"));

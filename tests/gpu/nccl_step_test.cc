@@ -54,7 +54,7 @@ class StepCase {
  public:
   StepCase(const Transformer& model, const std::string& layout, DType dtype, const Optimizer& optimizer)
       : name_(str(model.name, " in ", cp::name(dtype), " with ", layout, ", ", to_string(optimizer))),
-        request_(sim::proof_request(model, parse_parallel_layout(layout), 13, dtype)) {
+        request_(sim::proof_request(model, parse_parallel_layout(layout), {13, dtype})) {
     request_.workload.optimizer = optimizer;
     MixerPlanCache cache;
     for (const StepPart part : parts_of(request_)) {
@@ -68,7 +68,8 @@ class StepCase {
     const Workload& workload = request_.workload;
     values_.parameters = sim::draw_parameters(model, 1, workload.dtype);
     values_.state = sim::begin_optimizer(workload.optimizer, values_.parameters);
-    sim::BatchOptions batch{model.vocab, workload.global_batch, workload.seq_len};
+    sim::BatchOptions batch;
+    batch.vocab = model.vocab, batch.sequences = workload.global_batch, batch.seq_len = workload.seq_len;
     batch.ignored = 0.1;
     values_.batch = sim::draw_batch(batch);
     expectation_ = std::make_unique<sim::StepExpectation>(request_, values_, sim::reference_rules(model),

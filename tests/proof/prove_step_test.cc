@@ -73,6 +73,52 @@ TEST(ProveStep, HoldsForModelsThatDiffer) {
   }
 }
 
+// No layer looks from one document into another, whatever cuts it beside, and no token is predicted from
+// another document's.
+TEST(ProveStep, HoldsForPackedDocuments) {
+  Transformer windows = dense_model();
+  const LayerKind full, window{7, {}, false, Mixer::attention, true},
+      chunk{{}, 8, false, Mixer::attention, true};
+  set_layers(windows, {window, full, chunk, full});
+  Transformer predicting = dense_model();
+  predicting.prediction_layers = 2;
+  for (const Transformer& model : {dense_model(), windows, predicting}) {
+    for (const char* layout :
+         {"tp=1", "cp=2,strategy=ring,balance=head_tail", "cp=3,strategy=all_gather",
+          "tp=2,cp=2,strategy=ulysses", "cp=2,strategy=need_only,dp_shard=2", "pp=2,dp_shard=2"}) {
+      StepRequest request = request_of(model, layout);
+      request.workload.cu_seqlens = {0, 1, 12, testing::kOddLength};
+      const StepProof proof = prove_step(request);
+      EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+    }
+  }
+}
+
+// The balance splits each document by itself, so that ranks have different numbers of rows.
+TEST(ProveStep, HoldsForDocumentsThatAreSplitOneByOne) {
+  StepRequest request = request_of(dense_model(), "cp=2,strategy=ring,balance=per_document:head_tail,tp=2");
+  request.workload.cu_seqlens = {0, 3, 8, 9, testing::kOddLength};
+  ASSERT_EQ(refuse(request.model, request.workload, request.layout), std::nullopt);
+  const StepProof proof = prove_step(request);
+  EXPECT_TRUE(proof.holds()) << proof.finding();
+}
+
+// Which tokens are dropped depends on the rows of the ranks, on ep, and on the micro-batch.
+TEST(ProveStep, HoldsWhereExpertsDropTokens) {
+  for (const char* layout : {"tp=1", "tp=1,micro_batch=2", "ep=2,dp_shard=2",
+                             "ep=4,cp=2,dp_shard=2,strategy=ring,balance=head_tail", "ep=2,tp=2,dp_shard=2",
+                             "pp=2,cp=2,ep=2,strategy=all_gather"}) {
+    for (const double imbalance : {1.0, 1.25}) {
+      StepRequest request = request_of(testing::model_of_experts(), layout);
+      request.workload.expert_imbalance = imbalance;
+      const StepProof proof = prove_step(request);
+      EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+      EXPECT_GT(proof.dropped, 0) << layout;
+      EXPECT_EQ(proof.choices, request.workload.tokens() * 2 * request.model.layers) << layout;
+    }
+  }
+}
+
 TEST(ProveStep, RefusesWhatIsNoTraining) {
   StepRequest request = request_of(dense_model(), "tp=1");
   request.workload.phase = Phase::prefill;

@@ -26,7 +26,7 @@ inline Transformer model_of_experts() {
 }
 
 inline StepRequest request_of(const Transformer& model, const std::string& layout) {
-  return sim::proof_request(model, parse_parallel_layout(layout), kOddLength);
+  return sim::proof_request(model, parse_parallel_layout(layout), {kOddLength});
 }
 
 }  // namespace cp::testing

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -202,6 +203,35 @@ TEST(StepDefects, ContextParallelismOffInOneLayer) {
   ASSERT_EQ(traffic.size(), 4U);
   for (const LayerTraffic& layer : traffic) EXPECT_EQ(layer.moves.empty(), layer.layer == 1) << layer.layer;
   EXPECT_THAT(proof.finding(), HasSubstr(": row 15 of sequence 1 on rank 1 "));
+}
+
+// Documents of which no mask knows: the second one's first row is the first that sees too much.
+TEST(StepDefects, DocumentsThatSeeOneAnother) {
+  const StepRequest packed = [] {
+    StepRequest request = request_of(dense_model(), "cp=2,strategy=ring");
+    request.workload.cu_seqlens = {0, 11, testing::kOddLength};
+    return request;
+  }();
+  const StepRequest whole = request_of(dense_model(), "cp=2,strategy=ring");
+  EXPECT_EQ(prove_step(packed).finding(), "");
+  const StepPlans plans = [&](StepPart part, int stage) { return step_plans(whole, part, stage); };
+  EXPECT_THAT(prove_step(packed, plans, {}).finding(), HasSubstr(": row 11 of sequence 1 on rank 0 "));
+}
+
+// ---- experts ----
+
+// Experts that keep what they have no room for, and that drop what they have room for.
+TEST(StepDefects, TokensThatAreDroppedByAnotherCapacity) {
+  const auto with = [](double imbalance) {
+    StepRequest request = request_of(testing::model_of_experts(), "ep=2,dp_shard=2");
+    request.workload.expert_imbalance = imbalance;
+    return request;
+  };
+  for (const auto& [room, planned] : {std::pair{1.0, 1.25}, {1.25, 1.0}}) {
+    const StepRequest wrong = with(planned);
+    const StepPlans plans = [&](StepPart part, int stage) { return step_plans(wrong, part, stage); };
+    EXPECT_THAT(prove_step(with(room), plans, {}).finding(), StartsWith("the loss is ")) << planned;
+  }
 }
 
 // ---- gradients ----

@@ -88,6 +88,21 @@ TEST(StepBuffers, OwnElementsByTheirNames) {
   }
 }
 
+// What lies further than a document reaches is token 0 and has no label.
+TEST(StepBuffers, LookAheadWithinDocuments) {
+  StepRequest request = testing::small_request("cp=2,balance=contiguous");
+  request.model.prediction_layers = 1;
+  request.workload.cu_seqlens = {0, 3, 9, 24};
+  StepBuffers buffers(request, 0, numbers);
+  buffers.begin_step(batch_of(request));
+  const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
+  const Bindings bindings = buffers.bind(plan, 0, 0);
+  EXPECT_THAT(bound<std::int32_t>(plan, bindings, "working/tokens 1 ahead"),
+              ElementsAre(1, 2, 0, 4, 5, 6, 7, 8, 0, 10, 11, 12));
+  EXPECT_THAT(bound<std::int32_t>(plan, bindings, "working/targets 1 ahead"),
+              ElementsAre(2, 3, kIgnoredLabel, 5, 6, 7, 8, 9, kIgnoredLabel, 11, 12, 13));
+}
+
 TEST(StepBuffers, RefuseABatchThatIsNotTheSteps) {
   const StepRequest request = testing::small_request("dp_shard=2");
   StepBuffers buffers(request, 0, numbers);

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -81,6 +82,35 @@ TEST(ValidateWorkload, NamesTheFieldItsValueAndWhatIsAllowed) {
   }
 }
 
+TEST(ValidateWorkload, DocumentsFillTheSequencesOfATraining) {
+  const auto with = [](Workload w, std::vector<std::int64_t> cu_seqlens) {
+    w.cu_seqlens = std::move(cu_seqlens);
+    return w;
+  };
+  const Workload training = workload(Phase::training, 8);
+  EXPECT_NO_THROW(validate_workload(with(training, {0, 8})));
+  EXPECT_NO_THROW(validate_workload(with(training, {0, 1, 5, 8})));
+  using Ends = std::vector<std::int64_t>;
+  for (const Ends& ends : {Ends{0}, Ends{1, 8}, Ends{0, 7}, Ends{0, 9}, Ends{0, 3, 3, 8}, Ends{0, 5, 3, 8}}) {
+    EXPECT_THAT(
+        message_of([&] { validate_workload(with(training, ends)); }),
+        HasSubstr(str("cu_seqlens=", join(ends, "/"), " must begin with 0, ascend, and end with seq_len=8")));
+  }
+  EXPECT_THAT(message_of([&] {
+                validate_workload(with(workload(Phase::prefill, 8), {0, 8}));
+              }),
+              HasSubstr("cu_seqlens=0/8 are documents of training; prefill has one sequence"));
+}
+
+TEST(DocumentEnd, IsThatOfTheRowsDocument) {
+  Workload w = workload(Phase::training, 8);
+  EXPECT_EQ(document_end(w, 3), 8);
+  w.cu_seqlens = {0, 1, 5, 8};
+  std::vector<std::int64_t> ends;
+  for (std::int64_t row = 0; row < 8; ++row) ends.push_back(document_end(w, row));
+  EXPECT_THAT(ends, ::testing::ElementsAre(1, 5, 5, 5, 5, 8, 8, 8));
+}
+
 TEST(ValidateWorkload, NamesAllFaultsAtOnce) {
   Workload w = workload(Phase::training, 8);
   w.global_batch = 0, w.dtype = DType::i32, w.kv_dtype = DType::i64, w.gradient_dtype = DType::i32;
@@ -100,6 +130,7 @@ TEST(HashOfAWorkload, EveryFieldCounts) {
   all[8].gradient_dtype = DType::bf16, all[9].optimizer.name = "other", all[10].optimizer.states = 1;
   all[11].optimizer.state_dtype = DType::bf16, all[12].optimizer.offload = true;
   all.emplace_back().expert_imbalance = 1.5;
+  all.emplace_back().cu_seqlens = {0, 8};
   std::set<Digest> digests;
   for (const Workload& w : all) {
     Hasher hasher;

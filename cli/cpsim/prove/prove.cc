@@ -33,6 +33,8 @@ struct Flags {
   std::string model, layout, layouts;
   int ranks = 8;
   std::int64_t seq_len = 53;  // a prime, so that no number of ranks divides it
+  std::int64_t documents = 3;
+  double expert_imbalance = 1.25;  // a usual capacity factor; some tokens are dropped
   std::optional<std::int64_t> global_batch;
   DType dtype = DType::f32;
   std::string optimizer = "adamw";
@@ -52,18 +54,27 @@ struct Row {
   std::string finding() const { return proof ? proof->finding() : error; }
 };
 
+sim::ProofWorkload workload_of(const Flags& flags) {
+  sim::ProofWorkload workload{flags.seq_len, flags.dtype};
+  if (flags.documents > 1)
+    workload.cu_seqlens = sim::draw_documents(flags.seq_len, flags.documents, flags.options.seed);
+  workload.expert_imbalance = flags.expert_imbalance;
+  return workload;
+}
+
 std::vector<ParallelLayout> layouts_of(const Flags& flags, const Transformer& model) {
   if (flags.layouts.empty()) return {parse_parallel_layout(flags.layout)};
   if (flags.layouts != "all")
     throw InvalidInput(
         str("--layouts ", flags.layouts, " is not known; use --layouts all, or --layout with one layout"));
-  return sim::proof_layouts(model, flags.ranks, flags.seq_len);
+  return sim::proof_layouts(model, flags.ranks, workload_of(flags));
 }
 
 StepRequest request_of(const Flags& flags, const Transformer& model, const ParallelLayout& layout) {
-  StepRequest request = sim::proof_request(model, layout, flags.seq_len, flags.dtype);
+  StepRequest request = sim::proof_request(model, layout, workload_of(flags));
   request.workload.optimizer = parse_optimizer(flags.optimizer);
   if (flags.global_batch) request.workload.global_batch = *flags.global_batch;
+  validate_workload(request.workload);
   if (const auto refusal = refuse(model, request.workload, layout)) throw InvalidInput(refusal->text());
   return request;
 }
@@ -122,7 +133,8 @@ nlohmann::ordered_json traffic_json(const std::vector<sim::LayerTraffic>& layers
   return all;
 }
 
-std::string text_of(const std::vector<Row>& rows, const Transformer& model, double seconds, bool stopped) {
+std::string text_of(const std::vector<Row>& rows, const Transformer& model,
+                    const std::vector<std::int64_t>& documents, double seconds, bool stopped) {
   sim::Table table({{"layout", sim::Align::left},
                     {"loss", sim::Align::right},
                     {"gradients", sim::Align::right},
@@ -143,9 +155,17 @@ std::string text_of(const std::vector<Row>& rows, const Transformer& model, doub
   for (const Row& row : rows) {
     if (!row.holds()) text += fmt::format("\n{}: {}\n", to_string(row.layout), row.finding());
   }
-  if (!rows.empty() && rows.front().proof)
-    text += fmt::format("\none device in float64: loss {:.6f} of {} labels\n",
-                        rows.front().proof->expected_loss, rows.front().proof->labelled);
+  if (!rows.empty() && rows.front().proof) {
+    const StepProof& first = *rows.front().proof;
+    text +=
+        fmt::format("\none device in float64: loss {:.6f} of {} labels", first.expected_loss, first.labelled);
+    if (!documents.empty()) text += fmt::format(", documents {} in each sequence", join(documents, "/"));
+    // Which tokens are dropped is the layout's own matter, and then the loss is, too.
+    if (first.dropped > 0)
+      text += fmt::format("; experts drop {} of {} choices{}", first.dropped, first.choices,
+                          rows.size() > 1 ? " under the first layout" : "");
+    text += "\n";
+  }
   if (rows.size() == 1) text += traffic_text(rows.front().traffic);
   text += fmt::format(
       "{} of {} layouts are exact: {} of {} layers, width {} ({}{}); gradients and parameters: "
@@ -155,13 +175,19 @@ std::string text_of(const std::vector<Row>& rows, const Transformer& model, doub
   return text;
 }
 
-std::string json_of(const std::vector<Row>& rows, const Transformer& model, double seconds, bool stopped) {
+std::string json_of(const std::vector<Row>& rows, const Transformer& model,
+                    const std::vector<std::int64_t>& documents, double seconds, bool stopped) {
   nlohmann::ordered_json json = {{"model", model.name}, {"layers", model.layers}, {"hidden", model.hidden}};
+  if (!documents.empty()) json["cu_seqlens"] = documents;
   bool ok = !rows.empty();
   for (const Row& row : rows) {
     nlohmann::ordered_json one = {{"layout", to_string(row.layout)}, {"exact", row.holds()}};
     if (row.proof) {
       one["labels"] = row.proof->labelled;
+      if (row.proof->choices > 0) {
+        one["expert_choices"] = row.proof->choices;
+        one["dropped_choices"] = row.proof->dropped;
+      }
       one["loss"] = row.proof->loss, one["expected_loss"] = row.proof->expected_loss;
     }
     if (!row.holds()) one["finding"] = row.finding();
@@ -215,8 +241,9 @@ int prove(Flags& flags) {
     }
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("{}",
-             flags.json ? json_of(rows, model, seconds, stopped) : text_of(rows, model, seconds, stopped));
+  const std::vector<std::int64_t> documents = workload_of(flags).cu_seqlens;
+  fmt::print("{}", flags.json ? json_of(rows, model, documents, seconds, stopped)
+                              : text_of(rows, model, documents, seconds, stopped));
   std::fflush(stdout);
   if (stopped) return kInterruptedExitCode;
   const bool ok = std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.holds(); });
@@ -242,6 +269,14 @@ Command add_prove(FlagSet cpsim) {
   add_value(app, "--seq-len", "TOKENS", "The length of a sequence [53]", [flags](const std::string& text) {
     flags->seq_len = parse_whole("--seq-len", text, 1, 1 << 20);
   });
+  add_value(
+      app, "--documents", "N",
+      "How many documents are packed into each sequence; no layer looks from one into another [3]",
+      [flags](const std::string& text) { flags->documents = parse_whole("--documents", text, 1, 1 << 20); });
+  add_value(
+      app, "--expert-imbalance", "FACTOR",
+      "Experts have room for FACTOR times the mean of their tokens, and drop others [1.25]",
+      [flags](const std::string& text) { flags->expert_imbalance = parse_real("--expert-imbalance", text); });
   add_value(app, "--global-batch", "N",
             "How many sequences the step has [two for each replica and micro-batch]",
             [flags](const std::string& text) {
@@ -265,7 +300,8 @@ Command add_prove(FlagSet cpsim) {
       "prove runs one step on the simulated fabric, a thread for each rank, with data: all micro-batches\n"
       "forward and back, the reduction of gradients, clipping, and the optimizer. Loss, gradients (by the\n"
       "optimizer's first moment), updated parameters and states are held against a step of one device in\n"
-      "float64, with ignored labels and a sequence that has none. It names the first tensor that differs.\n\n"
+      "float64, with packed documents, ignored labels, a sequence that has none, and experts that drop\n"
+      "tokens. It names the first tensor that differs.\n\n"
       "Example:\n  cpsim prove --model llama-3.1-8b --layout tp=2,cp=2,strategy=ring,dp_shard=2");
   return {app, [flags] { return prove(*flags); }};
 }

@@ -63,7 +63,7 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
     return result;
   }
   const AttentionProblem problem = attention_problem(model, question_.workload, layout, kind);
-  const bool is_cut = problem.window || problem.chunk;
+  const bool is_cut = problem.window || problem.chunk || problem.has_documents();
   const Strategy strategy = strategy_of(layout, problem);
   const int ulysses = strategy.ulysses_degree, ring = layout.cp / ulysses;
   const bool whole_triangle = question_.workload.phase == Phase::training && !is_cut;
@@ -73,7 +73,7 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
                            : 1.0 / ring;
   const double of_heads = of_all * real(ceil_div(heads, ulysses));
   // Nothing is claimed of blocks of layers with windows: the search may yet give them a core of their own,
-  // which has all keys at once.
+  // which has all keys at once; nor of documents, of which a block may have any share.
   const bool in_turn = !is_cut && facts(strategy.core).rotates != Rotates::nothing;
   // A block of queries meets one of keys, or all.
   AttentionSum sum{.pairs = of_heads * share};

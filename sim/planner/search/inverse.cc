@@ -137,6 +137,10 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
 PlanQuestion at_seq_len(PlanQuestion question, std::int64_t seq_len) {
   Workload& workload = question.workload;
   workload.seq_len = seq_len;
+  if (!workload.cu_seqlens.empty()) {  // those that begin before the new end; the last one ends there
+    std::erase_if(workload.cu_seqlens, [&](std::int64_t end) { return end >= seq_len; });
+    workload.cu_seqlens.push_back(seq_len);
+  }
   if (workload.phase == Phase::decode) workload.cached = seq_len - workload.new_tokens;
   return question;
 }

@@ -36,7 +36,7 @@ StepRequest request_of(const PlanQuestion& question, const std::vector<LayerKind
   Workload& workload = request.workload;
   const std::int64_t experts = model.experts ? model.experts->count : 1;
   workload.seq_len = experts * ceil_div(8, experts);
-  workload.global_batch = 1, workload.cached = 0;
+  workload.global_batch = 1, workload.cached = 0, workload.cu_seqlens.clear();
   if (workload.phase == Phase::decode) workload.cached = workload.seq_len - 1, workload.new_tokens = 1;
   // Gradients that the optimizer takes from elsewhere, or in another dtype, are copied or rounded outside of
   // layers, and not in every layout.

@@ -395,6 +395,7 @@ Variable ModelPass::mix_experts(const Layer& at, Variable rows) {
       throw InvalidInput(str("the rule of drops answers for ", kept.size(), " of ", chosen.size(),
                              " choices of experts; it must say of each whether it is kept"));
   }
+  choices_ += std::ssize(kept), dropped_ += std::count(kept.begin(), kept.end(), false);
   std::optional<Variable> out;
   if (model_.experts->shared > 0) out = mlp(own + "shared_experts.", rows);
   for (std::int64_t expert = 0; expert < count; ++expert) {

@@ -53,6 +53,9 @@ class ModelPass {
   std::vector<double> losses() const;
   // The model's own, of each row; 0 where a row has no label.
   const std::vector<double>& losses_of_rows() const { return losses_.front().value().values; }
+  // Of experts by tokens, in all layers; and those that were dropped.
+  std::int64_t choices() const { return choices_; }
+  std::int64_t dropped() const { return dropped_; }
   // Goes back from the sum of losses times weights, and adds to the gradients.
   void backward(const std::vector<double>& weights, NamedMatrices& gradients);
   // In the order in which they are computed. Gradients are there behind backward().
@@ -96,6 +99,7 @@ class ModelPass {
   std::vector<std::pair<std::string, Variable>> parameters_;
   std::map<std::string, std::size_t, std::less<>> parameter_index_;
   std::vector<std::pair<std::string, Variable>> noted_;
+  std::int64_t choices_ = 0, dropped_ = 0;
   std::vector<Variable> losses_;  // of the model, and of each depth; of each row
 };
 

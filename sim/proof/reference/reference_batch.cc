@@ -17,15 +17,6 @@ std::int64_t below(double unit, std::int64_t count) {
   return std::min(count - 1, static_cast<std::int64_t>(std::floor(unit * static_cast<double>(count))));
 }
 
-// The first `documents` - 1 different cuts that are drawn.
-std::vector<std::int64_t> draw_documents(const BatchOptions& options, std::uint64_t seed) {
-  std::set<std::int64_t> cuts{0, options.seq_len};
-  const std::int64_t documents = std::min(options.documents, options.seq_len);
-  for (std::uint64_t number = 0; std::ssize(cuts) < documents + 1; ++number)
-    cuts.insert(1 + below(unit_values(1, mix(seed) + number).front(), options.seq_len - 1));
-  return {cuts.begin(), cuts.end()};
-}
-
 }  // namespace
 
 std::int64_t ReferenceBatch::labelled() const {
@@ -69,6 +60,14 @@ void validate_batch(const ReferenceBatch& batch, std::int64_t vocab) {
   }
 }
 
+// The first `documents` - 1 different cuts that are drawn.
+std::vector<std::int64_t> draw_documents(std::int64_t seq_len, std::int64_t documents, std::uint64_t seed) {
+  std::set<std::int64_t> cuts{0, seq_len};
+  for (std::uint64_t number = 0; std::ssize(cuts) < std::min(documents, seq_len) + 1; ++number)
+    cuts.insert(1 + below(unit_values(1, mix(seed) + number).front(), seq_len - 1));
+  return {cuts.begin(), cuts.end()};
+}
+
 ReferenceBatch draw_batch(const BatchOptions& options) {
   const std::int64_t seq_len = options.seq_len;
   if (options.vocab < 1 || options.sequences < 1 || seq_len < 1 || options.documents < 1)
@@ -80,7 +79,9 @@ ReferenceBatch draw_batch(const BatchOptions& options) {
     const std::uint64_t seed = mix(mix(options.seed) + static_cast<std::uint64_t>(s));
     for (const double unit : unit_values(seq_len, seed + 1))
       batch.tokens.push_back(static_cast<std::int32_t>(below(unit, options.vocab)));
-    batch.cu_seqlens.push_back(draw_documents(options, seed + 2));
+    batch.cu_seqlens.push_back(options.cu_seqlens.empty()
+                                   ? draw_documents(seq_len, options.documents, seed + 2)
+                                   : options.cu_seqlens);
     const std::vector<std::int64_t> begins = batch.document_begins(s);
     const std::vector<double> ignored = unit_values(seq_len, seed + 3);
     for (std::int64_t i = 0; i < seq_len; ++i) {

@@ -34,7 +34,10 @@ struct BatchOptions {
   double ignored = 0;              // the share of labels that are ignored beside those at the ends
   std::int64_t without_label = 0;  // so many sequences, the first ones, have none
   std::uint64_t seed = 0;
+  std::vector<std::int64_t> cu_seqlens = {};  // unless empty: the documents of all sequences alike
 };
+// So many documents, none empty, that fill seq_len tokens; fewer if there are fewer tokens.
+std::vector<std::int64_t> draw_documents(std::int64_t seq_len, std::int64_t documents, std::uint64_t seed);
 // Draws tokens and the cuts between documents, each sequence's by itself. Labels are the next tokens, shifted
 // over the whole sequence before anything is split.
 ReferenceBatch draw_batch(const BatchOptions& options);

@@ -83,6 +83,7 @@ ReferenceLoss for_each_micro_batch(const Transformer& model, const ReferenceRule
     }
     const std::vector<double>& of_rows = pass.losses_of_rows();
     loss.of_rows.insert(loss.of_rows.end(), of_rows.begin(), of_rows.end());
+    loss.choices += pass.choices(), loss.dropped += pass.dropped();
     use(pass, weights.of_sums);
   }
   return loss;

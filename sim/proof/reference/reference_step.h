@@ -29,6 +29,8 @@ struct ReferenceLoss {
   double objective = 0;
   // The model's own loss of each token of the batch; 0 where it has no label.
   std::vector<double> of_rows = {};
+  // Of experts by tokens, in all layers; and those of them that were dropped (ReferenceRules::drops).
+  std::int64_t choices = 0, dropped = 0;
 
   double loss() const { return losses.front(); }
 };

@@ -19,6 +19,7 @@
 #include "sim/fabric/fabric.h"
 #include "sim/proof/reference/reference_parameters.h"
 #include "sim/proof/run/tensor_tolerance.h"
+#include "sim/proof/step/dropped_tokens.h"
 #include "sim/proof/step/step_tolerance.h"
 
 namespace cp::sim {
@@ -124,6 +125,7 @@ class StepRun {
   StepProof take() && {
     const ReferenceStep& step = expectation_->step();
     proof_.labelled = step.pass.loss.labelled;
+    proof_.choices = step.pass.loss.choices, proof_.dropped = step.pass.loss.dropped;
     proof_.expected_loss = step.pass.loss.loss();
     proof_.loss = loss_sum_ / static_cast<double>(proof_.labelled);
     std::sort(proof_.wrong_rows.begin(), proof_.wrong_rows.end(), [](const RowProof& a, const RowProof& b) {
@@ -223,11 +225,14 @@ class StepRun {
     const Workload& workload = request_.workload;
     values_.parameters = draw_parameters(request_.model, options_.seed, workload.dtype);
     values_.state = begin_optimizer(workload.optimizer, values_.parameters);
-    BatchOptions batch{request_.model.vocab, workload.global_batch, workload.seq_len};
+    BatchOptions batch;
+    batch.vocab = request_.model.vocab, batch.sequences = workload.global_batch;
+    batch.seq_len = workload.seq_len;
+    batch.cu_seqlens = workload.cu_seqlens;
     batch.ignored = options_.ignored, batch.seed = options_.seed;
     batch.without_label = std::min(options_.without_label, workload.global_batch - 1);
     values_.batch = draw_batch(batch);
-    expectation_.emplace(request_, values_, reference_rules(request_.model),
+    expectation_.emplace(request_, values_, reference_rules(request_),
                          optimizer_rules(workload, options_.learning_rate));
     // Losses are computed and stored in f32, from statistics that are, too: three numbers of about this size.
     const std::vector<double>& rows = expectation_->step().pass.loss.of_rows;
@@ -448,6 +453,13 @@ ReferenceRules reference_rules(const Transformer& model) {
   }();
   const RouterRule& router = numerics.router;
   rules.router = {router.sigmoid, router.normalized, router.scale, router.groups, router.top_groups};
+  return rules;
+}
+
+ReferenceRules reference_rules(const StepRequest& request) {
+  ReferenceRules rules = reference_rules(request.model);
+  rules.micro_batch = request.layout.micro_batch;
+  if (request.model.experts) rules.drops = drops_of(request);
   return rules;
 }
 

@@ -55,6 +55,8 @@ struct RowProof {
 
 struct StepProof {
   std::int64_t labelled = 0;
+  // Of experts by tokens, in all layers; and those of them that the layout drops (dropped_tokens.h).
+  std::int64_t choices = 0, dropped = 0;
   double loss = 0, expected_loss = 0, allowed_loss = 0;
   // Of one row's loss; and those that lose another one, by sequence and row.
   double allowed_row = 0;
@@ -80,6 +82,8 @@ StepBuffers::Values values_of(const NamedMatrices& parameters);  // which must o
 
 // What the plans' kernels compute, said for the reference.
 ReferenceRules reference_rules(const Transformer& model);
+// The same, with what the layout drops of experts' tokens.
+ReferenceRules reference_rules(const StepRequest& request);
 OptimizerRules optimizer_rules(const Workload& workload, double learning_rate);
 
 // Throws InvalidInput for a step that is not of training, or that hosts cannot run whole: layers with a

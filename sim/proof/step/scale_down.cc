@@ -45,12 +45,12 @@ std::vector<int> divisors(int number) {
 
 class LayoutList {
  public:
-  LayoutList(const Transformer& model, std::int64_t seq_len) : model_(model), seq_len_(seq_len) {}
+  LayoutList(const Transformer& model, const ProofWorkload& workload) : model_(model), workload_(workload) {}
 
   void add_degrees(const ParallelLayout& degrees) {
     AttentionProblem problem;
-    problem.q_len = problem.kv_len = seq_len_, problem.q_heads = model_.q_heads,
-    problem.kv_heads = model_.kv_heads;
+    problem.q_len = problem.kv_len = workload_.seq_len, problem.q_heads = model_.q_heads,
+    problem.kv_heads = model_.kv_heads, problem.cu_seqlens = workload_.cu_seqlens;
     std::vector<Strategy> strategies{{}};
     if (degrees.cp > 1) strategies = standard_strategies(problem, degrees.cp);
     for (const Strategy& strategy : strategies) {
@@ -119,11 +119,11 @@ class LayoutList {
   }
 
   void add(const ParallelLayout& layout) {
-    if (!refuse(model_, proof_request(model_, layout, seq_len_).workload, layout)) all_.push_back(layout);
+    if (!refuse(model_, proof_request(model_, layout, workload_).workload, layout)) all_.push_back(layout);
   }
 
   const Transformer& model_;
-  const std::int64_t seq_len_;
+  const ProofWorkload& workload_;
   std::size_t turn_ = 0;
   std::vector<ParallelLayout> all_;
 };
@@ -171,19 +171,22 @@ void make_room_at_experts(StepRequest& request) {
     request.workload.expert_imbalance = static_cast<double>(request.model.experts->count);
 }
 
-StepRequest proof_request(const Transformer& model, const ParallelLayout& layout, std::int64_t seq_len,
-                          DType dtype) {
+StepRequest proof_request(const Transformer& model, const ParallelLayout& layout,
+                          const ProofWorkload& workload) {
   StepRequest request{model, {}, layout};
-  request.workload.seq_len = seq_len, request.workload.dtype = dtype;
+  request.workload.seq_len = workload.seq_len, request.workload.dtype = workload.dtype;
+  request.workload.cu_seqlens = workload.cu_seqlens;
   // Interleaved stages need as many micro-batches as ranks (Narayanan et al. 2021).
   const std::int64_t micro_batches = layout.virtual_stages > 1 ? layout.pp : 2;
   request.workload.global_batch = micro_batches * layout.dp() * layout.micro_batch;
   make_room_at_experts(request);
+  if (workload.expert_imbalance) request.workload.expert_imbalance = *workload.expert_imbalance;
   return request;
 }
 
-std::vector<ParallelLayout> proof_layouts(const Transformer& model, int ranks, std::int64_t seq_len) {
-  LayoutList list(model, seq_len);
+std::vector<ParallelLayout> proof_layouts(const Transformer& model, int ranks,
+                                          const ProofWorkload& workload) {
+  LayoutList list(model, workload);
   for (const int tp : divisors(ranks)) {
     for (const int cp : divisors(ranks / tp)) {
       for (const int pp : divisors(ranks / tp / cp)) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "shared/transformer/step_plan.h"
@@ -14,19 +14,27 @@ namespace cp::sim {
 // some tens, so that a step takes a fraction of a second. Sizes that are small already stay.
 Transformer scaled_down(const Transformer& model);
 
-// Lets the experts of a step have room for all tokens, since which ones a layout drops is its own matter.
+// What a proof trains on.
+struct ProofWorkload {
+  std::int64_t seq_len = 0;
+  DType dtype = DType::f32;
+  // Of all sequences; empty: each is one document (Workload::cu_seqlens).
+  std::vector<std::int64_t> cu_seqlens = {};
+  // Workload::expert_imbalance, below which experts drop tokens; unset: they have room for all.
+  std::optional<double> expert_imbalance = {};
+};
+
+// Lets the experts of a step have room for all tokens.
 void make_room_at_experts(StepRequest& request);
 
-// A step of training with two micro-batches for each replica, of sequences of this length; with virtual
-// stages as many as pipeline ranks. Experts have room
-// for all tokens.
-StepRequest proof_request(const Transformer& model, const ParallelLayout& layout, std::int64_t seq_len,
-                          DType dtype = DType::f32);
+// A step of training with two micro-batches for each replica; with virtual stages as many as pipeline ranks.
+StepRequest proof_request(const Transformer& model, const ParallelLayout& layout,
+                          const ProofWorkload& workload);
 
 // Every legal way to have `ranks` ranks: all degrees, every standard strategy of attention, all scans, both
 // homes of windows and scans where these may differ, the ZeRO stages, and where tp is above 1 without
 // sequence parallelism, too. Other choices (pieces, chunks, recomputation, orders of axes) are turned on in
 // some of them, each in several.
-std::vector<ParallelLayout> proof_layouts(const Transformer& model, int ranks, std::int64_t seq_len);
+std::vector<ParallelLayout> proof_layouts(const Transformer& model, int ranks, const ProofWorkload& workload);
 
 }  // namespace cp::sim
