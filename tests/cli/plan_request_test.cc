@@ -84,6 +84,19 @@ TEST(PlanRequest, TheBatchMayBeGivenInTokens) {
   EXPECT_EQ(make_plan_question(job).workload.global_batch, 24);
 }
 
+TEST(PlanRequest, DocumentsArePackedIntoSequencesOfATraining) {
+  Job job = training();
+  job.set_documents("0/4096/131072");
+  EXPECT_THAT(make_plan_question(job).workload.cu_seqlens, ::testing::ElementsAre(0, 4096, 131072));
+  EXPECT_THAT(plan_command(job), HasSubstr(" --documents 0/4096/131072"));
+  EXPECT_THAT(error_after(job, [](Job& j) { j.set_documents("0/4096"); }),
+              HasSubstr("cu_seqlens=0/4096 must begin with 0, ascend, and end with seq_len=131072"));
+  EXPECT_THAT(error_after(job, [](Job& j) { j.set_documents("0/many"); }), HasSubstr("--documents 0/many: "));
+  EXPECT_EQ(error_after(serving(Job::prefill), [](Job& j) { j.set_documents("0/10"); }),
+            "--documents does not apply to prefill; leave it out: each request is one sequence, and they are "
+            "packed in training");
+}
+
 TEST(PlanRequest, PredictionLayersArePlannedWhereTheyAreAskedFor) {
   Job job = training();
   job.set_model("deepseek-v3"), job.set_mtp_layers(1);

@@ -366,6 +366,10 @@ TEST(PlanWhatIf, BadInputIsRefused) {
   EXPECT_THAT(error({"--sweep", "cluster=dgx-h100,hgxh200", "--seq-len", "8K"}), HasSubstr("hgx-h200"));
   EXPECT_THAT(error({"--sweep", "cluster=,"}), HasSubstr("has no value"));
   EXPECT_THAT(error({"--sweep", "seq_len=1M..32K"}), HasSubstr("ends before it begins"));
+  EXPECT_THAT(error({"--sweep", "seq-len=1K,2K", "--documents", "0/1024"}),
+              HasSubstr("--documents 0/1024 are those of one length, and --sweep seq-len=1K,2K varies it"));
+  EXPECT_THAT(error({"--maximize", "seq-len", "--documents", "0/1024"}),
+              HasSubstr("--documents 0/1024 are those of one length"));
   EXPECT_THAT(error({"--maximize", "gpus"}), HasSubstr("use --maximize seq-len, or --minimize gpus"));
   EXPECT_THAT(error({"--minimize", "seq_len"}), HasSubstr("use --minimize gpus, or --maximize seq-len"));
   EXPECT_THAT(error({"--step-time-max", "10s"}), HasSubstr("a limit of --minimize gpus"));

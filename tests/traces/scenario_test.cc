@@ -111,6 +111,7 @@ constexpr std::string_view kPlan = R"txtpb(plan {
   aggregated: "spread"
   attention_dtype: "fp8"
   mtp_layers: 2
+  documents: "0/10/50"
 }
 )txtpb";
 

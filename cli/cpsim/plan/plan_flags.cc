@@ -81,6 +81,10 @@ void add_step(FlagSet app, LayoutFlags& flags) {
       "Training: how many tokens a step has, instead of --global-batch",
       [](Job& job, Text text) { job.set_global_batch_tokens(parse_tokens("--global-batch-tokens", text)); })
       .group(group);
+  add_field(app, flags, "--documents", "ENDS",
+            "Training: the documents that are packed into each sequence, 0/4096/8192; none sees another",
+            [](Job& job, Text text) { job.set_documents(text); })
+      .group(group);
   add_field(app, flags, "--mtp-layers", "N",
             "Training: how many of the config's layers that predict further tokens (MTP) are planned [0]",
             [](Job& job, Text text) {

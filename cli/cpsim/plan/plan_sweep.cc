@@ -323,6 +323,10 @@ int answer_sweep(const std::string& sweep, const Job& job, int threads, const Wh
     throw InvalidInput(str("--cached ", job.cached(), " is what --sweep ", sweep,
                            " varies in decode, less the new tokens; leave it out"));
   }
+  if (key.of_length() && !job.documents().empty()) {
+    throw InvalidInput(str("--documents ", job.documents(), " are those of one length, and --sweep ", sweep,
+                           " varies it; leave them out"));
+  }
   const std::vector<Point> points = searched_points(key, points_of(swept, job), threads);
   const bool interrupted = InterruptScope::interrupted();
   if (interrupted && points.empty()) end_interrupted();

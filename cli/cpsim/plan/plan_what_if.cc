@@ -66,6 +66,10 @@ int maximize(const WhatIf& what_if, const Job& job, int threads, const WhatIfOut
         "--maximize seq-len needs a batch in sequences, since tokens would change with the length; use "
         "--global-batch such as 16 for --global-batch-tokens");
   }
+  if (!job.documents().empty()) {
+    throw InvalidInput(str("--documents ", job.documents(),
+                           " are those of one length, and --maximize seq-len looks for one; leave them out"));
+  }
   const bool given = job.seq_len() > 0 || job.has_cached();
   const PlanQuestion first = shortest_question(job);
   // The limit is chosen: 64 Mi tokens are far above the contexts of models.

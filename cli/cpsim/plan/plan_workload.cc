@@ -85,10 +85,16 @@ class WorkloadReader {
                     ", or add --phase prefill");
     if (job_.seq_len() == 0) missing("--seq-len", "128K");
     workload_.seq_len = job_.seq_len();
+    if (!job_.documents().empty()) take_documents();
     workload_.global_batch = global_batch();
     const std::string optimizer = job_.optimizer().empty() ? "adamw" : job_.optimizer();
     if (job_.optimizer().empty()) assume(str("optimizer ", optimizer));
     workload_.optimizer = value_of("--optimizer", optimizer, [&] { return parse_optimizer(optimizer); });
+  }
+
+  void take_documents() {
+    workload_.cu_seqlens = value_of("--documents", job_.documents(),
+                                    [&] { return parse_ints(job_.documents(), '/', "document's end"); });
   }
 
   std::int64_t global_batch() const {
@@ -116,6 +122,8 @@ class WorkloadReader {
                     ": all requests of a replica run at once");
     require_missing(!job_.optimizer().empty(), "--optimizer", phase, "");
     require_missing(!job_.recompute().empty(), "--recompute", phase, "");
+    require_missing(!job_.documents().empty(), "--documents", phase,
+                    ": each request is one sequence, and they are packed in training");
     require_missing(job_.mtp_layers() > 0, "--mtp-layers", phase,
                     ": layers that predict further tokens are of training");
     require_missing(job_.gradient_dtype() != 0, "--gradient-dtype", phase, "");

@@ -204,8 +204,9 @@ int prove(Flags& flags) {
   if (flags.layout.empty() == flags.layouts.empty())
     throw InvalidInput(
         "give one layout with --layout, for example tp=2,cp=2,strategy=ring, or --layouts all");
-  const Transformer model =
-      flags.full ? sim::load_model(flags.model).model : sim::scaled_down(sim::load_model(flags.model).model);
+  sim::ReadModel read = sim::load_model(flags.model);
+  if (flags.mtp_layers > 0) sim::plan_prediction_layers(read, flags.mtp_layers);
+  const Transformer model = flags.full ? read.model : sim::scaled_down(read.model);
   const std::vector<ParallelLayout> layouts = layouts_of(flags, model);
   if (layouts.empty())
     throw InvalidInput(str("no layout of ", flags.ranks, " ranks is legal for ", model.name,

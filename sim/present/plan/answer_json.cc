@@ -109,7 +109,8 @@ ordered_json workload_json(const PlanQuestion& question) {
                                                                     : ordered_json("together")},
           {"gradient_dtype", name(w.gradient_dtype)},
           {"optimizer", to_string(w.optimizer)},
-          {"expert_imbalance", w.expert_imbalance}};
+          {"expert_imbalance", w.expert_imbalance},
+          {"cu_seqlens", w.cu_seqlens}};
 }
 
 ordered_json value_json(std::string_view field, ordered_json value, const Source* source) {

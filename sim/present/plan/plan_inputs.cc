@@ -159,8 +159,9 @@ std::vector<std::string> workload_clauses(const PlanQuestion& question) {
   const Workload& w = question.workload;
   const std::string products = str("products ", linear_dtype_name(question));
   if (w.phase == Phase::training) {
+    const std::int64_t documents = std::max<std::int64_t>(1, std::ssize(w.cu_seqlens) - 1);
     return {str("training: ", plural(w.global_batch, "sequence"), " of ", human_count(w.seq_len),
-                " tokens a step"),
+                " tokens a step", documents > 1 ? str(", of ", documents, " documents each") : ""),
             std::string(name(w.dtype)), products, to_string(w.optimizer),
             str("gradients ", name(w.gradient_dtype))};
   }
