@@ -342,11 +342,11 @@ class PlanReader {
   }
   void read_field(const Message& op, std::string_view name, const FieldPath& path,
                   std::vector<ColumnMove>& values) const {
-    read_messages<proto::ColumnMove>(op, name, path, [&](const Message& message, const FieldPath& at) {
-      ColumnMove& move = values.emplace_back();
-      visit_rule_fields(move,
-                        [&](std::string_view field, auto& value) { read_field(message, field, at, value); });
-    });
+    read_parts_of_rule<proto::ColumnMove>(op, name, path, values);
+  }
+  void read_field(const Message& op, std::string_view name, const FieldPath& path,
+                  std::vector<ConvolvedRun>& values) const {
+    read_parts_of_rule<proto::ConvolvedRun>(op, name, path, values);
   }
   void read_field(const Message& op, std::string_view name, const FieldPath& path, IndexSet& values) const {
     read_messages<proto::IndexRun>(op, name, path, [&](const proto::IndexRun& run, const FieldPath& at) {
@@ -369,6 +369,15 @@ class PlanReader {
         value);
   }
 
+  template <class M, class T>
+  void read_parts_of_rule(const Message& op, std::string_view name, const FieldPath& path,
+                          std::vector<T>& values) const {
+    read_messages<M>(op, name, path, [&](const Message& message, const FieldPath& at) {
+      T& part = values.emplace_back();
+      visit_rule_fields(part,
+                        [&](std::string_view field, auto& value) { read_field(message, field, at, value); });
+    });
+  }
   template <class T, class Read>
   static void read_messages(const Message& op, std::string_view name, const FieldPath& path, Read&& read) {
     const FieldDescriptor* list = field_named(op, name);

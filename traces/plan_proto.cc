@@ -156,9 +156,10 @@ class OperationWriter {
     std::visit([&](const auto& fields) { visit_rule_fields(fields, writer); }, value);
   }
   void operator()(std::string_view name, const std::vector<ColumnMove>& values) const {
-    for (const ColumnMove& value : values)
-      visit_rule_fields(value,
-                        OperationWriter(*reflection_.AddMessage(&message_, field_named(message_, name))));
+    write_parts_of_rule(name, values);
+  }
+  void operator()(std::string_view name, const std::vector<ConvolvedRun>& values) const {
+    write_parts_of_rule(name, values);
   }
   void operator()(std::string_view name, const IndexSet& values) const {
     for (const Run& value : values)
@@ -176,6 +177,12 @@ class OperationWriter {
   }
 
  private:
+  template <class T>
+  void write_parts_of_rule(std::string_view name, const std::vector<T>& values) const {
+    const FieldDescriptor* list = field_named(message_, name);
+    for (const T& value : values)
+      visit_rule_fields(value, OperationWriter(*reflection_.AddMessage(&message_, list)));
+  }
   template <class T>
   T& sub_message(std::string_view name) const {
     return dynamic_cast<T&>(*reflection_.MutableMessage(&message_, field_named(message_, name)));

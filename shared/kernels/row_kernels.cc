@@ -6,6 +6,9 @@
 namespace cp {
 
 void run(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration) {
+  if (is_shape_only(kernel))
+    throw InvalidInput(str("the host has no kernel ", operation_words(Kernel(kernel)), "; it has ",
+                           join(host_target().kernels, ", ")));
   switch (kernel.operation) {
     case RowOperation::rms_norm:
       return rms_norm(kernel, memory, iteration);
@@ -48,15 +51,19 @@ void run(const RowKernel& kernel, const HostMemory& memory, std::int64_t iterati
     case RowOperation::optimizer:
       return optimizer(kernel, memory, iteration);
     case RowOperation::short_convolution:
+      return short_convolution(kernel, memory, iteration);
     case RowOperation::short_convolution_backward:
+      return short_convolution_backward(kernel, memory, iteration);
     case RowOperation::decay_and_beta:
+      return decay_and_beta(kernel, memory, iteration);
     case RowOperation::decay_and_beta_backward:
+      return decay_and_beta_backward(kernel, memory, iteration);
     case RowOperation::gated_norm:
+      return gated_norm(kernel, memory, iteration);
     case RowOperation::gated_norm_backward:
-      break;
+      return gated_norm_backward(kernel, memory, iteration);
   }
-  throw InvalidInput(
-      str("the host has no kernel ", name(kernel.operation), "; it has ", join(host_target().kernels, ", ")));
+  CP_INVARIANT(false, "row operation ", static_cast<int>(kernel.operation));
 }
 
 }  // namespace cp

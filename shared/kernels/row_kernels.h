@@ -9,7 +9,7 @@
 
 namespace cp {
 
-// Throws InvalidInput for an operation that host_target() lacks.
+// Throws InvalidInput for a kernel that has shapes only.
 void run(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 
 void rms_norm(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
@@ -29,6 +29,12 @@ void route(const RowKernel& kernel, const HostMemory& memory, std::int64_t itera
 void route_backward(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void dispatch(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void combine(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
+void short_convolution(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
+void short_convolution_backward(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
+void decay_and_beta(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
+void decay_and_beta_backward(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
+void gated_norm(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
+void gated_norm_backward(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void squared_norm(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void optimizer(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 

@@ -79,12 +79,10 @@ void refuse_foreign_plan(const Plan& plan, const Device& device, std::string_vie
                            "); its target ", target.name, " has ", join(has, ", ")));
   }
   for (const StepRef& ref : steps_of(plan)) {
-    const std::string_view operation = operation_name(ref.step->work);
-    const bool collective = is_collective(*ref.step);
-    if (collective ? target.has_collective(operation) : target.has_kernel(operation)) continue;
-    throw InvalidInput(str(the_device(), " has no operation ", operation, " (step ", ref.id, " \"",
-                           ref.step->label, "\"); its target ", target.name, " has ",
-                           join(collective ? target.collectives : target.kernels, ", ")));
+    if (has_operation(target, ref.step->work)) continue;
+    throw InvalidInput(str(the_device(), " has no operation ", operation_words(ref.step->work), " (step ",
+                           ref.id, " \"", ref.step->label, "\"); its target ", target.name, " has ",
+                           join(is_collective(*ref.step) ? target.collectives : target.kernels, ", ")));
   }
 }
 

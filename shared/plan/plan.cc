@@ -74,6 +74,30 @@ std::string_view operation_name(const Work& work) {
   });
 }
 
+bool is_shape_only(const RowKernel& kernel) {
+  return kernel.rule.index() == 0 && needs_rule(kernel.operation);
+}
+
+namespace {
+
+bool is_shape_only(const Work& work) {
+  const auto* const kernel = std::get_if<Kernel>(&work);
+  const auto* const rows = kernel == nullptr ? nullptr : std::get_if<RowKernel>(kernel);
+  return rows != nullptr && is_shape_only(*rows);
+}
+
+}  // namespace
+
+std::string operation_words(const Work& work) {
+  return str(operation_name(work), is_shape_only(work) ? " without a rule" : "");
+}
+
+bool has_operation(const Target& target, const Work& work) {
+  const std::string_view operation = operation_name(work);
+  if (std::holds_alternative<Collective>(work)) return target.has_collective(operation);
+  return target.has_kernel(operation) && (!is_shape_only(work) || target.has_kernel(kShapesOnly));
+}
+
 bool is_collective(const Step& step) { return std::holds_alternative<Collective>(step.work); }
 
 GroupId group_of(const Collective& collective) {

@@ -422,6 +422,11 @@ struct Plan {
 
 // "all_gather", "copy", ...: the name in Targets, traces and messages.
 std::string_view operation_name(const Work& work);
+// Whether the kernel lacks the rule that it is computed by (row_operations.h).
+bool is_shape_only(const RowKernel& kernel);
+// The operation's name, and whether it has shapes only: "short_convolution without a rule".
+std::string operation_words(const Work& work);
+bool has_operation(const Target& target, const Work& work);
 bool is_collective(const Step& step);
 GroupId group_of(const Collective& collective);
 

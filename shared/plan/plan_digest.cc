@@ -54,6 +54,7 @@ void hash(Hasher& hasher, const Group& group) {
 }
 void hash(Hasher& hasher, const Step& step);
 void hash(Hasher& hasher, const ColumnMove& move);
+void hash(Hasher& hasher, const ConvolvedRun& run);
 void hash(Hasher& hasher, const RowRule& rule);
 
 template <class T>
@@ -64,6 +65,9 @@ void hash(Hasher& hasher, const std::vector<T>& values) {
 
 void hash(Hasher& hasher, const ColumnMove& move) {
   visit_rule_fields(move, [&](std::string_view, const auto& field) { hash(hasher, field); });
+}
+void hash(Hasher& hasher, const ConvolvedRun& run) {
+  visit_rule_fields(run, [&](std::string_view, const auto& field) { hash(hasher, field); });
 }
 void hash(Hasher& hasher, const RowRule& rule) {
   hasher.add(kRowRules[rule.index()]);

@@ -152,6 +152,57 @@ struct ActivationRule {
   bool operator==(const ActivationRule&) const = default;
 };
 
+// ---- rows of recurrent layers ----
+
+//   short_convolution           reads x [n, c], weights [c taps], bias [c] if there is one, halo [h, c] if
+//                               any writes q, k, v, whose columns together are the c ones
+//   short_convolution_backward  reads x, weights, bias, halo, dq, dk, dv
+//                               writes dx, and d halo if there is a halo; gives d weights, d bias
+// With z[i] = bias + sum over j of weights[j] x[i - (taps - 1) + j] for each column, whose weights stand side
+// by side, a column is silu(z). With `normalized` the columns of q and k are heads of so many, and each is
+// divided by sqrt(sum of squares + eps) then, as Qwen3-Next does. V stays.
+//
+// Which rows are one another's neighbours say runs, of each of `sequences` sequences alike. Rows of x are
+// those of one sequence behind the other; a run of x has rows first .. first + rows - 1 of each. In the halo
+// the rows of one run stand together, for all sequences: sequence s has rows first + s rows .. first + (s +
+// 1) rows - 1. A run that begins has zeros before it; before any other there is the run before. Every row of
+// x is in one run.
+//
+// Without a rule the kernel has shapes only: that of serving, which updates cached rows.
+struct ConvolvedRun {
+  std::int64_t first = 0, rows = 0;
+  bool of_halo = false, begins = false;
+  bool operator==(const ConvolvedRun&) const = default;
+};
+struct ConvolutionRule {
+  std::int64_t taps = 1, sequences = 1;
+  std::vector<ConvolvedRun> runs;
+  std::int64_t normalized = 0;  // 0: nothing is
+  double eps = 1e-6;
+  bool operator==(const ConvolutionRule&) const = default;
+};
+
+//   decay_and_beta           reads numbers [n, 2 h] or [n, h], and A_log and dt_bias side by side, [2 h]
+//                            writes log_decay, beta [n, h], statistics
+//   decay_and_beta_backward  reads numbers, A_log and dt_bias, d log_decay, d beta, statistics
+//                            writes d numbers; gives the gradient of A_log and dt_bias
+// Of two numbers for each head, those of b come first (gated delta net): beta = sigmoid(b), with s =
+// softplus(a + dt_bias) and log_decay = -exp(A_log) s. Of one (Mamba-2), it is a, and beta = s. No rule.
+//
+//   gated_norm           reads x, gates [n, c], weight [w]; or x, gates, v [n, c], weight, skip [h]
+//                        writes y [n, c]
+//   gated_norm_backward  reads dy, x, gates, weight; or dy, x, gates, v, weight, skip
+//                        writes dx, d gates, and dv; gives d weight, and d skip
+// With groups of `width` columns, each with r = 1 / sqrt(mean of squares + eps), and the weight of column i
+// modulo w:
+//   y = x r weight silu(gates)                                        gated delta net
+//   y = u r weight,  u = (x + skip v) silu(gates),  r that of u       Mamba-2; skip is one number for a head
+struct GatedNormRule {
+  std::int64_t width = 0;
+  double eps = 1e-6;
+  bool operator==(const GatedNormRule&) const = default;
+};
+
 // ---- both ends of a model ----
 
 //   embed           reads tokens [n], indices, and the table [rows, c]; writes x [n, c]
@@ -252,11 +303,12 @@ struct OptimizerRule {
 
 // std::monostate: the operation needs nothing beside its views.
 using RowRule = std::variant<std::monostate, NormRule, RotaryRule, ActivationRule, VocabularyRule, RouterRule,
-                             SlotsRule, SquaredNormRule, OptimizerRule>;
+                             SlotsRule, SquaredNormRule, OptimizerRule, ConvolutionRule, GatedNormRule>;
 
 // The words of texts and of plan.proto, in the order of the variant.
 inline constexpr std::array<std::string_view, std::variant_size_v<RowRule>> kRowRules = {
-    "none", "norm", "rotary", "activation", "vocabulary", "router", "slots", "squared_norm", "optimizer"};
+    "none",  "norm",         "rotary",    "activation",  "vocabulary", "router",
+    "slots", "squared_norm", "optimizer", "convolution", "gated_norm"};
 
 // Makes the rule of that name, with defaults. False if there is none.
 bool choose_rule(RowRule& rule, std::string_view name);
@@ -292,15 +344,32 @@ void visit_rule_fields(Rule& rule, Visit&& visit) {
   } else if constexpr (std::is_same_v<T, OptimizerRule>) {
     visit("states", rule.states), visit("beta1", rule.beta1), visit("beta2", rule.beta2);
     visit("eps", rule.eps), visit("decay", rule.decay), visit("max_norm", rule.max_norm);
+  } else if constexpr (std::is_same_v<T, ConvolvedRun>) {
+    visit("first", rule.first), visit("rows", rule.rows);
+    visit("of_halo", rule.of_halo), visit("begins", rule.begins);
+  } else if constexpr (std::is_same_v<T, ConvolutionRule>) {
+    visit("taps", rule.taps), visit("sequences", rule.sequences), visit("runs", rule.runs);
+    visit("normalized", rule.normalized), visit("eps", rule.eps);
+  } else if constexpr (std::is_same_v<T, GatedNormRule>) {
+    visit("width", rule.width), visit("eps", rule.eps);
   } else {
     static_assert(std::is_same_v<T, std::monostate>, "a rule without fields");
   }
 }
 
-// Which of the operations host kernels compute. The others, of the rows of recurrent layers, have shapes
-// only.
-constexpr bool has_host_kernel(RowOperation operation) {
-  return operation < RowOperation::short_convolution || operation > RowOperation::gated_norm_backward;
+// Whether the operation is computed by a rule. Without it a kernel of such an operation has shapes only: it
+// is planned and timed, and no device runs it.
+constexpr bool needs_rule(RowOperation operation) {
+  switch (operation) {
+    case RowOperation::add_bias:
+    case RowOperation::output_gate:
+    case RowOperation::output_gate_backward:
+    case RowOperation::decay_and_beta:
+    case RowOperation::decay_and_beta_backward:
+      return false;
+    default:
+      return true;
+  }
 }
 
 }  // namespace cp

@@ -66,6 +66,18 @@ std::optional<LookUp> look_up_of(const RowKernel& kernel) {
   return std::nullopt;
 }
 
+ConvolutionOperands convolution_operands(const RowKernel& kernel) {
+  const bool backward = kernel.operation == RowOperation::short_convolution_backward;
+  const std::vector<View>& reads = kernel.reads;
+  ConvolutionOperands operands{&reads[0], &reads[1]};
+  const std::size_t end = reads.size() - (backward ? 3 : 0);
+  for (std::size_t i = 2; i < end; ++i)
+    (reads[i].shape.size() == 1 ? operands.bias : operands.halo) = &reads[i];
+  for (std::size_t i = 0; i < operands.qkv.size(); ++i)
+    operands.qkv[i] = backward ? &reads[end + i] : &kernel.writes[i];
+  return operands;
+}
+
 // ---- what all have ----
 
 template <class Rule>
@@ -139,14 +151,15 @@ void RowRules::check(const RowKernel& op) const {
       return check_squared_norm(op);
     case RowOperation::optimizer:
       return check_optimizer(op);
-    // These have shapes only.
     case RowOperation::short_convolution:
     case RowOperation::short_convolution_backward:
+      return check_convolution(op);
     case RowOperation::decay_and_beta:
     case RowOperation::decay_and_beta_backward:
+      return check_decay(op);
     case RowOperation::gated_norm:
     case RowOperation::gated_norm_backward:
-      return;
+      return check_gated_norm(op);
   }
 }
 
@@ -326,6 +339,128 @@ void RowRules::check_gate(const RowKernel& op) const {
   const Shape& rows = op.reads[0].shape;
   for (const View& view : op.reads) matrix(view, rows[0], rows[1], "operand");
   for (const View& view : op.writes) matrix(view, rows[0], rows[1], "result");
+}
+
+// ---- recurrent layers ----
+
+void RowRules::check_convolution(const RowKernel& op) const {
+  if (op.rule.index() == 0) return;  // shapes only
+  const ConvolutionRule& rule = rule_of<ConvolutionRule>(op);
+  const bool backward = op.operation == RowOperation::short_convolution_backward;
+  const std::size_t least = backward ? 5 : 2;
+  require(op.reads.size() >= least && op.reads.size() <= least + 2, "reads ", op.reads.size(),
+          " views; it reads x, weights, a bias if there is one, a halo if there is one",
+          backward ? ", and the gradients of q, k and v" : "");
+  const bool any = op.reads.size() > least, two = op.reads.size() > least + 1;
+  const bool has_bias = any && op.reads[2].shape.size() == 1, has_halo = two || (any && !has_bias);
+  require(!two || has_bias, "reads ", text(op.reads[2]), " where its bias stands, a vector before the halo");
+  counts(op, op.reads.size(), backward ? 2U + (has_halo ? 1 : 0) + (has_bias ? 1 : 0) : 3U);
+  require(backward || op.updates.empty(), "updates views; it writes them");
+  const ConvolutionOperands operands = convolution_operands(op);
+  two_dims(*operands.x, "x");
+  const std::int64_t rows = operands.x->shape[0], columns = operands.x->shape[1],
+                     halo_rows = has_halo ? operands.halo->shape[0] : 0;
+  require(rule.taps >= 1 && rule.taps <= kMaxElements / std::max<std::int64_t>(1, columns), "has ", rule.taps,
+          " taps; it has 1 at least, of each of ", columns, " columns");
+  vector(*operands.weights, columns * rule.taps, "weights");
+  if (has_bias) vector(*operands.bias, columns, "bias");
+  if (has_halo) matrix(*operands.halo, halo_rows, columns, "halo");
+  std::int64_t all = 0;
+  for (const View* view : operands.qkv) {
+    two_dims(*view, "q, k or v"), matrix(*view, rows, view->shape[1], "q, k or v");
+    all += view->shape[1];
+  }
+  require(all == columns, "has ", columns, " columns of x, and ", all, " of q, k and v; they are the same");
+  require(rule.normalized >= 0 && std::isfinite(rule.eps) && rule.eps >= 0 &&
+              (rule.normalized == 0 || (operands.qkv[0]->shape[1] % rule.normalized == 0 &&
+                                        operands.qkv[1]->shape[1] % rule.normalized == 0)),
+          "normalizes heads of ", rule.normalized, " columns with eps=", rule.eps, ", but q and k have ",
+          operands.qkv[0]->shape[1], " and ", operands.qkv[1]->shape[1], " columns");
+  check_runs(rule, rows, halo_rows);
+  if (!backward) return;
+  const std::vector<RowResult> results = results_of(op);
+  matrix(*results[0].view, rows, columns, "dx");
+  if (has_halo) matrix(*results[1].view, halo_rows, columns, "d halo");
+  vector(*results[has_halo ? 2 : 1].view, columns * rule.taps, "d weights");
+  if (has_bias) vector(*results.back().view, columns, "d bias");
+}
+
+void RowRules::check_runs(const ConvolutionRule& rule, std::int64_t rows, std::int64_t halo_rows) const {
+  require(rule.sequences >= 1 && rows % rule.sequences == 0 && halo_rows % rule.sequences == 0, "has ", rows,
+          " rows and ", halo_rows, " of a halo, of ", rule.sequences, " sequences; each has as many");
+  require(rule.runs.empty() || rule.runs.front().begins, "has a first run with no run before it; it begins");
+  // Of one sequence, and in the halo of all.
+  std::vector<Run> own, of_halo;
+  for (const ConvolvedRun& run : rule.runs) {
+    const std::int64_t most = run.of_halo ? halo_rows : rows / rule.sequences,
+                       count = run.of_halo ? rule.sequences : 1;
+    require(
+        run.rows >= 1 && run.rows <= most / count && run.first >= 0 && run.first <= most - run.rows * count,
+        "has a run of ", run.rows, " rows from ", run.first, " on, outside of the ", most,
+        run.of_halo ? " rows of the halo" : " rows of a sequence");
+    (run.of_halo ? of_halo : own).push_back({run.first, run.rows * count, run.rows * count, 1});
+  }
+  const auto covers = [&](std::vector<Run>& runs, std::int64_t all, const char* what) {
+    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+    std::int64_t at = 0;
+    for (const Run& run : runs) {
+      require(run.begin == at, "has row ", std::min(run.begin, at), " of ", what,
+              run.begin < at ? " in two runs" : " in no run", "; each is in one");
+      at += run.run;
+    }
+    require(at == all, "has row ", at, " of ", what, " in no run; each is in one");
+  };
+  covers(own, rows / rule.sequences, "a sequence"), covers(of_halo, halo_rows, "the halo");
+}
+
+void RowRules::check_decay(const RowKernel& op) const {
+  const bool backward = op.operation == RowOperation::decay_and_beta_backward;
+  rule_of<std::monostate>(op), counts(op, backward ? 4 : 2, 2);
+  require(backward || op.updates.empty(), "updates views; it writes them");
+  const View &numbers = op.reads[0], &decay = backward ? op.reads[2] : op.writes[0],
+             &beta = backward ? op.reads[3] : op.writes[1];
+  two_dims(numbers, "numbers"), two_dims(decay, "log decay");
+  const std::int64_t rows = numbers.shape[0], heads = decay.shape[1];
+  require(numbers.shape[1] == heads || numbers.shape[1] == 2 * heads, "has ", numbers.shape[1],
+          " numbers for ", heads, " heads; each has one or two");
+  statistic(decay, rows, heads, "log decay"), statistic(beta, rows, heads, "beta");
+  vector(op.reads[1], 2 * heads, "A_log and dt_bias");
+  if (!backward) return;
+  const std::vector<RowResult> results = results_of(op);
+  matrix(*results[0].view, rows, numbers.shape[1], "d numbers");
+  vector(*results[1].view, 2 * heads, "d A_log and dt_bias");
+}
+
+void RowRules::check_gated_norm(const RowKernel& op) const {
+  if (op.rule.index() == 0) return;  // shapes only
+  const GatedNormRule& rule = rule_of<GatedNormRule>(op);
+  const bool backward = op.operation == RowOperation::gated_norm_backward;
+  const std::size_t rows_read = backward ? 3 : 2;
+  const bool skips = op.reads.size() > rows_read + 1;
+  counts(op, rows_read + (skips ? 3 : 1), backward ? (skips ? 5 : 3) : 1);
+  require(backward || op.updates.empty(), "updates views; it writes them");
+  two_dims(op.reads[0], "x");
+  const std::int64_t rows = op.reads[0].shape[0], columns = op.reads[0].shape[1];
+  for (std::size_t i = 0; i < rows_read + (skips ? 1 : 0); ++i) matrix(op.reads[i], rows, columns, "operand");
+  const View& weight = op.reads[rows_read + (skips ? 1 : 0)];
+  floating(weight);
+  require(rule.width >= 1 && columns % rule.width == 0 && std::isfinite(rule.eps) && rule.eps > 0,
+          "normalizes groups of ", rule.width, " of ", columns, " columns with eps=", rule.eps,
+          "; a width divides the columns, and eps is positive");
+  require(weight.shape.size() == 1 && weight.numel() >= 1 && columns % weight.numel() == 0, "has the weight ",
+          text(weight), " for ", columns, " columns; its length divides them");
+  if (skips) {
+    const View& skip = op.reads.back();
+    floating(skip);
+    require(skip.shape.size() == 1 && skip.numel() >= 1 && columns % skip.numel() == 0, "has the skip ",
+            text(skip), " for ", columns, " columns; it has one number for each head");
+  }
+  const std::vector<RowResult> results = results_of(op);
+  const std::size_t of_rows = backward ? (skips ? 3 : 2) : 1;
+  for (std::size_t i = 0; i < of_rows; ++i) matrix(*results[i].view, rows, columns, "result");
+  if (!backward) return;
+  vector(*results[of_rows].view, weight.numel(), "d weight");
+  if (skips) vector(*results.back().view, op.reads.back().numel(), "d skip");
 }
 
 // ---- both ends ----

@@ -2,6 +2,7 @@
 // them means. Used by validate_step(), and by kernels for what views mean.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -25,6 +26,14 @@ struct LookUp {
   std::int64_t rows = 0;
 };
 std::optional<LookUp> look_up_of(const RowKernel& kernel);
+
+// What a convolution reads, and its backward form; null: there is none. The three are q, k and v, or their
+// gradients. The kernel must have as many views as these need.
+struct ConvolutionOperands {
+  const View *x = nullptr, *weights = nullptr, *bias = nullptr, *halo = nullptr;
+  std::array<const View*, 3> qkv{};
+};
+ConvolutionOperands convolution_operands(const RowKernel& kernel);
 
 // Throws InvalidInput, as validate_step() does.
 class RowRules : ViewRules {
@@ -58,6 +67,10 @@ class RowRules : ViewRules {
   void check_slots(const RowKernel& op) const;
   void check_bias(const RowKernel& op) const;
   void check_gate(const RowKernel& op) const;
+  void check_convolution(const RowKernel& op) const;
+  void check_runs(const ConvolutionRule& rule, std::int64_t rows, std::int64_t halo_rows) const;
+  void check_decay(const RowKernel& op) const;
+  void check_gated_norm(const RowKernel& op) const;
   void check_squared_norm(const RowKernel& op) const;
   void check_optimizer(const RowKernel& op) const;
 };

@@ -45,9 +45,9 @@ class StepRules : ViewRules {
 
  private:
   void check_target(std::string_view kind, const std::set<std::string>& known) const {
-    const std::string operation(operation_name(step_.work));
-    if (known.contains(operation)) return;
-    fail("target ", plan_.target.name, " has no ", kind, " ", operation, "; it has ", join(known, ", "));
+    if (has_operation(plan_.target, step_.work)) return;
+    fail("target ", plan_.target.name, " has no ", kind, " ", operation_words(step_.work), "; it has ",
+         join(known, ", "));
   }
 
   void check_views() {

@@ -62,9 +62,7 @@ const Target& host_target() {
                     "recurrence_join", "recurrence_backward"},
         .dtypes = {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64},
         .alignment_bytes = 1};
-    for (const auto& [operation, text] : kRowOperations) {
-      if (has_host_kernel(operation)) made.kernels.emplace(text);
-    }
+    for (const auto& [operation, text] : kRowOperations) made.kernels.emplace(text);
     return made;
   }();
   return target;
@@ -76,7 +74,7 @@ const Target& shape_target() {
   static const Target target = [] {
     Target made = host_target();
     made.name = "shape";
-    for (const auto& [operation, text] : kRowOperations) made.kernels.emplace(text);
+    made.kernels.emplace(kShapesOnly);
     return made;
   }();
   return target;

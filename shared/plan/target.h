@@ -29,6 +29,9 @@ struct FusedAttention {
   bool operator==(const FusedAttention&) const = default;
 };
 
+// Stands among the kernels of a target that also takes kernels which have shapes only (row_operations.h).
+inline constexpr std::string_view kShapesOnly = "shapes";
+
 struct Target {
   std::string name;
   std::set<std::string> collectives;  // operation_name() of the collectives it has
@@ -56,9 +59,8 @@ const Target& host_target();
 // generations.
 const Target& common_target();
 
-// The same with every kernel that a plan can have: also those of recurrent layers' rows, which have shapes
-// only (row_operations.h). Plans for it are made, checked and timed; a device runs those that have no such
-// kernel.
+// The same with kernels that have shapes only: some of serving. Plans for it are made, checked and timed; a
+// device runs those that have no such kernel.
 const Target& shape_target();
 
 // The target of GPUs of a generation ("sm80", "sm90", "sm100", "sm120") with NCCL and cuDNN. It has the

@@ -178,14 +178,8 @@ class TextReader {
         },
         rule);
   }
-  void field(ColumnMove& move) {
-    bool first = true;
-    visit_rule_fields(move, [&](std::string_view, auto& value) {
-      if (!first) expect(":");
-      first = false;
-      field(value);
-    });
-  }
+  void field(ColumnMove& move) { parts_of_rule(move); }
+  void field(ConvolvedRun& run) { parts_of_rule(run); }
   void field(Run& run) {
     field(run.begin), expect("+"), field(run.run);
     run.stride = run.run, run.count = 1;
@@ -209,6 +203,15 @@ class TextReader {
   }
 
  private:
+  template <class T>
+  void parts_of_rule(T& part) {
+    bool first = true;
+    visit_rule_fields(part, [&](std::string_view, auto& value) {
+      if (!first) expect(":");
+      first = false;
+      field(value);
+    });
+  }
   void skip_blanks() {
     while (next_is(' ') || next_is('\t') || next_is('\r')) rest_.remove_prefix(1);
   }

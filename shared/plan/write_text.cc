@@ -156,7 +156,7 @@ class Writer {
     put('/', dropout.layer, '/', dropout.first_batch, '/', dropout.first_head, '/', dropout.heads, '/');
     list(dropout.queries), put('/'), list(dropout.keys);
   }
-  // The rule's name, and its fields behind a slash each; those of a column move behind a colon.
+  // The rule's name, and its fields behind a slash each; those of the members of lists behind a colon.
   void field(const RowRule& rule) {
     put(kRowRules[rule.index()]);
     std::visit(
@@ -165,9 +165,12 @@ class Writer {
         },
         rule);
   }
-  void field(const ColumnMove& move) {
+  void field(const ColumnMove& move) { parts_of_rule(move); }
+  void field(const ConvolvedRun& run) { parts_of_rule(run); }
+  template <class T>
+  void parts_of_rule(const T& part) {
     bool first = true;
-    visit_rule_fields(move, [&](std::string_view, const auto& value) {
+    visit_rule_fields(part, [&](std::string_view, const auto& value) {
       if (!first) put(':');
       first = false;
       field(value);

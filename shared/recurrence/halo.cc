@@ -1,6 +1,7 @@
 #include "shared/recurrence/halo.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -45,6 +46,13 @@ std::vector<HaloPart> all_halo_parts(const std::vector<Chunk>& chunks, std::int6
 
 std::vector<HaloPart> halo_parts(const std::vector<Chunk>& chunks, std::int64_t reach) {
   return all_halo_parts(chunks, reach, false);
+}
+
+std::int64_t halo_rows_before(const RecurrenceProblem& problem, const Chunk& chunk, std::int64_t reach) {
+  const std::vector<std::int64_t> starts = problem.document_starts();
+  // The document that has the row before the chunk.
+  const std::int64_t start = *std::prev(std::lower_bound(starts.begin(), starts.end(), chunk.begin));
+  return std::min(reach, chunk.begin - start);
 }
 
 std::vector<HaloPart> halo_parts_behind_cache(const std::vector<Chunk>& chunks, std::int64_t reach) {

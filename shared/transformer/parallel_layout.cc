@@ -176,6 +176,8 @@ RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& w
   problem.seq_len = workload.phase == Phase::decode ? 1 : workload.seq_len - workload.cached;
   problem.key_heads = sizes.key_heads / layout.tp, problem.value_heads = sizes.value_heads / layout.tp;
   problem.key_dim = sizes.key_dim, problem.value_dim = sizes.value_dim;
+  // Queries are not scaled in Mamba-2.
+  if (sizes.rule == RecurrenceRule::decay) problem.scale = 1;
   problem.cu_seqlens = workload.cu_seqlens;
   problem.cached_state = workload.phase != Phase::training;
   return problem;

@@ -4,6 +4,7 @@
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/transformer/row_rules_of.h"
 
 namespace cp {
 namespace {
@@ -26,6 +27,9 @@ RecurrenceWriter::RecurrenceWriter(StepWriter& writer, Activations& activations,
   if (!context_.recurrence) return;
   const std::vector<Chunk> chunks = chunks_of(*context_.recurrence);
   first_rank_ = chunks.front().index;
+  for (const Chunk& chunk : chunks) {
+    if (chunk.index == context_.groups.cp()) own_chunks_.push_back(chunk);
+  }
   kernel_takes_cache_ = cache_ != nullptr && chunks.size() == 1;
   if (kernel_takes_cache_) return;
   parts_ = cache_ == nullptr ? halo_parts(chunks, reach()) : halo_parts_behind_cache(chunks, reach());
@@ -56,16 +60,15 @@ View RecurrenceWriter::forward(const LayerPlace& place, const Window& weights, c
   writer_.matmul(rows, layer.projection.transposed(weights), projected.all, "recurrence projection");
   const View halo = this->halo(place);
   fetch(place, projected.convolved, halo);
-  std::vector<View> seen{projected.convolved, layer.convolution.flat(weights)}, cached;
-  if (r_.convolution_bias) seen.push_back(layer.convolution_bias.flat(weights));
-  if (halo_rows_ > 0) seen.push_back(halo);
+  std::vector<View> seen = convolved_views(place, weights, projected.convolved), cached;
   if (kernel_takes_cache_ && has_first_row() && reach() > 0) cached.push_back(cache_->convolved(place));
   writer_.kernel({RowOperation::short_convolution,
                   std::move(seen),
                   {activations_.rows(A::recurrent_q, place, tokens, keys),
                    activations_.rows(A::recurrent_k, place, tokens, keys),
                    activations_.rows(A::recurrent_v, place, tokens, values)},
-                  std::move(cached)},
+                  std::move(cached),
+                  convolution_rule()},
                  "short convolution");
   cache_last_rows(place, projected.convolved, halo);
   writer_.kernel({RowOperation::decay_and_beta,
@@ -90,7 +93,43 @@ void RecurrenceWriter::normalize(const LayerPlace& place, const Window& weights,
                           cut(activations_.rows(A::projected, place, tokens, r_.projected())).gates};
   if (skips()) reads.push_back(activations_.rows(A::recurrent_v, place, tokens, values));
   for (const Weight& weight : norm_weights(place)) reads.push_back(weight.flat(weights));
-  writer_.kernel({RowOperation::gated_norm, std::move(reads), {normed}, {}}, label);
+  writer_.kernel({RowOperation::gated_norm, std::move(reads), {normed}, {}, gated_norm_rule(context_)},
+                 label);
+}
+
+std::vector<View> RecurrenceWriter::convolved_views(const LayerPlace& place, const Window& weights,
+                                                    const View& x) {
+  const LayerWeights& layer = this->layer(place);
+  std::vector<View> views{x, layer.convolution.flat(weights)};
+  if (r_.convolution_bias) views.push_back(layer.convolution_bias.flat(weights));
+  if (halo_rows_ > 0) views.push_back(halo(place));
+  return views;
+}
+
+RowRule RecurrenceWriter::convolution_rule() const {
+  if (cache_ != nullptr) return {};
+  ConvolutionRule rule;
+  rule.taps = r_.convolution, rule.sequences = context_.layout.micro_batch;
+  if (r_.rule == RecurrenceRule::delta) rule.normalized = r_.key_dim;
+  auto part = parts_.begin();
+  for (const Chunk& chunk : own_chunks_) {
+    // What stands before the chunk in its first document comes first. Another document begins anew.
+    std::int64_t before = chunk.comes_in ? halo_rows_before(context_.recurrence->problem, chunk, reach()) : 0;
+    bool begins = true;
+    while (before > 0) {
+      while (part->to != context_.groups.cp()) ++part;
+      rule.runs.push_back({part->halo_row * rule.sequences, part->rows, true, begins});
+      before -= part->rows, begins = false, ++part;
+    }
+    std::int64_t first = 0;
+    std::vector<std::int64_t> ends = chunk.starts;
+    ends.push_back(chunk.rows);
+    for (const std::int64_t end : ends) {
+      rule.runs.push_back({chunk.local_row + first, end - first, false, begins});
+      first = end, begins = true;
+    }
+  }
+  return rule;
 }
 
 // ---- backward ----
@@ -124,8 +163,9 @@ void RecurrenceWriter::backward(const LayerPlace& place, const Window& weights,
     writes.push_back(writer_.working_rows("d v of the skip", tokens, values));
   }
   for (const Weight& weight : norm_weights(place)) reads.push_back(weight.flat(weights));
-  writer_.kernel_with_gradients({RowOperation::gated_norm_backward, std::move(reads), std::move(writes), {}},
-                                norm_weights(place), gradients, "recurrence norm and gates, backward");
+  writer_.kernel_with_gradients(
+      {RowOperation::gated_norm_backward, std::move(reads), std::move(writes), {}, gated_norm_rule(context_)},
+      norm_weights(place), gradients, "recurrence norm and gates, backward");
   writer_.recurrence(RecurrencePass::backward, [&](std::string_view name, std::int64_t numel) {
     for (const auto& [known, view] : {std::pair<std::string_view, const View&>{"dout", d_recurrent_out},
                                       {"dq", d_q},
@@ -144,15 +184,16 @@ void RecurrenceWriter::backward(const LayerPlace& place, const Window& weights,
                                  {}},
                                 {layer.numbers}, gradients, "decay and beta, backward");
   // The gradients of the halo go back to the ranks that its rows came from.
-  const View halo = this->halo(place), d_halo = writer_.working_rows("d halo", halo_rows_, r_.convolved());
-  std::vector<View> seen{projected.convolved, layer.convolution.flat(weights), d_q, d_k, d_v};
+  const View d_halo = writer_.working_rows("d halo", halo_rows_, r_.convolved());
+  std::vector<View> seen = convolved_views(place, weights, projected.convolved);
+  seen.insert(seen.end(), {d_q, d_k, d_v});
   std::vector<View> made{d_projected.convolved};
-  if (halo_rows_ > 0) seen.push_back(halo), made.push_back(d_halo);
+  if (halo_rows_ > 0) made.push_back(d_halo);
   std::vector<Weight> learnt{layer.convolution};
   if (r_.convolution_bias) learnt.push_back(layer.convolution_bias);
   writer_.kernel_with_gradients(
-      {RowOperation::short_convolution_backward, std::move(seen), std::move(made), {}}, learnt, gradients,
-      "short convolution, backward");
+      {RowOperation::short_convolution_backward, std::move(seen), std::move(made), {}, convolution_rule()},
+      learnt, gradients, "short convolution, backward");
   give_back(d_halo, d_projected.convolved);
   writer_.matmul(d_projected.all, layer.projection.matrix(weights), d_rows, "recurrence projection, dgrad");
   writer_.weight_gradient(transposed(d_projected.all), rows, layer.projection, gradients,

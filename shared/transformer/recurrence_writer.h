@@ -50,6 +50,10 @@ class RecurrenceWriter {
   std::vector<Weight> norm_weights(const LayerPlace& place) const;
   // Whether v itself is added to the output, as in Mamba-2.
   bool skips() const { return r_.rule == RecurrenceRule::decay; }
+  // Which rows the convolution of this rank sees; none in serving, whose kernel has shapes only.
+  RowRule convolution_rule() const;
+  // x, the weights, and the bias and the halo where there are these.
+  std::vector<View> convolved_views(const LayerPlace& place, const Window& weights, const View& x);
   void normalize(const LayerPlace& place, const Window& weights, const View& normed,
                  const std::string& label);
 
@@ -89,6 +93,7 @@ class RecurrenceWriter {
   Activations& activations_;
   KvCache* const cache_;
   const Recurrence& r_;  // of one tp rank
+  std::vector<Chunk> own_chunks_;
   std::vector<HaloPart> parts_, to_cache_;
   int first_rank_ = 0;               // among the cp ranks: the one that has the first row
   bool kernel_takes_cache_ = false;  // and leaves the last rows there

@@ -77,6 +77,12 @@ RowRule rotary_rule(const StepContext& context, RotaryForm form) {
   return rule;
 }
 
+GatedNormRule gated_norm_rule(const StepContext& context) {
+  const Recurrence& r = context.sizes.recurrence;
+  return {r.rule == RecurrenceRule::delta ? r.value_dim : r.value_width() / r.key_heads,
+          context.model.numerics.norm_eps};
+}
+
 ActivationRule activation_rule(const Transformer& model) {
   return {model.numerics.activation, model.gated_mlp};
 }

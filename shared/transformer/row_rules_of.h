@@ -27,6 +27,9 @@ enum class RotaryForm : std::uint8_t {
 };
 RowRule rotary_rule(const StepContext& context, RotaryForm form);
 
+// Of the outputs of a recurrence: each head by itself (gated delta net), or the heads of each key head
+// together (Mamba-2).
+GatedNormRule gated_norm_rule(const StepContext& context);
 ActivationRule activation_rule(const Transformer& model);
 VocabularyRule vocabulary_rule(const StepContext& context);  // of the rank's part of the vocabulary
 RouterRule router_rule(const StepContext& context);

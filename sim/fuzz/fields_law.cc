@@ -180,6 +180,11 @@ class Changes {
       visit_rule_fields(move, [&](std::string_view name, auto& field) { of_field(name, field); });
     may("one move more", [&moves] { moves.emplace_back(); });
   }
+  void of_field(std::string_view, std::vector<ConvolvedRun>& runs) {
+    for (ConvolvedRun& run : runs)
+      visit_rule_fields(run, [&](std::string_view name, auto& field) { of_field(name, field); });
+    may("one run more", [&runs] { runs.emplace_back(); });
+  }
   void of_field(std::string_view, RowRule& rule) {
     may("another rule", [&rule] {
       if (std::holds_alternative<SlotsRule>(rule)) {
@@ -272,7 +277,7 @@ Plan draw_steps(std::uint64_t seed) {
   };
   const auto row_rule = [&]() -> RowRule {
     const auto size = [&] { return numbers.in(0, 9); };
-    switch (numbers.below(9)) {
+    switch (numbers.below(11)) {
       case 1:
         return NormRule{scale(), numbers.one_in(2), size(), size(), size(), size(), size()};
       case 2:
@@ -294,6 +299,11 @@ Plan draw_steps(std::uint64_t seed) {
         return SquaredNormRule{starts()};
       case 8:
         return OptimizerRule{size(), scale(), scale(), scale(), scale(), scale()};
+      case 9:
+        return ConvolutionRule{
+            size(), size(), {{size(), size(), numbers.one_in(2), numbers.one_in(2)}}, size(), scale()};
+      case 10:
+        return GatedNormRule{size(), scale()};
       default:
         return {};
     }

@@ -75,6 +75,9 @@ class Variations {
   void of(ColumnMove& value) {
     visit_rule_fields(value, [&](std::string_view, auto& field) { of(field); });
   }
+  void of(ConvolvedRun& value) {
+    visit_rule_fields(value, [&](std::string_view, auto& field) { of(field); });
+  }
   void of(RowRule& value) {
     with(value, value.index() == 0 ? RowRule(NormRule{}) : RowRule());
     std::visit(
@@ -185,6 +188,8 @@ inline Plan plan_with_every_field() {
     if (kernel.rule.index() == 0) continue;
     if (auto* rotary = std::get_if<RotaryRule>(&kernel.rule))
       rotary->moves = {{1, 2, 3, 0, 5, 6, 7, 8, true}}, rotary->positions = {{0, 2, 4, 3}, {20, 1, 1, 1}};
+    if (auto* convolution = std::get_if<ConvolutionRule>(&kernel.rule))
+      convolution->runs = {{0, 2, true, true}, {0, 5, false, false}};
     if (auto* norm = std::get_if<SquaredNormRule>(&kernel.rule)) norm->copies = {1, 8};
     steps.push_back({0, Kernel(std::move(kernel)), {}, {}});
   }

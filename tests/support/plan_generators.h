@@ -228,6 +228,14 @@ class PlanDraw {
     });
   }
   template <class Op>
+  void draw(std::vector<ConvolvedRun>& field, const Op& op) {
+    field = list<ConvolvedRun>(0, 3, [&] {
+      ConvolvedRun run;
+      visit_rule_fields(run, [&](std::string_view, auto& number) { draw(number, op); });
+      return run;
+    });
+  }
+  template <class Op>
   void draw(RowRule& field, const Op& op) {
     choose_rule(field, kRowRules[number<std::size_t>(0, kRowRules.size() - 1)]);
     std::visit(

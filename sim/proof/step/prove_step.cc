@@ -475,10 +475,6 @@ OptimizerRules optimizer_rules(const Workload& workload, double learning_rate) {
 void require_provable(const StepRequest& request) {
   if (request.workload.phase != Phase::training)
     throw InvalidInput(str("phase ", name(request.workload.phase), " has no loss; prove a step of training"));
-  if (request.model.recurrence)
-    throw InvalidInput(
-        str("'", request.model.name, "' has layers with a recurrence, whose short convolution and ",
-            "gates no host computes yet; cpsim run --recurrence proves the recurrence itself"));
 }
 
 StepProof prove_step(const StepRequest& request, const StepPlans& plans, const StepProofOptions& options) {

@@ -86,12 +86,11 @@ ReferenceRules reference_rules(const Transformer& model);
 ReferenceRules reference_rules(const StepRequest& request);
 OptimizerRules optimizer_rules(const Workload& workload, double learning_rate);
 
-// Throws InvalidInput for a step that is not of training, or that hosts cannot run whole: layers with a
-// recurrence. It does not check whether the layout is legal.
+// Throws InvalidInput for a step that is not of training. It does not check whether the layout is legal.
 void require_provable(const StepRequest& request);
 
-// Throws InvalidInput for a layout that is refused, a phase that is not training, and a model with layers
-// that no host kernel computes; and what the fabric throws.
+// Throws InvalidInput for a layout that is refused and a phase that is not training; and what the fabric
+// throws.
 StepProof prove_step(const StepRequest& request, const StepProofOptions& options = {});
 // The same with given plans, for tests that plant a defect: plans(part, stage) gives those of all ranks that
 // hold the stage.

@@ -156,7 +156,9 @@ Transformer scaled_down(const Transformer& model) {
   if (model.recurrence) {
     Recurrence& r = *small.recurrence;
     const std::int64_t values = at_most(r.value_heads, kHeads);
-    r.key_heads = std::max<std::int64_t>(1, r.key_heads * values / r.value_heads), r.value_heads = values;
+    // As many key heads as tp ranks may have one of, though a model has fewer for its value heads (Mamba-2).
+    r.key_heads = std::max(at_most(r.key_heads, values / 2), r.key_heads * values / r.value_heads);
+    r.value_heads = values;
     r.key_dim = at_most(r.key_dim, 6), r.value_dim = at_most(r.value_dim, 10);
   }
   const std::vector<LayerKind> layers = first_layers(model);
