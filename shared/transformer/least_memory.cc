@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,21 +19,16 @@
 #include "shared/transformer/sizes.h"
 
 namespace cp {
-namespace {
-
-constexpr std::int64_t kF32 = 4;
-// Slots for activations that wait in host memory; activations.h says why two are enough.
-constexpr std::int64_t kHeld = 2;
 
 // How many layers there are with which parts, and how many of these keep more than their input, at each home.
-struct Layers {
+struct CountedLayers {
   ByParts<std::int64_t> with;
   std::array<ByParts<std::int64_t>, kMostHomes> keeping;
   std::array<bool, kMostHomes> inputs_at{};  // whether there are inputs of layers, or of what is behind them
 
   std::int64_t count() const { return count_of(with); }
-  bool operator==(const Layers&) const = default;
-  void add(const Layers& more) {
+  bool operator==(const CountedLayers&) const = default;
+  void add(const CountedLayers& more) {
     for (const LayerParts parts : kLayerParts) {
       with[parts] += more.with[parts];
       for (std::size_t home = 0; home < keeping.size(); ++home)
@@ -40,6 +37,14 @@ struct Layers {
     for (std::size_t home = 0; home < inputs_at.size(); ++home) inputs_at[home] |= more.inputs_at[home];
   }
 };
+
+namespace {
+
+using Layers = CountedLayers;
+
+constexpr std::int64_t kF32 = 4;
+// Slots for activations that wait in host memory; activations.h says why two are enough.
+constexpr std::int64_t kHeld = 2;
 
 // Entry n: how many of the first n layers have which parts.
 std::vector<ByParts<std::int64_t>> counted_before(std::span<const int> kinds,
@@ -633,6 +638,16 @@ class MemoryModel {
 
 }  // namespace
 
+// The pipeline ranks of which one may need most.
+struct LeastMemory::Ranks {
+  struct OfRank {
+    int rank = 0;
+    CountedLayers layers;               // of all its stages
+    std::vector<CountedLayers> stages;  // those that differ; where all layers are alike, the largest
+  };
+  std::vector<OfRank> ranks;
+};
+
 LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules,
                          LivingBuffersOf living)
     : model_(model),
@@ -650,42 +665,74 @@ std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& l
   return std::make_shared<LivingBuffers>(living_buffers(layers, layout.recompute));
 }
 
+// The first rank, whose activations wait longest; the second, which may have more layers; the last, which
+// has the head. Where layers have different MLPs, any of them: of those between the ends that have the same
+// stages, the first, whose activations wait longest.
+LeastMemory::Ranks LeastMemory::count(const ParallelLayout& layout, const StageLayers& all_layers) const {
+  const LayersOf layers_of(all_layers, before_, layout.recompute);
+  const std::vector<std::int64_t> stages = stage_layers(model_, layout);
+  std::vector<std::int64_t> begins(stages.size());  // the first layer of each
+  std::exclusive_scan(stages.begin(), stages.end(), begins.begin(), std::int64_t{0});
+  const bool alike = layers_of.alike();
+  Ranks counted;
+  for (int rank = 0; rank < layout.pp; ++rank) {
+    const bool between = rank > 0 && rank < layout.pp - 1;
+    if (alike && between && rank > 1) continue;
+    Ranks::OfRank of_rank{rank, {}, {}};
+    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
+      const std::size_t stage = idx(chunk) * idx(layout.pp) + idx(rank);
+      const Layers of_stage = layers_of(begins[stage], stages[stage]);
+      of_rank.layers.add(of_stage);
+      std::vector<Layers>& known = of_rank.stages;
+      if (alike && !known.empty()) {
+        if (of_stage.count() > known.front().count()) known.front() = of_stage;
+      } else if (std::find(known.begin(), known.end(), of_stage) == known.end()) {
+        known.push_back(of_stage);
+      }
+    }
+    const auto is_like = [&](const Ranks::OfRank& before) {
+      return before.rank > 0 && before.layers == of_rank.layers && before.stages == of_rank.stages;
+    };
+    if (between && workload_.phase == Phase::training &&
+        std::any_of(counted.ranks.begin(), counted.ranks.end(), is_like))
+      continue;
+    counted.ranks.push_back(std::move(of_rank));
+  }
+  return counted;
+}
+
+std::shared_ptr<const LeastMemory::Ranks> LeastMemory::ranks(const ParallelLayout& layout,
+                                                             const StageLayers& layers) const {
+  RanksKey key{layout.pp,
+               layout.virtual_stages,
+               layout.recompute.kind,
+               layout.recompute.every,
+               {layers.homes.begin(), layers.homes.end()}};
+  {
+    const std::shared_lock lock(mutex_);
+    if (const auto found = ranks_.find(key); found != ranks_.end()) return found->second;
+  }
+  auto counted = std::make_shared<const Ranks>(count(layout, layers));
+  const std::unique_lock lock(mutex_);
+  return ranks_.try_emplace(std::move(key), std::move(counted)).first->second;
+}
+
 Memory LeastMemory::of(const ParallelLayout& layout) const {
   std::vector<int> homes;
   if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
   const StageLayers all_layers{kinds_, parts_, homes};
   const MemoryModel of(model_, workload_, layout, rules_, living(layout, all_layers), before_.back());
-  const LayersOf layers_of(all_layers, before_, layout.recompute);
-  if (layout.pp == 1) {
-    const Layers all = layers_of(0, model_.layers);
-    return of.of(0, all, all);
-  }
-  const std::vector<std::int64_t> stages = stage_layers(model_, layout);
-  std::vector<std::int64_t> begins(stages.size());  // the first layer of each
-  std::exclusive_scan(stages.begin(), stages.end(), begins.begin(), std::int64_t{0});
   Memory result;
-  // The first rank, whose activations wait longest; the second, which may have more layers; the last, which
-  // has the head. Where layers have different MLPs, any of them: of those between the ends that have the same
-  // layers, the first, whose activations wait longest.
-  std::vector<std::pair<Layers, Layers>> seen;
-  const bool alike = layers_of.alike();
-  for (int rank = 0; rank < layout.pp; ++rank) {
-    if (alike && rank > 1 && rank < layout.pp - 1) continue;
-    Layers layers, most;
-    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
-      const std::size_t stage = idx(chunk) * idx(layout.pp) + idx(rank);
-      const Layers of_stage = layers_of(begins[stage], stages[stage]);
-      layers.add(of_stage);
-      const bool keeps_more =
-          alike ? of_stage.count() > most.count() : chunk > 0 && of.kept_by(of_stage) > of.kept_by(most);
-      if (chunk == 0 || keeps_more) most = of_stage;
+  for (const Ranks::OfRank& of_rank : ranks(layout, all_layers)->ranks) {
+    const Layers* most = &of_rank.stages.front();
+    if (of_rank.stages.size() > 1) {
+      std::int64_t most_kept = of.kept_by(*most);
+      for (const Layers& stage : of_rank.stages) {
+        const std::int64_t kept = of.kept_by(stage);
+        if (kept > most_kept) most = &stage, most_kept = kept;
+      }
     }
-    if (rank > 0 && rank < layout.pp - 1 && workload_.phase == Phase::training) {
-      const std::pair of_rank{layers, most};
-      if (std::find(seen.begin(), seen.end(), of_rank) != seen.end()) continue;
-      seen.push_back(of_rank);
-    }
-    const Memory memory = of.of(rank, layers, most);
+    const Memory memory = of.of(of_rank.rank, of_rank.layers, *most);
     if (memory.used() > result.used()) result = memory;
   }
   return result;

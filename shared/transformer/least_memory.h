@@ -9,7 +9,10 @@
 // of them.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <shared_mutex>
+#include <tuple>
 #include <vector>
 
 #include "shared/transformer/living_buffers.h"
@@ -32,6 +35,14 @@ class LeastMemory {
   Memory of(const ParallelLayout& layout) const;
 
  private:
+  // How many layers of which kinds pipeline ranks have, counted once for all layouts that have the same
+  // stages: a search asks for millions of them, and stages are few.
+  struct Ranks;
+  // By pp and virtual_stages, what is computed again, and homes of layers.
+  using RanksKey = std::tuple<int, int, Recompute::Kind, int, std::vector<int>>;
+  Ranks count(const ParallelLayout& layout, const StageLayers& layers) const;
+  std::shared_ptr<const Ranks> ranks(const ParallelLayout& layout, const StageLayers& layers) const;
+
   // Null where a micro-batch has several plans, or is not trained. `layers` are those of the model.
   std::shared_ptr<const LivingBuffers> living(const ParallelLayout& layout, const StageLayers& layers) const;
 
@@ -42,6 +53,8 @@ class LeastMemory {
   const std::vector<LayerParts> parts_;              // of the kinds
   const std::vector<ByParts<std::int64_t>> before_;  // by layer, and of all: how many layers with which parts
   const LivingBuffersOf living_;
+  mutable std::shared_mutex mutex_;  // guards what has been counted
+  mutable std::map<RanksKey, std::shared_ptr<const Ranks>> ranks_;
 };
 // Of one layout alone.
 Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
