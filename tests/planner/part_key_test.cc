@@ -14,10 +14,15 @@
 namespace cp::sim {
 namespace {
 
-// The layout, and those that place and split data parallelism in another way.
+// The layout; one that has its stages on half as many ranks; and those that place and split data parallelism
+// in another way.
 std::vector<ParallelLayout> with_other_data_parallelism(const PlanQuestion& question,
                                                         const ParallelLayout& layout) {
   std::vector<ParallelLayout> all{layout};
+  ParallelLayout half = layout;
+  half.pp /= 2, half.virtual_stages *= 2, half.dp_shard *= 2;
+  if (layout.pp % 2 == 0 && layout.pp > 2 && !refuse(question.model, question.workload, half))
+    all.push_back(half);
   for (int shard = 1; shard <= layout.dp(); shard *= 2) {
     for (const ShardingGroup group : {ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp}) {
       for (const AxisOrder order : axis_orders()) {
@@ -57,6 +62,7 @@ RC_GTEST_PROP(PartKey, EqualKeysMeanEqualClocks, ()) {
       RC_ASSERT(known.step_us == own.step_us);
       RC_ASSERT(known.exposed_us == own.exposed_us);
       RC_ASSERT(known.nic_utilisation == own.nic_utilisation);
+      RC_ASSERT(known.memory.used() == own.memory.used());
     }
   }
 }
@@ -81,12 +87,21 @@ TEST(PartKey, MemoryOfSharedPartsIsThatOfTheirOwnPlans) {
 class PartKeyOf : public ::testing::Test {
  protected:
   PartKeyOf() { question_.model.layers = 8, set_layers(question_.model, std::vector<LayerKind>(8)); }
+  StepRequest request(const char* layout) const {
+    return {question_.model, question_.workload, parse_parallel_layout(layout)};
+  }
   Digest key(const char* layout, StepPart part, int stage) const {
-    const StepRequest request{question_.model, question_.workload, parse_parallel_layout(layout)};
-    return part_key(request, part, stage, busiest_rank(request, stage));
+    const StepRequest of = request(layout);
+    return clock_key(of, part, stage, busiest_rank(of, stage), question_.cluster);
   }
   bool same(const char* a, const char* b, StepPart part, int stage) const {
     return key(a, part, stage) == key(b, part, stage);
+  }
+  bool need_the_same(const char* a, const char* b, StepPart part, int stage) const {
+    const auto key = [&](const StepRequest& of) {
+      return memory_key(of, part, stage, busiest_rank(of, stage));
+    };
+    return key(request(a)) == key(request(b));
   }
 
   PlanQuestion question_ = testing::small_question(16);
@@ -96,8 +111,8 @@ TEST_F(PartKeyOf, StagesShareWhatDataParallelismDoesNotTouch) {
   for (const StepPart part : {StepPart::forward, StepPart::backward}) {
     EXPECT_TRUE(same("pp=4,dp_shard=4", "pp=4,dp_shard=2,dp_replicate=2", part, 1));
     EXPECT_TRUE(same("pp=4,dp_shard=4,loss_chunks=4", "pp=4,dp_replicate=4", part, 1));
-    // More stages, each with as many layers, are other ranks.
-    EXPECT_FALSE(same("pp=4,dp_shard=4", "pp=2,virtual_stages=2,dp_shard=8", part, 1));
+    // As many stages on fewer ranks. Neighbours are on other nodes here and there.
+    EXPECT_TRUE(same("pp=4,dp_shard=4", "pp=2,virtual_stages=2,dp_shard=8", part, 1));
     EXPECT_FALSE(same("pp=4,dp_shard=4", "pp=4,dp_shard=4,recompute=full", part, 1));
     EXPECT_FALSE(same("pp=4,dp_shard=4", "pp=4,dp_shard=4,micro_batch=2", part, 1));
     EXPECT_FALSE(same("pp=4,tp=2,dp_shard=2", "pp=4,cp=2,dp_shard=2", part, 1));
@@ -105,6 +120,28 @@ TEST_F(PartKeyOf, StagesShareWhatDataParallelismDoesNotTouch) {
   EXPECT_NE(key("pp=4,dp_shard=4", StepPart::forward, 0), key("pp=4,dp_shard=4", StepPart::forward, 1));
   EXPECT_NE(key("pp=4,dp_shard=4", StepPart::forward, 1), key("pp=4,dp_shard=4", StepPart::backward, 1));
   EXPECT_FALSE(same("pp=4,dp_shard=4,loss_chunks=4", "pp=4,dp_shard=4", StepPart::forward, 3));
+}
+
+// Nodes have four ranks.
+TEST_F(PartKeyOf, ItMattersWhichRanksShareANodeAndNotWhichNodeThatIs) {
+  question_ = testing::small_question(64);
+  question_.model.layers = 8, set_layers(question_.model, std::vector<LayerKind>(8));
+  for (const StepPart part : {StepPart::forward, StepPart::backward}) {
+    // The middle stages begin on the nodes 4 and 8.
+    EXPECT_EQ(key("pp=4,cp=2,dp_shard=8", part, 1), key("pp=4,cp=2,dp_shard=8", part, 2));
+    // The cp ranks of one stage are on two nodes, two or four nodes apart; and on one.
+    EXPECT_TRUE(same("pp=4,cp=2,dp_shard=8,order=tp-dp-cp-pp",
+                     "pp=2,virtual_stages=2,cp=2,dp_shard=16,order=tp-dp-cp-pp", part, 1));
+    EXPECT_FALSE(same("pp=4,cp=2,dp_shard=8", "pp=4,cp=2,dp_shard=8,order=tp-dp-cp-pp", part, 1));
+    EXPECT_FALSE(same("pp=4,cp=2,tp=2,dp_shard=4", "pp=4,cp=2,tp=2,dp_shard=4,order=cp-tp-dp-pp", part, 1));
+    // Neighbouring stages on one node, and on two.
+    EXPECT_FALSE(same("pp=4,cp=2,dp_shard=8", "pp=4,cp=2,dp_shard=8,order=tp-cp-pp-dp", part, 1));
+  }
+  for (const StepPart part : {StepPart::forward, StepPart::backward, StepPart::update}) {
+    EXPECT_TRUE(need_the_same("pp=4,cp=2,dp_shard=8", "pp=4,cp=2,dp_shard=8,order=tp-dp-cp-pp", part, 1));
+    EXPECT_TRUE(need_the_same("pp=4,cp=2,dp_shard=8", "pp=4,cp=2,dp_shard=8,order=tp-cp-pp-dp", part, 1));
+    EXPECT_FALSE(need_the_same("pp=4,cp=2,dp_shard=8", "pp=4,dp_shard=16", part, 1));
+  }
 }
 
 TEST_F(PartKeyOf, UpdatesShareAllButWhereParametersAre) {

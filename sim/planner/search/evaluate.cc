@@ -18,14 +18,6 @@
 #include "sim/planner/search/part_key.h"
 
 namespace cp::sim {
-namespace {
-
-// Chosen: a clock and the names and sizes of a part's buffers take some KiB, so that those of a thread stay
-// below 16 MiB. Too few only means that parts are replayed again.
-constexpr std::size_t kMostShared = 2048;
-
-}  // namespace
-
 // In the order of their first appearance.
 struct Evaluator::Parts {
   std::vector<std::pair<TimePart, double>> ns;
@@ -59,13 +51,12 @@ struct Evaluator::Parts {
   }
 };
 
-Evaluator::Evaluator(const PlanQuestion& question, const RateFactors& factors)
-    : question_(question), factors_(factors), rules_(memory_rules(question)) {}
+Evaluator::Evaluator(const PlanQuestion& question, const RateFactors& factors,
+                     std::shared_ptr<KnownParts> known)
+    : question_(question), factors_(factors), rules_(memory_rules(question)), known_(std::move(known)) {}
 
-Evaluator::Replayed Evaluator::replay(const StepRequest& request, StepPart part, int stage, Rank self) {
-  const Plan plan = step_plan(request, part, stage, self, &mixer_plans_);
-  return {replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_}),
-          memory_of_plan(plan)};
+StepClock Evaluator::replay(const Plan& plan) const {
+  return replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_});
 }
 
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading) {
@@ -74,25 +65,33 @@ StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int sta
 
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, Rank self,
                               MemoryReading* reading) {
-  const auto read = [&](const Replayed& replayed) {
-    if (reading != nullptr) reading->add(part, stage, replayed.memory);
-    return replayed.clock;
+  std::optional<Plan> made;  // where something is not known
+  const auto plan = [&]() -> const Plan& {
+    if (!made) made = step_plan(request, part, stage, self, &mixer_plans_);
+    return *made;
   };
-  if (!may_be_shared(part)) return read(replay(request, part, stage, self));
-  const Digest key = part_key(request, part, stage, self);
-  if (const auto known = shared_.find(key); known != shared_.end()) return read(known->second);
-  if (shared_.size() == kMostShared) shared_.clear();
-  return read(shared_.emplace(key, replay(request, part, stage, self)).first->second);
+  if (!may_be_shared(part)) {
+    if (reading != nullptr) reading->add(part, stage, memory_of_plan(plan()));
+    return replay(plan());
+  }
+  if (reading != nullptr) {
+    const Digest key = memory_key(request, part, stage, self);
+    std::shared_ptr<const PlanMemory> memory = known_->memories.find(key);
+    if (memory == nullptr) memory = known_->memories.keep(key, memory_of_plan(plan()));
+    reading->add(part, stage, *memory);
+  }
+  const Digest key = clock_key(request, part, stage, self, question_.cluster);
+  std::shared_ptr<const StepClock> clock = known_->clocks.find(key);
+  if (clock == nullptr) clock = known_->clocks.keep(key, replay(plan()));
+  return *clock;
 }
 
 PlanMemory Evaluator::memory_of(const StepRequest& request, StepPart part, int stage, Rank self) {
   const auto read = [&] { return memory_of_plan(step_plan(request, part, stage, self, &mixer_plans_)); };
-  if (!may_be_shared(part)) return read();
-  const Digest key = part_key(request, part, stage, self);
-  if (const auto known = shared_.find(key); known != shared_.end()) return known->second.memory;
-  if (const auto known = memories_.find(key); known != memories_.end()) return known->second;
-  if (memories_.size() == kMostShared) memories_.clear();
-  return memories_.emplace(key, read()).first->second;
+  if (request.workload.phase != Phase::training) return read();
+  const Digest key = memory_key(request, part, stage, self);
+  if (const auto known = known_->memories.find(key)) return *known;
+  return *known_->memories.keep(key, read());
 }
 
 Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) {

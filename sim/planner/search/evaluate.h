@@ -2,27 +2,28 @@
 // and adds them up.
 #pragma once
 
-#include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "shared/base/digest.h"
 #include "shared/transformer/memory_reading.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/schedule/pipeline.h"
 #include "sim/cost/timeline/rank_replay.h"
 #include "sim/planner/search/answer.h"
+#include "sim/planner/search/known_parts.h"
 #include "sim/planner/search/pipeline_bound.h"
 #include "sim/planner/search/question.h"
 
 namespace cp::sim {
 
-// For one thread. It keeps what several layouts share: the plans of attention, and the clocks of parts.
+// For one thread. It keeps what several layouts share: the plans of attention, and what is known of parts.
 class Evaluator {
  public:
   // The question must outlive this. The time of each rate is multiplied by `factors` (1.1: a tenth slower
-  // than the question's cluster says).
-  explicit Evaluator(const PlanQuestion& question, const RateFactors& factors = {});
+  // than the question's cluster says). Evaluators of the same question and factors may share what they know.
+  explicit Evaluator(const PlanQuestion& question, const RateFactors& factors = {},
+                     std::shared_ptr<KnownParts> known = std::make_shared<KnownParts>());
 
   // The layout must not be refused. Candidate::rank is left at 0.
   Candidate evaluate(const ParallelLayout& layout);
@@ -43,18 +44,13 @@ class Evaluator {
   struct Parts;  // the sums of the clocks of a step's parts
   class Stages;  // the stages of a pipeline
 
-  // A part of one layout on its busiest rank.
-  struct Replayed {
-    StepClock clock;
-    PlanMemory memory;
-  };
   // Where there is a reading, the part's memory is added to it.
   StepClock clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading = nullptr);
   // The same of a rank that is known to be the busiest one.
   StepClock clock_of(const StepRequest& request, StepPart part, int stage, Rank self, MemoryReading* reading);
   // Of any rank; nothing is replayed.
   PlanMemory memory_of(const StepRequest& request, StepPart part, int stage, Rank self);
-  Replayed replay(const StepRequest& request, StepPart part, int stage, Rank self);
+  StepClock replay(const Plan& plan) const;
   // Of these four, memory is read where there is a reading.
   std::optional<Parts> parts_of(const StepRequest& request, double limit_ns, const PipelineBound& least,
                                 MemoryReading* reading);
@@ -71,8 +67,7 @@ class Evaluator {
   const RateFactors factors_;
   const MemoryRules rules_;
   MixerPlanCache mixer_plans_;
-  std::map<Digest, Replayed> shared_;      // parts that layouts share, by part_key()
-  std::map<Digest, PlanMemory> memories_;  // the same of ranks that were not replayed
+  const std::shared_ptr<KnownParts> known_;
 };
 
 // What a step reads or writes: all tokens of the batch in training and prefill, one of each request in

@@ -2,23 +2,27 @@
 //
 // The layouts of a search differ in more than what a part of their step does: how data parallelism splits
 // into shards and replicas does not matter to a stage that keeps whole parameters and gradients, and the
-// update knows neither the attention nor the micro-batch. So an Evaluator makes and replays the plan of such
-// a part once.
+// update knows neither the attention nor the micro-batch. And which ranks a part talks to matters less than
+// where these lie: two ranks of one node are as good as any other two. So the plan of such a part is made and
+// replayed once, and what it declares is read once (known_parts.h).
 #pragma once
 
 #include "shared/base/digest.h"
 #include "shared/transformer/step_plan.h"
+#include "sim/cost/cluster/cluster.h"
 
 namespace cp::sim {
 
-// Whether layouts are likely to share the part: one that holds the whole step but for its update is its
-// layout's own.
+// Whether layouts are likely to share the clock of the part: one that holds the whole step but for its update
+// is its layout's own.
 bool may_be_shared(StepPart part);
 
-// A digest of all that the timing of the part's plan on rank `self` depends on, beside model and workload: of
-// two requests that differ in their layouts alone, equal keys mean equal clocks (StepClock). Names, labels,
-// and the sizes of buffers that the part does not use as a whole may differ. For parts of training that
-// may_be_shared().
-Digest part_key(const StepRequest& request, StepPart part, int stage, Rank self);
+// Both are of parts of training, on rank `self`, beside model and workload: they tell apart requests that
+// differ in their layouts alone. Equal keys mean
+//   memory_key   equal memory (PlanMemory) as far as a step's memory is read from it. Which ranks the part
+//                talks to does not matter
+//   clock_key    equal clocks (StepClock) on the cluster. For parts that may_be_shared()
+Digest memory_key(const StepRequest& request, StepPart part, int stage, Rank self);
+Digest clock_key(const StepRequest& request, StepPart part, int stage, Rank self, const Cluster& cluster);
 
 }  // namespace cp::sim

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "sim/planner/search/doubt.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/first_token.h"
+#include "sim/planner/search/known_parts.h"
 #include "sim/planner/search/layout_space.h"
 #include "sim/planner/search/living_cache.h"
 #include "sim/planner/search/nothing_fits.h"
@@ -60,9 +62,9 @@ class Search {
                         return living_.get(layers, recompute);
                       }),
         usable_(usable_bytes(question)) {
-    for (int thread = 0; thread < threads_; ++thread) {
-      evaluators_.emplace_back(question);
-    }
+    const auto known = std::make_shared<KnownParts>();
+    for (int thread = 0; thread < threads_; ++thread)
+      evaluators_.emplace_back(question, RateFactors{}, known);
     if (question.workload.phase != Phase::decode || !question.max_ttft_ms) return;
     most_prompt_us_ = *question.max_ttft_ms * 1e3;
     prompt_ = prompt_question(question);
