@@ -1,10 +1,13 @@
 #include "shared/transformer/parallel_layout.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/transformer/layout_axes.h"
 
 namespace cp {
 
@@ -31,21 +34,46 @@ std::int64_t accumulation(const Workload& workload, const ParallelLayout& layout
   return workload.global_batch / (layout.dp() * layout.micro_batch);
 }
 
-std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout) {
-  const MeshAxis replicate{"dp_replicate", layout.dp_replicate}, shard{"dp_shard", layout.dp_shard},
-      cp{"cp", layout.cp}, tp{"tp", layout.tp}, pp{"pp", layout.pp};
-  switch (layout.order) {
+std::array<LayoutAxis, 5> axes_of(AxisOrder order) {
+  using enum LayoutAxis;
+  switch (order) {
     case AxisOrder::tp_cp_dp_pp:
-      return {pp, replicate, shard, cp, tp};
+      return {tp, cp, dp_shard, dp_replicate, pp};
     case AxisOrder::cp_tp_dp_pp:
-      return {pp, replicate, shard, tp, cp};
+      return {cp, tp, dp_shard, dp_replicate, pp};
     case AxisOrder::tp_dp_cp_pp:
-      return {pp, cp, replicate, shard, tp};
+      return {tp, dp_shard, dp_replicate, cp, pp};
     case AxisOrder::tp_cp_pp_dp:
-      return {replicate, shard, pp, cp, tp};
+      return {tp, cp, pp, dp_shard, dp_replicate};
   }
-  CP_INVARIANT(false, "order ", static_cast<int>(layout.order));
+  CP_INVARIANT(false, "order ", static_cast<int>(order));
   return {};
+}
+
+int size_of(const ParallelLayout& layout, LayoutAxis axis) {
+  switch (axis) {
+    case LayoutAxis::dp_replicate:
+      return layout.dp_replicate;
+    case LayoutAxis::dp_shard:
+      return layout.dp_shard;
+    case LayoutAxis::cp:
+      return layout.cp;
+    case LayoutAxis::tp:
+      return layout.tp;
+    case LayoutAxis::pp:
+      return layout.pp;
+  }
+  CP_INVARIANT(false, "axis ", static_cast<int>(axis));
+  return 0;
+}
+
+std::vector<MeshAxis> mesh_axes(const ParallelLayout& layout) {
+  static constexpr std::array<std::string_view, 5> kNames = {"dp_replicate", "dp_shard", "cp", "tp", "pp"};
+  const std::array<LayoutAxis, 5> fastest_first = axes_of(layout.order);
+  std::vector<MeshAxis> axes;
+  for (auto axis = fastest_first.rbegin(); axis != fastest_first.rend(); ++axis)
+    axes.push_back({std::string(kNames[static_cast<std::size_t>(*axis)]), size_of(layout, *axis)});
+  return axes;
 }
 
 Mesh build_mesh(const ParallelLayout& layout) { return with_parallel_aliases(Mesh(mesh_axes(layout))); }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "shared/base/error.h"
+#include "shared/transformer/layout_axes.h"
 
 namespace cp {
 
@@ -15,23 +16,9 @@ RankGroups::RankGroups(const ParallelLayout& layout, Rank self)
     throw InvalidInput(str("rank ", self, " is not in a layout of ", layout.world(), " ranks; use 0 to ",
                            layout.world() - 1));
   }
-  // The fastest first, as build_mesh() has them.
-  const auto order = [&]() -> std::array<Axis, kAxes> {
-    switch (layout.order) {
-      case AxisOrder::tp_cp_dp_pp:
-        return {kTp, kCp, kShard, kReplicate, kPp};
-      case AxisOrder::cp_tp_dp_pp:
-        return {kCp, kTp, kShard, kReplicate, kPp};
-      case AxisOrder::tp_dp_cp_pp:
-        return {kTp, kShard, kReplicate, kCp, kPp};
-      case AxisOrder::tp_cp_pp_dp:
-        return {kTp, kCp, kPp, kShard, kReplicate};
-    }
-    CP_INVARIANT(false, "order ", static_cast<int>(layout.order));
-    return {};
-  }();
   int stride = 1;
-  for (const Axis axis : order) {
+  for (const LayoutAxis of : axes_of(layout.order)) {
+    const auto axis = static_cast<std::size_t>(of);  // Axis has the same values
     stride_[axis] = stride;
     at_[axis] = self / stride % size_[axis];
     stride *= size_[axis];

@@ -11,6 +11,7 @@
 
 #include "shared/base/index.h"
 #include "shared/recurrence/recurrence_plan.h"
+#include "shared/transformer/layout_axes.h"
 #include "shared/transformer/rank_groups.h"
 #include "sim/cost/timeline/rank_replay.h"
 
@@ -18,8 +19,10 @@ namespace cp::sim {
 
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster) {
   int stride = 1;
-  const std::vector<MeshAxis> axes = mesh_axes(layout);
-  for (auto axis = axes.rbegin(); axis->name != "cp"; ++axis) stride *= axis->size;
+  for (const LayoutAxis axis : axes_of(layout.order)) {
+    if (axis == LayoutAxis::cp) break;
+    stride *= size_of(layout, axis);
+  }
   // Names for all fields: one that a strategy gets later does not compile until the key has it.
   const auto& [core, ulysses_degree, ulysses_inner, inner_ring, rotation, balance, input_dtype_gradients,
                input_dtype_merge, send_empty, slots, pieces, transfers, merges, keys_of_attention] =

@@ -18,11 +18,13 @@
 // tests/planner/bound_test.cc compares it with the timeline.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -174,7 +176,10 @@ class StepBound {
                            const AttentionTimes* replayed) const;
   Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const Attention& of_attention,
              bool whole_family) const;
+  // Found once for all layouts whose layers are alike, as sharding() is for each size: a search asks for the
+  // families of all layouts, and much of what these differ in is none of a layer's business.
   LayerWork layer_work(const ParallelLayout& layout, const LocalSizes& sizes, LayerParts parts) const;
+  LayerWork made_layer_work(const ParallelLayout& layout, const LocalSizes& sizes, LayerParts parts) const;
   void add_attention(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const;
   // Whether the layout, or all of its family, expands latent rows before attention.
   bool expands_before(const ParallelLayout& layout, bool whole_family) const;
@@ -220,6 +225,7 @@ class StepBound {
   Sharding sharding_of_experts(const ParallelLayout& layout, std::int64_t parameters) const;
   Sharding with_casts(const ParallelLayout& layout, std::int64_t parameters, Sharding sharding) const;
   Sharding sharding(const Spread& spread, std::int64_t parameters) const;
+  Sharding made_sharding(const Spread& spread, std::int64_t parameters) const;
   std::optional<std::pair<Ranks, Ranks>> along_data(const ParallelLayout& layout, std::int64_t step,
                                                     std::int64_t count) const;
   Spread spread_of_ep(const ParallelLayout& layout) const;
@@ -245,8 +251,13 @@ class StepBound {
   double best_product_ = 0;    // flops per ns
   double launch_ns_ = 0;       // of each kernel
   const CollectiveSettings collectives_;
-  mutable std::mutex mutex_;                                                 // guards the map
+  mutable std::mutex mutex_;                                                 // guards the maps
   mutable std::map<std::pair<std::int64_t, std::int64_t>, Spread> spreads_;  // by stride and size
+  // All that the work of a layer depends on: its parts; degrees, and how far apart tp ranks are; how ep ranks
+  // lie on nodes; and how many rows there are.
+  using WorkKey = std::tuple<Mixer, Mlp, std::array<int, 5>, std::array<std::int64_t, 3>>;
+  mutable std::map<WorkKey, LayerWork> works_;
+  mutable std::map<std::array<std::int64_t, 4>, Sharding> shardings_;  // by spread and parameters
 };
 
 // Computes the bounds of the members of one family, one after the other, and keeps what neighbours share.

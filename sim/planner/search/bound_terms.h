@@ -1,10 +1,9 @@
 // What all parts of the bound share. Internal to sim/planner/search.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include "shared/transformer/layout_axes.h"
 #include "shared/transformer/parallel_layout.h"
 
 namespace cp::sim::bound_terms {
@@ -28,15 +27,25 @@ inline Strides strides_of(const ParallelLayout& layout) {
   Strides strides;
   std::int64_t stride = 1;
   bool has_cp = false;  // from the fastest axis on
-  const std::vector<MeshAxis> axes = mesh_axes(layout);
-  for (std::size_t i = axes.size(); i-- > 0;) {
-    const MeshAxis& axis = axes[i];
-    if (axis.name == "tp") strides.tp = stride;
-    if (axis.name == "pp") strides.pp = stride;
-    if (axis.name == "cp") strides.cp = stride, has_cp = true;
-    if (axis.name == "dp_shard") strides.dp = stride, strides.cp_is_slower = !has_cp;
-    if (axis.name == "dp_replicate") strides.replicas = stride;
-    stride *= axis.size;
+  for (const LayoutAxis axis : axes_of(layout.order)) {
+    switch (axis) {
+      case LayoutAxis::tp:
+        strides.tp = stride;
+        break;
+      case LayoutAxis::pp:
+        strides.pp = stride;
+        break;
+      case LayoutAxis::cp:
+        strides.cp = stride, has_cp = true;
+        break;
+      case LayoutAxis::dp_shard:
+        strides.dp = stride, strides.cp_is_slower = !has_cp;
+        break;
+      case LayoutAxis::dp_replicate:
+        strides.replicas = stride;
+        break;
+    }
+    stride *= size_of(layout, axis);
   }
   return strides;
 }

@@ -136,6 +136,23 @@ StepBound::Pass StepBound::recurrence(const ParallelLayout& layout, const LocalS
 
 StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const LocalSizes& sizes,
                                            LayerParts parts) const {
+  const Spread of_ep = layout.ep > 1 ? spread_of_ep(layout) : Spread{};
+  const WorkKey key{
+      parts.mixer,
+      parts.mlp,
+      {layout.tp, layout.sequence_parallel ? 1 : 0, layout.mlp_chunks, of_ep.gpus, of_ep.fewest_on_a_node},
+      {strides_of(layout).tp, sizes.tokens, sizes.tokens_tp}};
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto known = works_.find(key); known != works_.end()) return known->second;
+  }
+  const LayerWork work = made_layer_work(layout, sizes, parts);
+  const std::scoped_lock lock(mutex_);
+  return works_.try_emplace(key, work).first->second;
+}
+
+StepBound::LayerWork StepBound::made_layer_work(const ParallelLayout& layout, const LocalSizes& sizes,
+                                                LayerParts parts) const {
   LayerWork work;
   if (parts.mixer != Mixer::none)
     add_region(work, layout, sizes, parts.mixer == Mixer::attention && question_.model.latent);

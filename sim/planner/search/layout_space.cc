@@ -463,12 +463,14 @@ std::vector<LayoutSpace::Savings> LayoutSpace::savings(const ParallelLayout& fam
 }
 
 std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
-  std::int64_t ways = 0;
-  for (const Recompute& recompute : recomputes(family))
-    ways += static_cast<std::int64_t>(savings(family, recompute).size());
-  const std::size_t said =
-      question_.frameworks.empty() ? all_strategies(family).size() : strategies(family).size();
-  return ways * static_cast<std::int64_t>(said * loss_chunks(family).size());
+  const std::vector<Recompute> recomputed = recomputes(family);
+  const std::size_t of_loss = loss_chunks(family).size();
+  if (question_.frameworks.empty())
+    return std::ssize(recomputed) *
+           static_cast<std::int64_t>(all_savings(family).size() * all_strategies(family).size() * of_loss);
+  std::size_t ways = 0;
+  for (const Recompute& recompute : recomputed) ways += savings(family, recompute).size();
+  return static_cast<std::int64_t>(ways * strategies(family).size() * of_loss);
 }
 
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
