@@ -2,7 +2,7 @@
 
 # Everything that is compiled here, generated code included.
 add_library(cp_build_flags INTERFACE)
-# No fused multiply-add: a result must not depend on the machine that the compiler aims at.
+# No multiply-add that the compiler fuses: a result must not depend on the machine that the compiler aims at.
 target_compile_options(cp_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 target_compile_definitions(cp_build_flags INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
 # Drop libraries that an executable links but does not use: cpsim starts without loading NCCL.

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "shared/kernels/elements.h"
+#include "shared/kernels/transpose_four.h"
 
 namespace cp {
 namespace {
@@ -30,24 +31,6 @@ void store_row(const float* in, std::int64_t count, T* out, std::int64_t stride,
       element = convert<T>(accumulate ? load(element) + in[i] : in[i]);
     }
   }
-}
-
-// Four floats, which the processors of all architectures move at once.
-typedef float Four __attribute__((vector_size(16)));
-typedef float UnalignedFour __attribute__((vector_size(16), aligned(4), may_alias));
-
-void transpose_four(const float* in, std::int64_t in_row, float* out, std::int64_t out_row) {
-  Four rows[4];
-  for (int i = 0; i < 4; ++i) rows[i] = *reinterpret_cast<const UnalignedFour*>(in + i * in_row);
-  const Four low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
-  const Four low23 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
-  const Four high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
-  const Four high23 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
-  const Four columns[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
-                           __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
-                           __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
-                           __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
-  for (int i = 0; i < 4; ++i) *reinterpret_cast<UnalignedFour*>(out + i * out_row) = columns[i];
 }
 
 }  // namespace
