@@ -14,6 +14,7 @@
 #include "tests/cli/cpsim_process.h"
 #include "tests/cprun/run_program.h"
 #include "tests/cprun/scenario_file.h"
+#include "tests/training/curve_tolerance.h"
 
 namespace cp::testing {
 namespace {
@@ -24,7 +25,7 @@ using ::testing::HasSubstr;
 std::string small(const cli::TemporaryFolder& folder, int steps) {
   return scenario(
       folder, str(R"(train { model: "llama-3.1-8b" scaled_down: true layout: "dp_shard=2,cp=2,strategy=ring"
-    seq_len: 24 global_batch: 4 learning_rate: 1e-2 steps: )",
+    seq_len: 24 global_batch: 4 learning_rate: 1e-3 steps: )",
                   steps, " }"));
 }
 
@@ -44,7 +45,8 @@ std::vector<double> losses_in(const std::string& log) {
 void expect_near(const std::vector<double>& losses, const std::vector<double>& expected) {
   ASSERT_EQ(losses.size(), expected.size());
   for (std::size_t i = 0; i < losses.size(); ++i)
-    EXPECT_NEAR(losses[i], expected[i], 2e-5 * expected[i]) << i + 1;
+    EXPECT_NEAR(losses[i], expected[i], curve_tolerance(static_cast<std::int64_t>(i) + 1) * expected[i])
+        << i + 1;
 }
 
 TEST(CprunTrain, DoesWhatTheFabricDoes) {
