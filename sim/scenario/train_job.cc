@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "shared/base/error.h"
@@ -128,14 +129,39 @@ LearningRate learning_rate_of(const proto::Train& train) {
   return rate;
 }
 
+// Two numbers that differ differ in their texts.
+std::string exactly(double value) { return fmt::format("{}", value); }
+
 }  // namespace
 
-Digest TrainJob::digest() const {
-  Hasher hasher;
-  hash(hasher, request.model), hash(hasher, request.workload), hash(hasher, request.layout);
-  hasher.add(text->digest()).add(seed).add(steps).add(learning_rate.peak).add(learning_rate.warmup);
-  hasher.add(learning_rate.least).add(evaluate_every).add(save_every).add(windows->training_windows());
-  return hasher.add(std::string_view(save)).add(std::string_view(init_from)).digest();
+std::vector<std::string> TrainJob::described() const {
+  const Workload& workload = request.workload;
+  const auto digest_of = [](const auto& value) {
+    Hasher hasher;
+    return to_string(hash(hasher, value).digest());
+  };
+  const auto or_none = [](const std::string& path) { return path.empty() ? std::string("none") : path; };
+  return {str("a model of ", request.model.layers, " layers of width ", request.model.hidden, " (digest ",
+              digest_of(request.model), ")"),
+          str("the layout ", to_string(request.layout), " (digest ", digest_of(request.layout), ")"),
+          str("seq_len ", workload.seq_len),
+          str("global_batch ", workload.global_batch),
+          str("dtype ", name(workload.dtype)),
+          str("gradient_dtype ", name(workload.gradient_dtype)),
+          str("the optimizer ", to_string(workload.optimizer), " (digest ", digest_of(workload), ")"),
+          str("expert_imbalance ", workload.expert_imbalance),
+          str("a text of ", text->size(), " tokens (digest ", to_string(text->digest()), ")"),
+          str(windows->evaluation_windows(), " windows for evaluation"),
+          str("seed ", seed),
+          str("steps ", steps),
+          str("learning_rate ", exactly(learning_rate.peak)),
+          str("least_learning_rate ", exactly(learning_rate.least)),
+          str("warmup_steps ", learning_rate.warmup),
+          str("evaluate_every ", evaluate_every),
+          str("save_every ", save_every),
+          str("keep ", keep),
+          str("save ", or_none(save)),
+          str("init_from ", or_none(init_from))};
 }
 
 CheckpointFacts TrainJob::facts(std::int64_t step) const {

@@ -33,8 +33,8 @@ struct TrainJob {
   std::uint64_t seed = 0;
 
   int world() const { return request.layout.world(); }
-  // Of all that a rank's steps depend on, but for the layout: ranks compare it.
-  Digest digest() const;
+  // All that a rank's steps depend on, a field each, with its name and its value: ranks compare them.
+  std::vector<std::string> described() const;
   // What a checkpoint behind `step` updates says.
   CheckpointFacts facts(std::int64_t step) const;
   // In what a checkpoint is not of this training, in words, or nothing.

@@ -24,6 +24,19 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Behind each field of a training that ranks compare: no path has it.
+constexpr std::string_view kFieldEnd("\0", 1);
+
+std::vector<std::string_view> fields_of(std::string_view text) {
+  std::vector<std::string_view> fields;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(kFieldEnd, begin), text.size());
+    fields.push_back(text.substr(begin, end - begin));
+    begin = end + kFieldEnd.size();
+  }
+  return fields;
+}
+
 // What a rank says behind each step.
 struct StepWord {
   double loss = 0, gradient_norm = 0;
@@ -61,13 +74,21 @@ class TrainingRun {
   }
   double last_loss() const { return result_.losses.empty() ? 0 : result_.losses.back(); }
 
+  // Ranks of other machines may have other files, flags and defaults.
   void agree() {
-    const std::string own = to_string(job_.digest());
-    const std::vector<std::string> all = options_.gather("training", own);
+    const std::vector<std::string> all = options_.gather("training", join(job_.described(), kFieldEnd));
+    const std::vector<std::string_view> of_first = fields_of(all.front());
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank] != all.front())
-        throw InvalidInput(str("rank ", rank, " has another scenario or another text than rank 0 (digests ",
-                               all[rank], " and ", all.front(), "); give all machines the same files"));
+      const std::vector<std::string_view> fields = fields_of(all[rank]);
+      CP_INVARIANT(fields.size() == of_first.size(), "rank ", rank, " has ", fields.size(), " fields");
+      std::vector<std::string> differences;
+      for (std::size_t field = 0; field < fields.size(); ++field) {
+        if (fields[field] != of_first[field])
+          differences.push_back(str(fields[field], ", where rank 0 has ", of_first[field]));
+      }
+      if (!differences.empty())
+        throw InvalidInput(str("ranks train differently: rank ", rank, " has ", join(differences, "; "),
+                               "; give all machines the same scenario, flags and files"));
     }
   }
 
@@ -209,17 +230,17 @@ class TrainingRun {
       }
     };
     together("save begins", [&] {
-      if (rank_ == 0) CheckpointWriter::begin(folder, facts, shapes_, job_.config);
+      if (rank_ == 0) CheckpointWriter::begin(folder, facts, shapes_, job_.config, options_.on_phase);
     });
     together("saved a part", [&] {
-      CheckpointWriter writer(folder, facts, shapes_);
+      CheckpointWriter writer(folder, facts, shapes_, options_.on_phase);
       write_to(writer);
       writer.finish(rank_);
     });
     together("saved", [&] {
       if (rank_ != 0) return;
-      CheckpointWriter::commit(folder, facts, shapes_, job_.world());
-      remove_old_checkpoints(job_.save, job_.keep);
+      CheckpointWriter::commit(folder, facts, shapes_, job_.world(), options_.on_phase);
+      remove_old_checkpoints(job_.save, job_.keep, result_.step, options_.on_phase);
     });
     saved_ = result_.step;
     tell({Kind::saved, result_.step, 0, 0, 0, seconds_since(begin), 0, folder});

@@ -18,6 +18,7 @@
 #include "shared/plan/trace.h"
 #include "shared/training/trainer.h"
 #include "sim/scenario/train_job.h"
+#include "traces/checkpoints/checkpoint_phase.h"
 
 namespace cp::sim {
 
@@ -49,6 +50,7 @@ struct TrainingOptions {
   std::function<void(const Plan&)> before_use = {};  // as of Trainer
   DeviceMemory* memory = nullptr;                    // likewise
   RankTrace* trace = nullptr;                        // of what the rank issues
+  ReachedPhase on_phase = {};                        // of checkpoints that are written, on each rank
 };
 
 struct TrainingResult {

@@ -8,9 +8,11 @@
 
 namespace cp::testing {
 
-inline std::string scenario(const cli::TemporaryFolder& folder, const std::string& text) {
-  std::ofstream(folder.file("scenario.txtpb")) << text;
-  return folder.file("scenario.txtpb");
+inline std::string scenario(const cli::TemporaryFolder& folder, const std::string& text,
+                            const std::string& name = "scenario") {
+  const std::string path = folder.file(name + ".txtpb");
+  std::ofstream(path) << text;
+  return path;
 }
 
 inline std::string ring(const cli::TemporaryFolder& folder) {

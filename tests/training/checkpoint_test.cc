@@ -142,9 +142,16 @@ TEST_F(Checkpoints, AreListedNewestFirstAndOldOnesGo) {
   fs::create_directories(path(200) + ".partial");
   EXPECT_THAT(checkpoints_in(folder_.string()),
               ElementsAre("step-00000100", "step-00000010", "step-00000009"));
-  remove_old_checkpoints(folder_.string(), 2);
+  remove_old_checkpoints(folder_.string(), 2, 100);
   EXPECT_THAT(checkpoints_in(folder_.string()), ElementsAre("step-00000100", "step-00000010"));
   EXPECT_FALSE(fs::exists(path(200) + ".partial"));
+}
+
+// A later one is torn, or the training would have gone on from it: the one that was just written stays.
+TEST_F(Checkpoints, AreKeptWhereLaterOnesAreTorn) {
+  for (const std::int64_t step : {9, 10, 100}) facts_.step = step, write(path(step));
+  remove_old_checkpoints(folder_.string(), 1, 10);
+  EXPECT_THAT(checkpoints_in(folder_.string()), ElementsAre("step-00000100", "step-00000010"));
 }
 
 // Headers that others wrote, or nobody.

@@ -185,7 +185,8 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   return names;
 }
 
-void remove_old_checkpoints(const std::string& folder, std::int64_t keep) {
+void remove_old_checkpoints(const std::string& folder, std::int64_t keep, std::int64_t step,
+                            const ReachedPhase& reached) {
   std::error_code none;
   std::vector<fs::path> partial;
   for (const auto& entry : fs::directory_iterator(folder, none)) {
@@ -193,24 +194,32 @@ void remove_old_checkpoints(const std::string& folder, std::int64_t keep) {
     if (name.starts_with(kNameBegin) && name.ends_with(kPartial)) partial.push_back(entry.path());
   }
   for (const fs::path& path : partial) fs::remove_all(path, none);
-  const std::vector<std::string> names = checkpoints_in(folder);
+  std::vector<std::string> names = checkpoints_in(folder);
+  std::erase_if(names, [&](const std::string& name) { return name > checkpoint_name(step); });
   for (std::int64_t i = keep; i < std::ssize(names); ++i) {
     // A folder that is removed half way must not look whole.
-    const fs::path path = fs::path(folder) / names[idx(i)];
-    fs::rename(path, partial_of(path.string()), none);
-    fs::remove_all(partial_of(path.string()), none);
+    const std::string path = str(folder, "/", names[idx(i)]);
+    fs::rename(path, partial_of(path), none);
+    tell(reached, CheckpointPhase::old_moved);
+    fs::remove(str(partial_of(path), "/", kModelFile), none);
+    tell(reached, CheckpointPhase::old_torn);
+    fs::remove_all(partial_of(path), none);
+    tell(reached, CheckpointPhase::old_removed);
   }
 }
 
 // ---- writing ----
 
 void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& facts,
-                             const std::vector<TensorShape>& shapes, const std::string& config) {
+                             const std::vector<TensorShape>& shapes, const std::string& config,
+                             const ReachedPhase& reached) {
   const std::string partial = partial_of(folder);
+  tell(reached, CheckpointPhase::begins);
   std::error_code error;
   fs::remove_all(partial, error);
   fs::create_directories(partial, error);
   if (error) throw InvalidInput(str(partial, " cannot be made: ", error.message()));
+  tell(reached, CheckpointPhase::folder_made);
   for (const bool optimizer : {false, true}) {
     FileLayout layout;
     const std::string header = header_of(shapes, facts, optimizer, layout);
@@ -219,11 +228,12 @@ void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& f
     file.resize(layout.bytes);  // ranks synchronise the whole file when they have written their parts
   }
   write_text_file(str(partial, "/", kConfigFile), config);
+  tell(reached, CheckpointPhase::files_made);
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& folder, const CheckpointFacts& facts,
-                                   const std::vector<TensorShape>& shapes)
-    : partial_(partial_of(folder)), states_(facts.states) {
+                                   const std::vector<TensorShape>& shapes, ReachedPhase reached)
+    : partial_(partial_of(folder)), states_(facts.states), reached_(std::move(reached)) {
   for (const bool optimizer : {false, true}) {
     FileLayout& layout = layouts_[optimizer ? 1 : 0];
     header_of(shapes, facts, optimizer, layout);
@@ -241,6 +251,7 @@ void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std
   const FileTensor& to = *place_of_tensor;
   const std::int64_t size = size_bytes(to.dtype);
   const FileLayout& layout = layouts_[file];
+  const bool is_first = sums_.empty();
   Sum& sum = sums_[name];
   DataFile& out = files_[idx(file)];
   for_each_stretch(run, columns_of(to), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
@@ -248,19 +259,24 @@ void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std
     out.write(layout.data + to.offset + place * size, bytes);
     sum.sum += sum_of(to.dtype, bytes, place), sum.count += count;
   });
+  if (is_first) tell(reached_, CheckpointPhase::writing);
 }
 
 void CheckpointWriter::finish(std::int64_t rank) {
+  tell(reached_, CheckpointPhase::written);
   for (DataFile& file : files_) file.sync();
+  tell(reached_, CheckpointPhase::synchronised);
   nlohmann::json json = nlohmann::json::object();
   for (const auto& [name, sum] : sums_) json[name] = {sum.sum, sum.count};
   const std::string text = json.dump();  // read at once, and removed: it needs no synchronising
   DataFile(str(partial_, "/", sums_file(rank)), DataFile::Mode::create)
       .write(0, std::as_bytes(std::span(text)));
+  tell(reached_, CheckpointPhase::summed);
 }
 
 void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& facts,
-                              const std::vector<TensorShape>& shapes, std::int64_t ranks) {
+                              const std::vector<TensorShape>& shapes, std::int64_t ranks,
+                              const ReachedPhase& reached) {
   const std::string partial = partial_of(folder);
   std::map<std::string, Sum> sums;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -270,6 +286,7 @@ void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& 
       sums[name].sum += sum[0].get<std::uint64_t>(), sums[name].count += sum[1].get<std::int64_t>();
     fs::remove(path);
   }
+  tell(reached, CheckpointPhase::collected);
   nlohmann::ordered_json json = {
       {"format", kFormat},      {"step", facts.step},
       {"seed", facts.seed},     {"model", facts.model},
@@ -293,12 +310,16 @@ void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& 
   json["checksum"] = checksum_text(json.dump());
   write_text_file(str(partial, "/", kFactsFile), json.dump(1));
   sync_folder(partial);
+  tell(reached, CheckpointPhase::described);
   std::error_code error;
   fs::remove_all(folder, error);
+  tell(reached, CheckpointPhase::replaced);
   fs::rename(partial, folder, error);
   if (error) throw InvalidInput(str(partial, " cannot be renamed to ", folder, ": ", error.message()));
+  tell(reached, CheckpointPhase::renamed);
   const fs::path parent = fs::path(folder).parent_path();
   sync_folder(parent.empty() ? "." : parent.string());
+  tell(reached, CheckpointPhase::committed);
 }
 
 // ---- reading ----

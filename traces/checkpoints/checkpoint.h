@@ -31,6 +31,7 @@
 
 #include "shared/base/dtype.h"
 #include "shared/transformer/tensor_places.h"
+#include "traces/checkpoints/checkpoint_phase.h"
 #include "traces/checkpoints/safetensors.h"
 
 namespace cp {
@@ -55,10 +56,11 @@ class CheckpointWriter {
  public:
   // Makes the partial folder, and in it the files with their headers. One that is there already is removed.
   static void begin(const std::string& folder, const CheckpointFacts& facts,
-                    const std::vector<TensorShape>& shapes, const std::string& config);
+                    const std::vector<TensorShape>& shapes, const std::string& config,
+                    const ReachedPhase& reached = {});
 
   CheckpointWriter(const std::string& folder, const CheckpointFacts& facts,
-                   const std::vector<TensorShape>& shapes);
+                   const std::vector<TensorShape>& shapes, ReachedPhase reached = {});
   // Writes the elements of a run in a role (0 the parameter, 1 and above the states), which lie one after the
   // other in memory: f32, or the states' dtype.
   void write(int role, const TensorRun& run, std::span<const std::byte> elements);
@@ -68,7 +70,8 @@ class CheckpointWriter {
   // Puts the sums of ranks 0 .. ranks - 1 together and gives the folder its name. Throws InvalidInput if not
   // every element has been written exactly once.
   static void commit(const std::string& folder, const CheckpointFacts& facts,
-                     const std::vector<TensorShape>& shapes, std::int64_t ranks);
+                     const std::vector<TensorShape>& shapes, std::int64_t ranks,
+                     const ReachedPhase& reached = {});
 
  private:
   struct Sum {
@@ -82,6 +85,7 @@ class CheckpointWriter {
   std::map<std::string, std::pair<int, const FileTensor*>, std::less<>> tensors_;  // file and place
   std::map<std::string, Sum, std::less<>> sums_;
   std::vector<std::string> states_;
+  ReachedPhase reached_;
 };
 
 class CheckpointReader {
@@ -110,8 +114,11 @@ class CheckpointReader {
 std::vector<std::string> checkpoints_in(const std::string& folder);
 // "step-00000200"
 std::string checkpoint_name(std::int64_t step);
-// Removes all but the newest `keep` checkpoints, and what was left half written.
-void remove_old_checkpoints(const std::string& folder, std::int64_t keep);
+// Removes what was left half written, and of the checkpoints up to that of `step`, which is whole, all but
+// the newest `keep`. Later ones stay, and do not count: the training did not go on from them, since they are
+// torn.
+void remove_old_checkpoints(const std::string& folder, std::int64_t keep, std::int64_t step,
+                            const ReachedPhase& reached = {});
 
 // Reads parameters by Hugging Face's names from a folder that holds model.safetensors, or several files with
 // model.safetensors.index.json. Any floating dtype; states are zeros.
