@@ -19,9 +19,7 @@ constexpr StreamId kStreamsOfALane = 1000;
 
 }  // namespace
 
-JobTrace::JobTrace(Device& device, const JobEnvironment& job,
-                   const std::map<std::string, std::string>& libraries)
-    : ForwardingDevice(device), file_(rank_trace_path(job.trace_folder, job.rank)) {
+Environment environment_of(const JobEnvironment& job, const std::map<std::string, std::string>& libraries) {
   EnvironmentOptions options;
   options.host = host_name();
   options.backend = job.backend;
@@ -30,8 +28,14 @@ JobTrace::JobTrace(Device& device, const JobEnvironment& job,
   options.world_size = job.world_size;
   options.hash_host = job.hash_host;
   options.host_salt = job.token;
+  return this_environment(options);
+}
+
+JobTrace::JobTrace(Device& device, const JobEnvironment& job,
+                   const std::map<std::string, std::string>& libraries)
+    : ForwardingDevice(device), file_(rank_trace_path(job.trace_folder, job.rank)) {
   trace_.rank = job.rank;
-  trace_.environment = this_environment(options);
+  trace_.environment = environment_of(job, libraries);
 }
 
 void JobTrace::prepare(const Plan& plan, const Bindings& bindings) {

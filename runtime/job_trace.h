@@ -17,10 +17,14 @@
 
 namespace cp::runtime {
 
+// Where a rank of the job runs, for its trace. `libraries` are the versions of the back end's libraries, by
+// name.
+Environment environment_of(const JobEnvironment& job, const std::map<std::string, std::string>& libraries);
+
 class JobTrace : public ForwardingDevice {
  public:
   // Opens the rank's file in job.trace_folder; throws BadTrace if it cannot be written. The device must
-  // outlive this object. `libraries` are the versions of the back end's libraries, by name.
+  // outlive this object. `libraries` as above.
   JobTrace(Device& device, const JobEnvironment& job, const std::map<std::string, std::string>& libraries);
 
   void prepare(const Plan& plan, const Bindings& bindings) override;

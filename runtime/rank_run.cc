@@ -12,6 +12,15 @@
 
 namespace cp::runtime {
 
+std::int64_t clock_offset_ns(RendezvousClient& client) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const std::int64_t own = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  std::int64_t first = own;
+  for (const std::string& text : client.all_gather("clock", std::to_string(own), kAsLongAsItTakes))
+    first = std::min(first, parse_int(text, "clock"));
+  return own - first;
+}
+
 RankRun::RankRun(const JobEnvironment& job, std::shared_ptr<RendezvousClient> client, Options options)
     : job_(job), client_(std::move(client)), options_(std::move(options)) {}
 
@@ -47,17 +56,7 @@ void RankRun::connect(bool has_part) {
   JoinedDeviceOptions options = options_.device;
   options.every_rank_prepares = runs_on_all_;
   device_.emplace(job_, client_, std::move(options));
-  align_clocks();
-}
-
-// Times of a trace count from the device on; ranks' hosts agree on the time of day as well as they do.
-void RankRun::align_clocks() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const std::int64_t own = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-  std::int64_t first = own;
-  for (const std::string& text : client_->all_gather("clock", std::to_string(own), kAsLongAsItTakes))
-    first = std::min(first, parse_int(text, "clock"));
-  clock_offset_ns_ = own - first;
+  clock_offset_ns_ = clock_offset_ns(*client_);
 }
 
 double RankRun::run_pass(RankPasses& passes, std::size_t pass, RankTrace& trace) {

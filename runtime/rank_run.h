@@ -55,6 +55,11 @@ struct RankRunResult {
   std::size_t steps = 0, collectives = 0;  // that were issued, and observed
 };
 
+// By how much this rank's clock is ahead of the earliest rank's, as a trace has it: times count from this
+// call on, which follows the making of the device; ranks' hosts agree on the time of day as well as they do.
+// A collective call.
+std::int64_t clock_offset_ns(RendezvousClient& client);
+
 class RankRun {
  public:
   using Options = RankRunOptions;
@@ -69,7 +74,6 @@ class RankRun {
  private:
   void compare(const RankPasses& passes);
   void connect(bool has_part);
-  void align_clocks();
   double run_pass(RankPasses& passes, std::size_t pass, RankTrace& trace);
   double execute(const Plan& plan, const Bindings& bindings, RankTrace& trace);
   void take_times(RankTrace& trace);

@@ -15,6 +15,7 @@
 #include "tests/cprun/run_program.h"
 #include "tests/cprun/scenario_file.h"
 #include "tests/training/curve_tolerance.h"
+#include "traces/trace_files.h"
 
 namespace cp::testing {
 namespace {
@@ -57,6 +58,24 @@ TEST(CprunTrain, DoesWhatTheFabricDoes) {
     EXPECT_THAT(end.out, HasSubstr("identical: 4 ranks, "));
     EXPECT_THAT(end.out, HasSubstr("losses of 2 steps differ by at most "));
   }
+}
+
+TEST(CprunTrain, LeavesATraceWithTheTimesOfAllSteps) {
+  const cli::TemporaryFolder folder;
+  const std::string trace = folder.file("run.cptrace");
+  const ProgramEnd end = cprun({"--trace", trace, "train", small(folder, 2), "--layout", "dp_shard=2"});
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  const TraceFile file = read_trace_path(trace);
+  ASSERT_EQ(file.ranks.size(), 2U);
+  for (const RankTrace& rank : file.ranks) {
+    EXPECT_GT(rank.issued.size(), 100U);
+    EXPECT_EQ(rank.issued_times.size(), rank.issued.size());
+    EXPECT_FALSE(rank.observed.empty());
+    ASSERT_TRUE(rank.environment);
+    EXPECT_EQ(rank.environment->backend, "gloo");
+  }
+  EXPECT_THAT(cprun({"--trace", trace, "--verify", "train", small(folder, 2)}).err,
+              HasSubstr("--verify takes the ranks' traces itself"));
 }
 
 TEST(CprunTrain, GoesOnOnOtherRanksAndWritesItsCurves) {

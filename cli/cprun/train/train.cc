@@ -17,9 +17,11 @@
 #include "cli/cprun/job/trace_output.h"
 #include "cli/cprun/train/training_report.h"
 #include "runtime/backend.h"
+#include "runtime/job_trace.h"
 #include "runtime/joined_device.h"
 #include "runtime/nccl/nccl_backend.h"
 #include "runtime/rank_gpu.h"
+#include "runtime/rank_run.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
@@ -143,10 +145,11 @@ class TrainRank {
   bool run() {
     const InterruptScope scope;
     runtime::JoinedDevice device(environment_, client_, device_options());
+    const std::int64_t clock_offset_ns = runtime::clock_offset_ns(*client_);
     const std::unique_ptr<DeviceMemory> memory = device.memory();
     if (environment_.rank == 0) report_.emplace(job_, report_options(flags_));
     RankTrace trace;
-    trace.rank = environment_.rank;
+    trace.rank = environment_.rank, trace.clock_offset_ns = clock_offset_ns;
     sim::TrainingOptions options;
     options.gather = [&](const std::string& name, const std::string& own) {
       return client_->all_gather(name, own, kAsLongAsItTakes);
@@ -156,20 +159,23 @@ class TrainRank {
     runtime::GroupPlanComparison comparison(*client_);
     options.before_use = [&](const Plan& plan) { comparison.compare(plan); };
     options.memory = memory.get();
-    if (flags_.verify) options.trace = &trace;
+    if (traces()) options.trace = &trace;
     const sim::TrainingResult result = sim::run_training(job_, device, options);
-    if (flags_.verify) leave_trace(device, trace, result);
+    if (traces()) leave_trace(device, trace, result);
     // Others may still wait for what this device sends.
     client_->barrier("trained", kAsLongAsItTakes);
     return result.stopped;
   }
 
  private:
+  // Whether the launcher wants one, for itself (--verify) or for the user (--trace).
+  bool traces() const { return !environment_.trace_folder.empty(); }
+
   runtime::JoinedDeviceOptions device_options() const {
     runtime::JoinedDeviceOptions options;
     // Stages have plans of their own.
     options.every_rank_prepares = job_.request.layout.pp == 1;
-    options.traces = flags_.verify, options.keeps_observed = flags_.verify;
+    options.traces = traces(), options.keeps_observed = traces();
     if (!runtime::find_backend(environment_.backend).on_gpus) return options;
     auto nccl = std::make_shared<runtime::NcclBackendOptions>();
     nccl->gpu = runtime::rank_gpu(environment_, *client_);
@@ -179,11 +185,16 @@ class TrainRank {
   }
 
   void leave_trace(runtime::JoinedDevice& device, RankTrace& trace, const sim::TrainingResult& result) {
+    trace.environment =
+        runtime::environment_of(environment_, runtime::library_versions(environment_.backend));
     trace.observed = device.take_observed();
+    runtime::DeviceTimes times = device.take_times();
+    trace.issued_times = std::move(times.steps), trace.observed_times = std::move(times.collectives);
     TraceFileWriter file(rank_trace_path(environment_.trace_folder, environment_.rank));
     file.append(trace);
     file.finish();
-    if (environment_.rank == 0) write_losses(losses_file(environment_.trace_folder), result.losses);
+    if (flags_.verify && environment_.rank == 0)
+      write_losses(losses_file(environment_.trace_folder), result.losses);
   }
 
   const TrainFlags& flags_;
@@ -262,9 +273,11 @@ int run_train(TrainFlags& flags, LaunchRequest request) {
   const sim::TrainJob job = train_job(flags);  // throws before anything is started
   if (flags.threads && (flags.verify || request.nproc_per_node > 0))
     throw InvalidInput("--ranks-as-threads starts no processes; leave --nproc-per-node and --verify out");
+  if (flags.threads && !request.trace.empty())
+    throw InvalidInput("--trace is of processes; leave --ranks-as-threads out");
   if (flags.threads) return run_on_threads(flags);
-  if (!request.trace.empty())
-    throw InvalidInput("--trace is not for cprun train; --verify compares what its ranks do with the fabric");
+  if (flags.verify && !request.trace.empty())
+    throw InvalidInput("--verify takes the ranks' traces itself; leave --trace out, or train once with each");
   if (request.checksums != Checksums::off)
     throw InvalidInput(
         "--checksums is not for cprun train; cprun --checksums=each runs a scenario of attention");
