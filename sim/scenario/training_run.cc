@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <utility>
 
@@ -229,6 +230,7 @@ class TrainingRun {
         if (!other.empty()) throw InvalidInput(str("step ", result_.step, " cannot be saved: ", other));
       }
     };
+    if (removal_.valid()) removal_.get();
     together("save begins", [&] {
       if (rank_ == 0) CheckpointWriter::begin(folder, facts, shapes_, job_.config, options_.on_phase);
     });
@@ -240,7 +242,10 @@ class TrainingRun {
     together("saved", [&] {
       if (rank_ != 0) return;
       CheckpointWriter::commit(folder, facts, shapes_, job_.world(), options_.on_phase);
-      remove_old_checkpoints(job_.save, job_.keep, result_.step, options_.on_phase);
+      // Beside the next steps: nobody waits for it.
+      removal_ = std::async(std::launch::async, [this, step = result_.step] {
+        remove_old_checkpoints(job_.save, job_.keep, step, options_.on_phase);
+      });
     });
     saved_ = result_.step;
     tell({Kind::saved, result_.step, 0, 0, 0, seconds_since(begin), 0, folder});
@@ -274,6 +279,7 @@ class TrainingRun {
   std::optional<Trainer> trainer_;
   TrainingResult result_;
   std::int64_t evaluated_ = -1, saved_ = 0;
+  std::future<void> removal_;  // of old checkpoints, on rank 0; last: it uses the above
 };
 
 }  // namespace

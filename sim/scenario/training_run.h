@@ -50,7 +50,8 @@ struct TrainingOptions {
   std::function<void(const Plan&)> before_use = {};  // as of Trainer
   DeviceMemory* memory = nullptr;                    // likewise
   RankTrace* trace = nullptr;                        // of what the rank issues
-  ReachedPhase on_phase = {};                        // of checkpoints that are written, on each rank
+  // Of checkpoints that are written, on each rank; of old ones that are removed on a thread of its own.
+  ReachedPhase on_phase = {};
 };
 
 struct TrainingResult {

@@ -33,9 +33,9 @@ constexpr const char* kNameBegin = "step-";
 constexpr std::string_view kKind = "checkpoint";
 constexpr int kFormat = 1;
 
-// Bytes that are read at once where a whole tensor is looked through. Chosen: few calls, and little memory
-// for each rank.
-constexpr std::int64_t kReadBytes = std::int64_t{1} << 20;
+// Bytes that are read at once where a whole tensor is looked through, and that are written at once. Chosen:
+// few calls, little memory for each rank, and what is summed is still in a cache when it is written.
+constexpr std::int64_t kBytesAtOnce = std::int64_t{1} << 20;
 
 std::string partial_of(const std::string& folder) { return folder + kPartial; }
 
@@ -135,7 +135,7 @@ void read_run(const DataFile& file, const FileLayout& layout, const FileTensor& 
   std::vector<std::byte> bytes;
   for_each_stretch(run, columns_of(tensor), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
     // A part at a time: the values themselves are all the memory that this is to need.
-    const std::int64_t most = kReadBytes / size;
+    const std::int64_t most = kBytesAtOnce / size;
     for (std::int64_t done = 0; done < count; done += most) {
       const std::int64_t now = std::min(most, count - done);
       bytes.resize(idx(now * size));
@@ -255,9 +255,13 @@ void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std
   Sum& sum = sums_[name];
   DataFile& out = files_[idx(file)];
   for_each_stretch(run, columns_of(to), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
-    const auto bytes = elements.subspan(idx(at * size), idx(count * size));
-    out.write(layout.data + to.offset + place * size, bytes);
-    sum.sum += sum_of(to.dtype, bytes, place), sum.count += count;
+    const std::int64_t most = kBytesAtOnce / size;
+    for (std::int64_t done = 0; done < count; done += most) {
+      const std::int64_t now = std::min(most, count - done);
+      const auto bytes = elements.subspan(idx((at + done) * size), idx(now * size));
+      sum.sum += sum_of(to.dtype, bytes, place + done), sum.count += now;
+      out.write(layout.data + to.offset + (place + done) * size, bytes);
+    }
   });
   if (is_first) tell(reached_, CheckpointPhase::writing);
 }
@@ -368,7 +372,7 @@ std::string CheckpointReader::torn(std::int64_t part, std::int64_t parts) const 
   for (const auto& [name, place] : tensors_) {
     if (number++ % parts != part) continue;
     const auto [file, tensor] = place;
-    const std::int64_t size = size_bytes(tensor->dtype), all = tensor->numel(), most = kReadBytes / size;
+    const std::int64_t size = size_bytes(tensor->dtype), all = tensor->numel(), most = kBytesAtOnce / size;
     std::uint64_t sum = 0;
     for (std::int64_t first = 0; first < all; first += most) {
       bytes.resize(idx(std::min(most, all - first) * size));

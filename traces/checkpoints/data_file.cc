@@ -81,6 +81,16 @@ void DataFile::write(std::int64_t at, std::span<const std::byte> bytes) {
                     at + static_cast<std::int64_t>(moved));
   });
   if (done != std::ssize(bytes)) fail("written");
+#if defined(__linux__)
+  // Chosen: some milliseconds of a disk's work. An error shows in sync(), and a file system that cannot do it
+  // waits there.
+  constexpr std::int64_t kBegin = std::int64_t{8} << 20;
+  in_memory_ += done;
+  if (in_memory_ >= kBegin) {
+    static_cast<void>(::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE));
+    in_memory_ = 0;
+  }
+#endif
 }
 
 void DataFile::sync() {

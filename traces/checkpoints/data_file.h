@@ -29,6 +29,7 @@ class DataFile {
   void resize(std::int64_t bytes);
   // Reads or writes all of the bytes. A file that ends before is an error.
   void read(std::int64_t at, std::span<std::byte> bytes) const;
+  // What was written begins to move to the disk soon, while more is written: sync() has less to wait for.
   void write(std::int64_t at, std::span<const std::byte> bytes);
   // Returns when what was written will be there after a loss of power.
   void sync();
@@ -38,6 +39,7 @@ class DataFile {
 
   std::string path_;
   int descriptor_ = -1;
+  std::int64_t in_memory_ = 0;  // bytes written that may be there alone
 };
 
 // The same of a folder: names that were made, changed or removed in it.
