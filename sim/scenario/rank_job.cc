@@ -146,7 +146,7 @@ class AttentionRank : public RankJob {
     throw InvalidInput("the scenario trains a model; use cprun train with it, not cprun alone");
   throw InvalidInput(str("processes run a scenario of 'run', 'recurrence' or 'redistribute', not ",
                          scenario.job_case() == proto::Scenario::kPlan ? "of 'plan'" : "an empty one",
-                         "; cpsim plan --emit cprun writes one that they do"));
+                         "; cpsim plan --emit attention writes one that they do"));
 }
 
 }  // namespace

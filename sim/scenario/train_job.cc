@@ -81,7 +81,9 @@ Workload workload_of(const proto::Train& train, const ParallelLayout& layout) {
   Workload workload;
   workload.phase = Phase::training;
   workload.seq_len = at_least("seq_len", train.seq_len(), 1);
-  const std::int64_t at_once = std::int64_t{layout.dp()} * layout.micro_batch;
+  // Interleaved stages need as many micro-batches as ranks (Narayanan et al. 2021).
+  const std::int64_t micro_batches = layout.virtual_stages > 1 ? layout.pp : 1;
+  const std::int64_t at_once = micro_batches * layout.dp() * layout.micro_batch;
   workload.global_batch =
       train.global_batch() == 0 ? at_once : at_least("global_batch", train.global_batch(), 1);
   const FieldPath path("train");
@@ -194,14 +196,14 @@ TrainJob make_train_job(const proto::Train& train, const std::string& folder) {
   if (train.has_mtp_layers()) plan_prediction_layers(read, at_least("mtp_layers", train.mtp_layers(), 0));
   job.config = config_text(path);
   job.text = text_of(train, folder);
-  if (train.scaled_down()) {
-    read.model = scaled_down(read.model);
-    if (is_of_bytes(train)) read.model.vocab = std::max(read.model.vocab, kBytes);
-    job.config = config_of(job.config, read.model);
-  }
   ParallelLayout layout;
   if (!train.layout().empty())
     layout = value_of("layout", train.layout(), [&] { return parse_parallel_layout(train.layout()); });
+  if (train.scaled_down()) {
+    read.model = scaled_down(read.model, layout);
+    if (is_of_bytes(train)) read.model.vocab = std::max(read.model.vocab, kBytes);
+    job.config = config_of(job.config, read.model);
+  }
   job.request = {read.model, workload_of(train, layout), layout};
   if (train.has_expert_imbalance())
     job.request.workload.expert_imbalance = within("expert_imbalance", train.expert_imbalance(), 1, 1e6);

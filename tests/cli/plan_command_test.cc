@@ -151,14 +151,29 @@ TEST(PlanCommand, HandsTheBestLayoutOver) {
   EXPECT_THAT(megatron.out, HasSubstr("--tensor-model-parallel-size 8"));
   EXPECT_THAT(megatron.err, HasSubstr("cpsim plan: --emit: "));  // Megatron has no chunked loss
   const TemporaryFolder folder;
-  const Finished cprun = cpsim(
-      with(kShortTraining, {"--fix", "cp=8", "--emit", "cprun", "--output", folder.file("attention.txtpb")}));
-  EXPECT_EQ(cprun.exit_code, 0) << cprun.err;
-  EXPECT_THAT(cprun.out, AllOf(HasSubstr("\nfastest "), HasSubstr("cpsim run --scenario " + folder.file("")),
-                               HasSubstr("\nemitted     ")));
+  const Finished attention = cpsim(with(
+      kShortTraining, {"--fix", "cp=8", "--emit", "attention", "--output", folder.file("attention.txtpb")}));
+  EXPECT_EQ(attention.exit_code, 0) << attention.err;
+  EXPECT_THAT(attention.out,
+              AllOf(HasSubstr("\nfastest "), HasSubstr("cpsim run --scenario " + folder.file("")),
+                    HasSubstr("\nemitted     ")));
   const Finished run = cpsim({"run", "--scenario", folder.file("attention.txtpb"), "--seq-len", "64",
                               "--head-dim", "8", "--dtype", "f32"});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+}
+
+// The next command proves what was written for cprun (tests/cprun runs it).
+TEST(PlanCommand, HandsTheTrainingOver) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("train.txtpb");
+  const Words question = with(kShortTraining, {"--fix", "dp_shard=2,tp=2,cp=2,strategy=ring"});
+  const Finished written = cpsim(with(question, {"--emit", "cprun", "--output", path}));
+  ASSERT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_THAT(written.out, AllOf(HasSubstr("\nnext        cprun --verify train " + path + "\n"),
+                                 HasSubstr("\nruns        cprun train --ranks-as-threads " + path + "\n")));
+  const Finished printed = cpsim(with(question, {"--emit", "cprun"}));
+  EXPECT_EQ(printed.out, read(path));
+  EXPECT_THAT(printed.err, HasSubstr("cprun train --ranks-as-threads FILE trains it"));
 }
 
 // The best layout that the framework can say, not the best of all with its loss chunks lost.

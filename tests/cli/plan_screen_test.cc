@@ -32,11 +32,14 @@ sim::PlanAnswer training_answer() {
   answer.warnings = {"interrupted: the best of what was replayed so far, not of all"};
   answer.next_command =
       "cpsim plan --model llama-3.1-8b --nodes 2 --seq-len 131072 --global-batch 16 --report plan.html";
+  answer.run_command = str("cprun train --ranks-as-threads --model llama-3.1-8b --layout ",
+                           to_string(answer.best.front().layout));
   return answer;
 }
 
 sim::PlanAnswer served_answer(Phase phase) {
   sim::PlanAnswer answer = training_answer();
+  answer.run_command.clear();  // nothing trains it
   Workload& workload = answer.question.workload;
   workload.phase = phase;
   workload.global_batch = 4;
@@ -302,11 +305,11 @@ TEST(PlanExperiments, TheFirstIsWhatSavesMostWithWhatItSettles) {
       "            a step (0.6 %)\n"
       "            cpsim plan --model x --explain " +
           to_string(answer.best[0].layout) +
-          " --emit cprun --output attention1.txtpb\n"
+          " --emit attention --output attention1.txtpb\n"
           "            cprun --backend nccl --nproc-per-node 8 attention1.txtpb\n"
           "            cpsim plan --model x --explain " +
           to_string(answer.best[2].layout) +
-          " --emit cprun --output attention2.txtpb\n"
+          " --emit attention --output attention2.txtpb\n"
           "            cprun --backend nccl --nproc-per-node 8 --nnodes 2 --node-rank I --rdzv-endpoint "
           "HOST:PORT --token-file F attention2.txtpb    # I = 0, 1, ... on each node\n"
           "it settles  which strategy's attention is the fastest on these machines; take the layout whose "

@@ -78,6 +78,22 @@ TEST(CprunTrain, LeavesATraceWithTheTimesOfAllSteps) {
               HasSubstr("--verify takes the ranks' traces itself"));
 }
 
+// From a question to a proof: what cpsim plan hands over runs on processes as on the fabric, and on threads.
+TEST(CprunTrain, RunsWhatPlanHandsOver) {
+  const cli::TemporaryFolder folder;
+  const std::string path = folder.file("train.txtpb");
+  const cli::Finished planned =
+      cli::cpsim({"plan", "--model", "llama-3.1-8b", "--gpus", "4", "--seq-len", "32K", "--global-batch", "8",
+                  "--explain", "tp=2,cp=2,strategy=ring,recompute=full", "--emit", "cprun", "-o", path});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("next        cprun --verify train " + path));
+  const ProgramEnd verified = cprun({"--verify", "train", path, "--steps", "2"});
+  EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr("identical: 4 ranks, "));
+  const ProgramEnd threads = cprun({"train", "--ranks-as-threads", path, "--steps", "2"});
+  EXPECT_THAT(threads.out, HasSubstr("done: 2 steps")) << threads.err;
+}
+
 TEST(CprunTrain, GoesOnOnOtherRanksAndWritesItsCurves) {
   const cli::TemporaryFolder folder;
   const std::string path = small(folder, 6);

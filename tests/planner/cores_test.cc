@@ -223,8 +223,8 @@ TEST(Cores, EachIsHandedToCprunByItsName) {
   for (const CoreFacts* core : all_cores()) {
     for (const CoreVariant& variant : core->searched) {
       const Strategy strategy = strategy_of(*core, variant);
-      const Emitted emitted = emit(Framework::cprun, question.model, question.workload, layout_with(strategy),
-                                   {"small", 1, kRing});
+      const Emitted emitted = emit(Framework::attention, question.model, question.workload,
+                                   layout_with(strategy), {"small", 1, kRing});
       const bool rings = variant.place == Place::inner_rings;
       EXPECT_THAT(emitted.text,
                   HasSubstr(str("strategy: \"", rings ? core->name_of_inner_rings : core->name, "\"")))

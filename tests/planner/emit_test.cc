@@ -2,6 +2,7 @@
 // sentence that says so.
 #include "sim/planner/emit/emit.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "shared/context_parallel/problem.h"
 #include "sim/planner/models/read_model.h"
 #include "sim/proof/run/attention_run.h"
+#include "sim/scenario/train_job.h"
+#include "sim/scenario/training_threads.h"
 #include "tests/support/golden.h"
 #include "tests/support/messages.h"
 #include "traces/scenario.h"
@@ -100,8 +103,9 @@ std::vector<Golden> goldens() {
       {"vllm_decode",
        Framework::vllm,
        {"llama-3.1-70b", "tp=8,cp=2,dp_replicate=2,strategy=pass_q", serving(Phase::decode, 131072, 130048)}},
-      {"cprun_ring", Framework::cprun, ring},
-      {"cprun_ulysses", Framework::cprun, ulysses}};
+      {"cprun_stages", Framework::cprun, stages},
+      {"attention_ring", Framework::attention, ring},
+      {"attention_ulysses", Framework::attention, ulysses}};
 }
 
 TEST(EmitGolden, TextsAreThese) {
@@ -220,9 +224,10 @@ TEST(EmitCannot, SaysEachChoiceThatIsLost) {
        {"llama-3.1-8b", "tp=4,cp=2,strategy=ring", serving(Phase::prefill, 8192, 0)},
        "the attention backend's choice"},
       {vllm, {"mixtral-8x7b", "tp=2,cp=2,ep=2,strategy=pass_q", serving(Phase::decode, 8192, 8000)}, "ep=2"},
-      {cprun, layout("tp=2,pp=2,dp_shard=2"), "pp=2: stages are planned, not run"},
-      {cprun, layout("tp=2,pp=2,dp_shard=2"), "everything around attention"},
-      {cprun, layout("tp=2,recompute=full"), "recompute=full"},
+      {attention, layout("tp=2,pp=2,dp_shard=2"), "pp=2: stages are planned, not run"},
+      {attention, layout("tp=2,pp=2,dp_shard=2"), "everything around attention"},
+      {attention, layout("tp=2,recompute=full"), "recompute=full"},
+      {cprun, layout("tp=2,recompute=full"), "the model is in small"},
   };
   for (const Lacking& lacking : all) {
     EmitCase request = lacking.request;
@@ -373,7 +378,8 @@ TEST_P(EmittedScenario, MeansTheSameAttentionAndRuns) {
   const ParallelLayout layout = layout_of(request);
   const Transformer model = find_model(request.model).model;
   AttentionProblem problem = attention_problem(model, request.workload, layout, model.kinds.front());
-  const proto::Scenario scenario = read_scenario_text(text_of(Framework::cprun, request), "emitted.txtpb");
+  const proto::Scenario scenario =
+      read_scenario_text(text_of(Framework::attention, request), "emitted.txtpb");
   ASSERT_TRUE(scenario.has_run());
   const proto::Attention& run = scenario.run();
   EXPECT_EQ(run.mesh(), "cp=4");
@@ -404,11 +410,68 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EmittedScenario,
                                            "ulysses_ring,ulysses_degree=2,axis_order=ring_inner",
                                            "ring,rotation=all_gather,balance=head_tail"));
 
+// A layout's whole step: what is written is trained, whatever the layout splits, and the loss falls.
+class EmittedTraining : public ::testing::TestWithParam<EmitCase> {};
+
+TEST_P(EmittedTraining, TrainsTheLayoutInSmall) {
+  const EmitCase& request = GetParam();
+  const proto::Scenario scenario = read_scenario_text(text_of(Framework::cprun, request), "emitted.txtpb");
+  ASSERT_TRUE(scenario.has_train());
+  proto::Train train = scenario.train();
+  EXPECT_EQ(train.dtype(), to_proto(request.workload.dtype));
+  EXPECT_EQ(train.optimizer(), to_string(request.workload.optimizer));
+  train.set_steps(3), train.set_warmup_steps(0);
+  const TrainJob job = make_train_job(train);
+  EXPECT_EQ(job.request.layout, layout_of(request));
+  EXPECT_LT(job.request.model.hidden, 100);
+  // Gradients of several micro-batches are added up where the workload has several.
+  const std::int64_t planned = accumulation(request.workload, layout_of(request));
+  EXPECT_GE(accumulation(job.request.workload, job.request.layout), std::min<std::int64_t>(planned, 2));
+  const std::vector<double> losses = train_on_threads(job, {}).result.losses;
+  ASSERT_EQ(losses.size(), 3U);
+  EXPECT_LT(losses.back(), losses.front());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, EmittedTraining,
+    ::testing::Values(EmitCase{"llama-3.1-8b",
+                               "tp=2,cp=2,dp_shard=2,strategy=ring,balance=head_tail,recompute=full"},
+                      // More heads than models in small have otherwise.
+                      EmitCase{"qwen2.5-7b", "tp=4,cp=7,strategy=ulysses", training(4096, 2)}));
+
+// Where the layout splits more of them, a model in small has as many stages, layers of a stage, experts and
+// micro-batches.
+TEST(EmitCprun, HasWhatTheLayoutSplits) {
+  const auto trained = [](const EmitCase& request) {
+    return make_train_job(read_scenario_text(text_of(Framework::cprun, request), "f").train()).request;
+  };
+  const StepRequest stages =
+      trained({"llama-3.1-8b", "pp=4,virtual_stages=2,recompute=every:2", training(4096, 8)});
+  EXPECT_EQ(stages.model.layers, 16);
+  EXPECT_EQ(accumulation(stages.workload, stages.layout), 4);
+  const StepRequest experts = trained({"qwen3-30b-a3b", "dp_shard=32,tp=16,ep=32", training(4096, 64)});
+  EXPECT_EQ(experts.model.experts->count, 32);
+  EXPECT_EQ(experts.model.experts->intermediate % 16, 0);
+  EXPECT_EQ(trained({"llama-3.1-8b", "dp_shard=4", training(4096, 8)}).model.layers, 4);
+}
+
+// Nothing trains what serves, and no host computes a recurrence.
+TEST(EmitCprun, WritesAttentionOfWhatDoesNotTrain) {
+  EXPECT_TRUE(read_scenario_text(text_of(Framework::cprun, {"llama-3.1-8b", "tp=4,cp=2,strategy=ring",
+                                                            serving(Phase::prefill, 8192, 0)}),
+                                 "f")
+                  .has_run());
+  const EmitCase recurrent = {"nemotron-h-8b", "tp=4,cp=2,strategy=ring", training(8192, 2)};
+  EXPECT_TRUE(read_scenario_text(text_of(Framework::cprun, recurrent), "f").has_run());
+  EXPECT_THAT(cannot_of(Framework::cprun, recurrent),
+              Contains(HasSubstr("layers with a recurrence do not train on hosts yet")));
+}
+
 // Latent rows travel, as in the step; where a token is written, they are one head's keys, and values of their
 // own in the scenario, by the scale of the heads that they stand for.
-TEST(EmitCprun, LatentAttentionIsThatOfTheStep) {
+TEST(EmitAttention, LatentAttentionIsThatOfTheStep) {
   const auto run = [](const char* layout, const Workload& workload) {
-    return read_scenario_text(text_of(Framework::cprun, {"deepseek-v3", layout, workload}), "f").run();
+    return read_scenario_text(text_of(Framework::attention, {"deepseek-v3", layout, workload}), "f").run();
   };
   const proto::Attention trained = run("tp=8,cp=4,strategy=ring,keys=latent", training(8192, 8));
   EXPECT_EQ(trained.latent(), 512);
@@ -435,10 +498,10 @@ TEST(EmitVllm, LatentRowsAreSharedByAllRanks) {
   EXPECT_THAT(text_of(Framework::vllm, request), HasSubstr("--decode-context-parallel-size 2"));
 }
 
-TEST(EmitCprun, ServingAsksWhatTheStepDoes) {
+TEST(EmitAttention, ServingAsksWhatTheStepDoes) {
   const auto run = [](const Workload& workload) {
     return read_scenario_text(
-               text_of(Framework::cprun, {"llama-3.1-8b", "tp=4,cp=2,strategy=pass_q", workload}), "f")
+               text_of(Framework::attention, {"llama-3.1-8b", "tp=4,cp=2,strategy=pass_q", workload}), "f")
         .run();
   };
   const proto::Attention prefill = run(serving(Phase::prefill, 8192, 4096));
@@ -496,11 +559,11 @@ TEST(EmitMegatron, SaysWhichLayersHaveAWindow) {
   EXPECT_THAT(text_of_layers({{{}, 256}, {}}), HasSubstr("within chunks of 256 tokens"));
 }
 
-TEST(EmitCprun, WindowsAndTheAbsenceOfContextParallelismAreSaid) {
+TEST(EmitAttention, WindowsAndTheAbsenceOfContextParallelismAreSaid) {
   Transformer windowed = find_model("mistral-7b").model;
   windowed.kinds.front().window = 4096;
   const Emitted out =
-      emit(Framework::cprun, windowed, training(32768, 2), parse_parallel_layout("tp=2"), {"m", 1, 2});
+      emit(Framework::attention, windowed, training(32768, 2), parse_parallel_layout("tp=2"), {"m", 1, 2});
   const proto::Attention run = read_scenario_text(out.text, "f").run();
   EXPECT_EQ(run.mesh(), "cp=1");
   EXPECT_EQ(run.window(), 4096);
@@ -508,12 +571,12 @@ TEST(EmitCprun, WindowsAndTheAbsenceOfContextParallelismAreSaid) {
 }
 
 // What the search chose, and what the profile of the software measured, reach cprun.
-TEST(EmitCprun, PiecesSlotsAndChannelsAreSaid) {
+TEST(EmitAttention, PiecesSlotsAndChannelsAreSaid) {
   const EmitCase request = {"llama-3.1-8b", "cp=4,strategy=all_gather,pieces=4"};
   EmitContext context{request.model, 1, 4};
   context.max_ctas = 6;
   const auto scenario = [&](const char* layout) {
-    const Emitted out = emit(Framework::cprun, find_model(request.model).model, request.workload,
+    const Emitted out = emit(Framework::attention, find_model(request.model).model, request.workload,
                              parse_parallel_layout(layout), context);
     return read_scenario_text(out.text, "f");
   };
@@ -550,14 +613,15 @@ TEST(EmitErrors, SayWhatWouldWork) {
   const auto error = [](Framework framework, const EmitCase& request) {
     return message_of([&] { emitted(framework, request); });
   };
-  EXPECT_EQ(message_of([] { parse_framework("megatron-lm"); }),
-            "unknown framework 'megatron-lm'; use one of megatron, torchtitan, deepspeed, vllm, cprun");
-  EXPECT_EQ(parse_framework("vllm"), Framework::vllm);
   EXPECT_EQ(
-      error(Framework::vllm, {"llama-3.1-8b", "tp=8"}),
-      "vllm does not train, and the phase is training; use one of megatron, torchtitan, deepspeed, cprun");
+      message_of([] { parse_framework("megatron-lm"); }),
+      "unknown framework 'megatron-lm'; use one of megatron, torchtitan, deepspeed, vllm, cprun, attention");
+  EXPECT_EQ(parse_framework("vllm"), Framework::vllm);
+  EXPECT_EQ(error(Framework::vllm, {"llama-3.1-8b", "tp=8"}),
+            "vllm does not train, and the phase is training; use one of megatron, torchtitan, deepspeed, "
+            "cprun, attention");
   EXPECT_EQ(error(Framework::torchtitan, {"llama-3.1-8b", "tp=8", serving(Phase::decode, 8192, 8000)}),
-            "torchtitan does not serve, and the phase is decode; use one of vllm, cprun");
+            "torchtitan does not serve, and the phase is decode; use one of vllm, cprun, attention");
   EXPECT_THAT(error(Framework::megatron, {"llama-3.1-8b", "tp=3"}),
               HasSubstr("the layout tp=3 cannot run: "));
   EXPECT_THAT(message_of([] {

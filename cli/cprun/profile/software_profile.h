@@ -23,7 +23,7 @@ struct MeasuredSoftware {
 //
 //   max_ctas                              how many channels collectives should have beside attention
 //                                         (channel_choice.h), if that is better than the library's choice;
-//                                         cprun --software takes it, and cpsim plan --emit cprun writes it
+//                                         cprun --software takes it, and cpsim plan --emit attention writes it
 //   forward_progress, backward_progress   medians of the share of its speed that attention keeps beside
 //                                         collectives, with the number of channels that was chosen; the
 //                                         comments of the text have the other numbers of channels

@@ -25,6 +25,8 @@
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/compare_plans.h"
 #include "shared/base/error.h"
+#include "shared/transformer/parallel_layout.h"
+#include "sim/planner/emit/small_training.h"
 #include "sim/scenario/training_threads.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
@@ -38,15 +40,6 @@ using runtime::RendezvousClient;
 // What a checkpoint may take between a SIGTERM and the end. Chosen: --grace sets it.
 constexpr std::chrono::seconds kGrace{60};
 
-// What is trained without a scenario. Chosen: a loss that falls within seconds, and a length that most
-// layouts can split.
-proto::Train small_training(const std::string& model) {
-  proto::Train train;
-  train.set_model(model), train.set_scaled_down(true);
-  train.set_seq_len(128), train.set_steps(20), train.set_learning_rate(2e-3), train.set_warmup_steps(5);
-  return train;
-}
-
 // The training that the scenario, or the flags in its place, ask for.
 proto::Train asked_for(const TrainFlags& flags) {
   if (flags.scenario.empty() == flags.model.empty())
@@ -56,7 +49,11 @@ proto::Train asked_for(const TrainFlags& flags) {
               "examples/train/tiny.txtpb, or a model: cprun train --model llama-3.1-8b"
             : str("a scenario (", flags.scenario, ") and a model (", flags.model,
                   ") are given; give only one of them"));
-  if (!flags.model.empty()) return small_training(flags.model);
+  if (!flags.model.empty()) {
+    const std::string layout = flags.layout.value_or("tp=1");
+    return sim::small_training(flags.model,
+                               value_of("--layout", layout, [&] { return parse_parallel_layout(layout); }));
+  }
   const proto::Scenario scenario = read_scenario_file(flags.scenario);
   if (!scenario.has_train())
     throw InvalidInput(
@@ -213,7 +210,7 @@ FlagSet add_train(FlagSet cprun, TrainFlags& flags) {
   app.add_option("scenario", flags.scenario, "Scenario with train { ... } (.txtpb)").type_name("SCENARIO");
   app.add_option("--model", flags.model,
                  "Instead of a scenario: a preset, scaled down, which is trained for 20 steps of sequences "
-                 "of 128 tokens")
+                 "of 128 tokens or as many as the layout splits")
       .type_name("NAME");
   const auto count = [&](const char* flag, std::optional<std::int64_t>& value, std::int64_t least,
                          const char* help) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,9 @@
 #include "sim/accuracy/validate/published_steps.h"
 #include "sim/base/number_text.h"
 #include "sim/base/stop.h"
+#include "sim/cost/frameworks/framework.h"
 #include "sim/planner/emit/emit.h"
+#include "sim/planner/emit/small_training.h"
 #include "sim/planner/search/completion.h"
 #include "sim/planner/search/layout_timeline.h"
 #include "sim/planner/search/search.h"
@@ -34,6 +37,8 @@
 #include "sim/present/plan/headline.h"
 #include "sim/present/plan/plan_explain.h"
 #include "sim/present/plan/plan_screen.h"
+#include "sim/scenario/train_job.h"
+#include "traces/scenario.h"
 
 namespace cp::cli {
 namespace {
@@ -122,10 +127,20 @@ sim::PlanAnswer search(const sim::PlanQuestion& question, int threads, Progress&
 
 // ---- handing a layout over ----
 
+constexpr std::string_view kTrainOnThreads = "cprun train --ranks-as-threads",
+                           kTrainVerified = "cprun --verify train";
+
+// Whether --emit writes a training.
+bool emits_training(const Flags& flags, const sim::PlanQuestion& question) {
+  return flags.emit == sim::name(sim::Framework::cprun) &&
+         sim::trains_in_small(question.model, question.workload);
+}
+
 // Writes the text for a framework. What the framework has no word for goes to standard error, so that the
 // text alone is piped. Returns the exit code, which is that of Infeasible if what the text says does not fit.
 int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
          const sim::Candidate& candidate) {
+  const bool trains = emits_training(flags, question);
   const sim::Cluster& cluster = question.cluster;
   const sim::EmitContext context{job.model(),
                                  cluster.nodes,
@@ -142,15 +157,23 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
     return sim::emit(sim::parse_framework(flags.emit), question.model, question.workload, candidate.layout,
                      context);
   });
+  // What is handed over runs: cprun would refuse it with the same words.
+  if (trains) sim::make_train_job(read_scenario_text(emitted.text, "the emitted scenario").train());
   if (flags.prints_emitted()) {
     warn_on_stderr(question.warnings);
     fmt::print("{}", emitted.text);
     for (const std::string& cannot : emitted.cannot) fmt::print(stderr, "cpsim plan: --emit: {}\n", cannot);
+    if (trains)
+      fmt::print(stderr, "cpsim plan: --emit: {} FILE trains it; {} FILE also compares it with the fabric\n",
+                 kTrainOnThreads, kTrainVerified);
   } else {
     write_text_file("--output", flags.output, emitted.text);
     fmt::print("emitted     {} for {}\n", flags.output, flags.emit);
     for (const std::string& cannot : emitted.cannot)
       fmt::print("            {}\n", sim::wrapped(cannot, 98, 12));
+    if (!flags.explain.empty() && trains)
+      fmt::print("next        {} {}\nruns        {} {}\n", kTrainVerified, quoted(flags.output),
+                 kTrainOnThreads, quoted(flags.output));
   }
   if (emitted.fits) return 0;
   std::fflush(stdout);
@@ -162,13 +185,29 @@ int emit(const Flags& flags, const Job& job, const sim::PlanQuestion& question,
   return exit_code(ErrorKind::infeasible);
 }
 
-// The command that a person types next, with the same question.
-std::string next_command(const Flags& flags, const Job& job) {
-  if (flags.emit == "cprun" && !flags.output.empty()) return str("cpsim run --scenario ", flags.output);
+// The command that a person types next: it proves what was written, or asks more of the same question.
+std::string next_command(const Flags& flags, const Job& job, const sim::PlanQuestion& question) {
+  const bool scenario =
+      flags.emit == sim::name(sim::Framework::cprun) || flags.emit == sim::name(sim::Framework::attention);
+  if (scenario && !flags.output.empty())
+    return str(emits_training(flags, question) ? kTrainVerified : "cpsim run --scenario", " ",
+               quoted(flags.output));
   const std::string same = flags.job.save_scenario.empty()
                                ? plan_command(job)
                                : str("cpsim plan --scenario ", flags.job.save_scenario);
-  return str(same, flags.report.empty() ? " --report plan.html" : " --emit cprun -o attention.txtpb");
+  if (flags.report.empty()) return str(same, " --report plan.html");
+  const bool trains = sim::trains_in_small(question.model, question.workload);
+  return str(same, " --emit cprun -o ", trains ? "train" : "attention", ".txtpb");
+}
+
+// The command that trains the layout, in small; nothing if there is none.
+std::string run_command(const Flags& flags, const Job& job, const sim::PlanAnswer& answer) {
+  if (answer.best.empty() || !sim::trains_in_small(answer.question.model, answer.question.workload))
+    return "";
+  if (emits_training(flags, answer.question) && !flags.output.empty())
+    return str(kTrainOnThreads, " ", quoted(flags.output));
+  return str(kTrainOnThreads, " --model ", quoted(job.model()), " --layout ",
+             quoted(to_string(answer.best.front().layout)));
 }
 
 // ---- the two answers ----
@@ -276,7 +315,8 @@ int answer(const Flags& flags, const Job& job, const sim::PlanQuestion& question
     }
     interrupted = InterruptScope::interrupted();
   }
-  answer.next_command = next_command(flags, job);
+  answer.next_command = next_command(flags, job, question);
+  answer.run_command = run_command(flags, job, answer);
   if (!flags.csv.empty() && !flags.prints_csv()) write_text_file("--csv", flags.csv, sim::to_csv(answer));
   if (!flags.report.empty()) write_text_file("--report", flags.report, sim::report_html(answer));
   print(flags, answer);
@@ -369,7 +409,8 @@ Command add_plan(FlagSet cpsim) {
   app.add_option(
          "--emit", flags->emit,
          "Write the configuration of a framework (megatron, torchtitan, deepspeed, vllm or cprun): the best "
-         "layout that it can express, or that of --explain. The exit code is 20 if the result does not fit")
+         "layout that it can express, or that of --explain. Of cprun it is a training in small; attention "
+         "writes a layer's attention at full size. The exit code is 20 if the result does not fit")
       .type_name("FRAMEWORK");
   app.add_output(flags->output, "FILE",
                  "Write what --emit makes to this file [printed instead of the answer]", "");

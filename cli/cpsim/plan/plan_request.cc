@@ -323,16 +323,6 @@ std::string value_text(const Job& job, const FieldDescriptor* field, int index) 
   }
 }
 
-// The text as a shell takes it.
-std::string quoted(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+%@";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 }  // namespace
 
 sim::PlanQuestion make_plan_question(const Job& job, std::optional<sim::Framework> emitted) {
@@ -412,6 +402,15 @@ std::int64_t parse_tokens(std::string_view flag, std::string_view text, std::int
   const std::int64_t tokens = value_of(flag, text, [&] { return parse_int(text, "number of tokens"); });
   if (tokens >= least) return tokens;
   throw InvalidInput(str(flag, " ", text, " is out of range; use ", least, " or more, for example 128K"));
+}
+
+std::string quoted(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+%@";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
 }
 
 std::string plan_command(const Job& job) {

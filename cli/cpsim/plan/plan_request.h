@@ -36,6 +36,9 @@ ParallelLayout parse_layout_of(const sim::PlanQuestion& question, std::string_vi
 // for another text, and for less than `least`.
 std::int64_t parse_tokens(std::string_view flag, std::string_view text, std::int64_t least = 1);
 
+// The text as a shell takes it.
+std::string quoted(const std::string& text);
+
 // Returns the command line that means the job: "cpsim plan --model llama-3.1-8b --nodes 2".
 std::string plan_command(const proto::PlanLayouts& job);
 

@@ -206,7 +206,12 @@ int prove(Flags& flags) {
         "give one layout with --layout, for example tp=2,cp=2,strategy=ring, or --layouts all");
   sim::ReadModel read = sim::load_model(flags.model);
   if (flags.mtp_layers > 0) sim::plan_prediction_layers(read, flags.mtp_layers);
-  const Transformer model = flags.full ? read.model : sim::scaled_down(read.model);
+  Transformer& model = read.model;
+  if (!flags.full) {
+    const ParallelLayout layout =
+        flags.layout.empty() ? ParallelLayout{} : parse_parallel_layout(flags.layout);
+    model = sim::scaled_down(model, layout);
+  }
   const std::vector<ParallelLayout> layouts = layouts_of(flags, model);
   if (layouts.empty())
     throw InvalidInput(str("no layout of ", flags.ranks, " ranks is legal for ", model.name,

@@ -14,7 +14,7 @@ namespace {
 constexpr CoreWord kMegatronCores[] = {{Core::all_gather, "allgather"}, {Core::ring, "p2p"}};
 constexpr CoreWord kTorchtitanCores[] = {{Core::all_gather, "allgather"}, {Core::ring, "alltoall"}};
 
-constexpr std::array<FrameworkFacts, 5> kFrameworks = {{
+constexpr std::array<FrameworkFacts, 6> kFrameworks = {{
     {Framework::megatron, "megatron", "Megatron-LM", "core 0.12 and later",
      "megatron/training/arguments.py; Transformer Engine's attention", true, false, kMegatronCores},
     {Framework::torchtitan, "torchtitan", "torchtitan", "0.2 (2025)",
@@ -24,6 +24,7 @@ constexpr std::array<FrameworkFacts, 5> kFrameworks = {{
      "deepspeed/runtime/config.py; deepspeed.ai/docs/config-json", true, false},
     {Framework::vllm, "vllm", "vLLM", "0.11 and later", "vllm/engine/arg_utils.py", false, true},
     {Framework::cprun, "cprun", "cprun", "this one", "traces/scenario.proto", true, true},
+    {Framework::attention, "attention", "cprun", "this one", "traces/scenario.proto", true, true},
 }};
 
 // Returns the framework's word for the core, or the empty text if it has none.
@@ -84,7 +85,8 @@ std::span<const FrameworkRule> rules(Framework framework) {
       return deepspeed_rules();
     case Framework::vllm:
       return vllm_rules();
-    case Framework::cprun:  // a scenario holds the attention alone, which any layout has
+    case Framework::cprun:      // its plans are those of the layout
+    case Framework::attention:  // which any layout has
       return {};
   }
   return {};
@@ -196,12 +198,12 @@ std::string frameworks_page() {
       "search only layouts of which the framework can say everything; what is emitted nevertheless "
       "(`--explain LAYOUT --emit FRAMEWORK`)\n"
       "lists what is lost as comments; and this page is written by a test from it (`CP_UPDATE_GOLDEN=1`).\n"
-      "Choices that are not listed can be said. `cprun` runs attention alone: a scenario that is emitted for "
-      "it "
-      "holds that of one layer, for one\n"
-      "micro-batch and the heads of one tensor-parallel rank, on the ranks of `cp`, and lists the rest of "
-      "the "
-      "layout as comments.\n";
+      "Choices that are not listed can be said. `cprun` can say all: of a training, `--emit cprun` writes "
+      "the scenario of the layout in small, with whole\n"
+      "steps, for `cprun train`. `--emit attention` writes the attention of one layer at full size, for one "
+      "micro-batch and the heads of one tensor-parallel\n"
+      "rank, on the ranks of `cp`, and lists the rest of the layout as comments; so does `--emit cprun` of "
+      "serving, and of layers with a recurrence.\n";
   for (const FrameworkFacts& framework : kFrameworks) {
     const std::span<const FrameworkRule> all = rules(framework.framework);
     if (all.empty()) continue;

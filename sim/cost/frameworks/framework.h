@@ -20,9 +20,11 @@ enum class Framework : std::uint8_t {
   torchtitan,  // TOML
   deepspeed,   // JSON
   vllm,        // a command line of vllm serve
+  // traces/scenario.proto: a training in small for cprun train; of serving, as attention
+  cprun,
   // traces/scenario.proto: the attention of one micro-batch on one tensor-parallel rank, for cpsim run and
   // cprun
-  cprun,
+  attention,
 };
 std::string_view name(Framework framework);
 Framework parse_framework(std::string_view text);  // throws InvalidInput that lists them
@@ -46,7 +48,7 @@ struct FrameworkFacts {
   std::string_view version, source;  // the version and the files that the table describes: "core 0.12"
   bool trains = false, serves = false;
   // The cores for which it has words. Empty if it leaves no choice of a core (deepspeed, vllm), or takes all
-  // of them by their names (cprun).
+  // of them by their names (cprun, attention).
   std::span<const CoreWord> cores = {};
 };
 const FrameworkFacts& facts(Framework framework);

@@ -25,6 +25,8 @@ EmittedBody body_of(Framework framework, const EmitRequest& request) {
       return emit_vllm(request);
     case Framework::cprun:
       return emit_cprun(request);
+    case Framework::attention:
+      return emit_attention(request);
   }
   return {};
 }
@@ -50,15 +52,16 @@ std::string numbers(const EmitRequest& request) {
 
 std::vector<std::string> comments(Framework framework, const EmitRequest& request, const Emitted& emitted) {
   const FrameworkFacts& of = facts(framework);
-  const std::string version = framework == Framework::cprun ? "" : str(" ", of.version);
+  const bool own = framework == Framework::cprun || framework == Framework::attention;
+  const std::string version = own ? "" : str(" ", of.version);
   std::vector<std::string> lines = {str(of.title, version, ": ", headline(request)), numbers(request)};
   if (emitted.needed_bytes) {
     lines.push_back(str("memory: ", human_bytes(*emitted.needed_bytes), " of ",
                         human_bytes(request.context.usable_bytes), " per GPU",
                         emitted.fits ? "" : ": IT DOES NOT FIT"));
   }
-  // The prediction is of the whole model, but cprun runs one layer's attention.
-  if (!request.context.predicted.empty() && framework != Framework::cprun)
+  // The prediction is of the whole model, but cprun runs one layer's attention, or all in small.
+  if (!request.context.predicted.empty() && !own)
     lines.push_back(str("predicted: ", request.context.predicted));
   if (!emitted.cannot.empty())
     lines.emplace_back("of the plan, this file does not say, or says differently:");

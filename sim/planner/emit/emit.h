@@ -1,5 +1,5 @@
 // emit(): writes a layout as the flags or the configuration of a framework that runs the model with it. For
-// cprun it writes a scenario of the layout's attention.
+// cprun it writes a scenario: a training of the layout in small, or its attention at full size.
 #pragma once
 
 #include <cstdint>

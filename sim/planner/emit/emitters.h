@@ -32,5 +32,6 @@ EmittedBody emit_torchtitan(const EmitRequest& request);
 EmittedBody emit_deepspeed(const EmitRequest& request);
 EmittedBody emit_vllm(const EmitRequest& request);
 EmittedBody emit_cprun(const EmitRequest& request);
+EmittedBody emit_attention(const EmitRequest& request);
 
 }  // namespace cp::sim

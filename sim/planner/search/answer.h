@@ -126,6 +126,7 @@ struct PlanAnswer {
   // end, or was stopped before anything was known.
   double least_left_us = 0;
   std::string next_command;
+  std::string run_command;  // what trains the best layout, in small; empty if nothing does
 };
 
 }  // namespace cp::sim

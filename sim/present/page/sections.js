@@ -23,7 +23,7 @@ function drawFigures() {
     figure("Memory left", `${gib(best.left_bytes)} GiB`,
       `${gib(best.memory_low_bytes)} to ${gib(best.memory_high_bytes)} GiB needed: ${best.fits} to fit`),
     figure("Exposed transfers", time(best.exposed_us), `${percent(best.exposed_us / best.step_us)} of the time`),
-    figure("Bound by", best.bound, "cprun runs its attention alone"));
+    figure("Bound by", best.bound, answer.run_command ? "cprun train makes its steps in small" : "cprun runs its attention alone"));
 }
 
 // Selected too, for browsers that do not let a page from a file copy.

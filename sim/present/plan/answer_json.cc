@@ -407,6 +407,7 @@ std::string to_json(const PlanAnswer& answer, int indent) {
       {"timeline", timeline_json(answer.timeline)},
       {"warnings", answer.warnings},
       {"next_command", answer.next_command},
+      {"run_command", answer.run_command},
   };
   return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
 }

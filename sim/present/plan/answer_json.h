@@ -60,6 +60,7 @@
 //   warnings       [text]: of the model, such as a key that looks misspelt; of the search, if it was
 //                  interrupted
 //   next_command   text
+//   run_command    text: what trains the best layout, in small; empty if nothing does
 #pragma once
 
 #include <string>

@@ -74,7 +74,7 @@ std::vector<std::string> commands(const PlanAnswer& answer, const NextMeasuremen
   const std::string same = answer.next_command.empty() ? "cpsim plan ..." : answer.next_command;
   for (const ParallelLayout& layout : layouts_to_time(answer)) {
     const std::string file = str("attention", all.size() / 2 + 1, ".txtpb");
-    all.push_back(str(same, " --explain ", to_string(layout), " --emit cprun --output ", file));
+    all.push_back(str(same, " --explain ", to_string(layout), " --emit attention --output ", file));
     all.push_back(cprun_command(answer, layout.cp, file));
   }
   return all;

@@ -13,6 +13,7 @@
 #include "shared/base/text.h"
 #include "shared/transformer/short_layout.h"
 #include "sim/base/number_text.h"
+#include "sim/planner/emit/small_training.h"
 #include "sim/present/plan/headline.h"
 #include "sim/present/plan/next_measurement.h"
 #include "sim/present/plan/plan_inputs.h"
@@ -205,7 +206,7 @@ std::string settles_text(const PlanAnswer& answer) {
   const NextMeasurement& first = all.front();
   const std::string saves = fmt::format("saves {} a step ({:.1f} %)", human_us(first.saves_us),
                                         100 * first.saves_us / answer.best.front().step_us);
-  if (!first.rate) return str("to time attention by each strategy ", saves, ": --emit cprun, then cprun");
+  if (!first.rate) return str("to time attention by each strategy ", saves, ": --emit attention, then cprun");
   return str("to measure ", name(first), " ", saves, ": ", commands(answer, first).front());
 }
 
@@ -338,11 +339,6 @@ std::string keys_text(const PlanQuestion& question, const ParallelLayout& layout
   return str(travel, "; --fix keys=", name(rows ? heads : latent), " asks for the other way");
 }
 
-// Whether cprun train makes steps of the layout, in small; the last line says how.
-bool trains(const PlanQuestion& question) {
-  return question.workload.phase == Phase::training && !question.model.recurrence;
-}
-
 }  // namespace
 
 std::string plan_screen(const PlanAnswer& answer, bool brief) {
@@ -372,7 +368,7 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
     text += titled_line("its time", time_parts(best));
     text += titled_line("its memory", str("GiB: ", memory_terms(best.memory)));
     text += titled_line("left", memory_left(best, answer.question.memory_width));
-    if (!trains(answer.question)) {
+    if (!trains_in_small(answer.question.model, answer.question.workload)) {
       text += titled_line(
           "runs",
           "attention of one layer: --emit cprun, then cprun; the rest of the step is planned, not run");
@@ -385,10 +381,7 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
                                             : str("none: no step of ", name(answer.question.workload.phase),
                                                   " was ever compared with a measurement"));
   if (!answer.next_command.empty()) text += str("next        ", answer.next_command, "\n");
-  if (!answer.best.empty() && trains(answer.question)) {
-    text += str("runs        cprun train --ranks-as-threads --model ", answer.question.model.name,
-                " --layout ", to_string(answer.best.front().layout), "\n");
-  }
+  if (!answer.run_command.empty()) text += str("runs        ", answer.run_command, "\n");
   return text;
 }
 

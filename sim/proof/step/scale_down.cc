@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -19,13 +20,22 @@ constexpr std::int64_t kHidden = 48, kHeads = 8, kHeadDim = 10, kIntermediate = 
 constexpr std::int64_t kLayers = 4;
 
 std::int64_t at_most(std::int64_t value, std::int64_t most) { return std::min(value, most); }
+// At least `few` of the `all` that the model has, so that `ranks` share them evenly if they do in the model.
+std::int64_t few_of(std::int64_t all, std::int64_t few, std::int64_t ranks) {
+  return at_most(all, all % ranks == 0 ? (few + ranks - 1) / ranks * ranks : few);
+}
 
-// The fewest first layers among which every kind is, and at least kLayers.
-std::vector<LayerKind> first_layers(const Transformer& model) {
+// So many layers that each stage has one, or as many as `recompute` counts.
+std::int64_t layers_of(const ParallelLayout& layout) {
+  return std::max(kLayers, std::int64_t{layout.pp} * layout.virtual_stages * layout.recompute.every);
+}
+
+// The fewest first layers among which every kind is, and at least `least`.
+std::vector<LayerKind> first_layers(const Transformer& model, std::int64_t least) {
   std::set<int> seen;
   std::vector<LayerKind> layers;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    if (std::ssize(layers) >= kLayers && std::ssize(seen) == std::ssize(model.kinds)) break;
+    if (std::ssize(layers) >= least && std::ssize(seen) == std::ssize(model.kinds)) break;
     seen.insert(model.kind_of(layer));
     LayerKind& kind = layers.emplace_back(model.kinds[idx(model.kind_of(layer))]);
     if (kind.window) kind.window = at_most(*kind.window, kWindow);
@@ -130,18 +140,23 @@ class LayoutList {
 
 }  // namespace
 
-Transformer scaled_down(const Transformer& model) {
+Transformer scaled_down(const Transformer& model, const ParallelLayout& layout) {
   Transformer small = model;
   small.hidden = at_most(model.hidden, kHidden);
   // Gemma multiplies looked-up rows with the root of the width.
   if (const double root = std::sqrt(static_cast<double>(model.hidden));
       model.numerics.embedding_scale == root)
     small.numerics.embedding_scale = std::sqrt(static_cast<double>(small.hidden));
-  const std::int64_t heads = at_most(model.q_heads, kHeads);
+  const std::int64_t tp = layout.tp, split = tp * (layout.cp > 1 ? layout.strategy.ulysses_degree : 1);
+  const std::int64_t heads = few_of(model.q_heads, kHeads, split);
   small.kv_heads = std::max<std::int64_t>(1, model.kv_heads * heads / model.q_heads);
+  // Groups of as many heads in each, which the layout can split.
+  if (heads / small.kv_heads * small.kv_heads % split != 0 ||
+      (small.kv_heads % tp != 0 && tp % small.kv_heads != 0))
+    small.kv_heads = std::gcd(heads, std::gcd(small.kv_heads, tp));
   small.q_heads = heads / small.kv_heads * small.kv_heads;
   small.head_dim = at_most(model.head_dim, kHeadDim);
-  small.intermediate = at_most(model.intermediate, kIntermediate);
+  small.intermediate = few_of(model.intermediate, kIntermediate, tp);
   small.vocab = at_most(model.vocab, kVocab);
   if (model.latent) {
     Latent& latent = *small.latent;
@@ -150,8 +165,10 @@ Transformer scaled_down(const Transformer& model) {
   }
   if (model.experts) {
     Experts& experts = *small.experts;
-    experts.count = at_most(experts.count, kExperts), experts.top_k = at_most(experts.top_k, 2);
-    experts.intermediate = at_most(experts.intermediate, 24), experts.shared = at_most(experts.shared, 32);
+    experts.count = few_of(experts.count, kExperts, layout.ep);
+    experts.top_k = at_most(experts.top_k, 2);
+    experts.intermediate = few_of(experts.intermediate, 24, tp);
+    experts.shared = few_of(experts.shared, 32, tp);
   }
   if (model.recurrence) {
     Recurrence& r = *small.recurrence;
@@ -161,7 +178,7 @@ Transformer scaled_down(const Transformer& model) {
     r.value_heads = values;
     r.key_dim = at_most(r.key_dim, 6), r.value_dim = at_most(r.value_dim, 10);
   }
-  const std::vector<LayerKind> layers = first_layers(model);
+  const std::vector<LayerKind> layers = first_layers(model, layers_of(layout));
   small.layers = std::ssize(layers);
   small.kinds = {LayerKind{}}, small.order.clear();
   set_layers(small, layers);

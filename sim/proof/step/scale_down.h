@@ -11,8 +11,10 @@ namespace cp::sim {
 
 // The same model in small: its kinds of layers in their order, each at least once; heads, kv heads, experts
 // and groups in the same proportions as far as few of them allow; and all that it has or lacks. Widths are
-// some tens, so that a step takes a fraction of a second. Sizes that are small already stay.
-Transformer scaled_down(const Transformer& model);
+// some tens, so that a step takes a fraction of a second. Sizes that are small already stay. Heads, layers,
+// experts and the widths of MLPs are as many as the layout splits, where that is more: for 16 stages there
+// are 16 layers, if the model has as many.
+Transformer scaled_down(const Transformer& model, const ParallelLayout& layout = {});
 
 // What a proof trains on.
 struct ProofWorkload {
