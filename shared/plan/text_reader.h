@@ -216,7 +216,7 @@ class TextReader {
     while (next_is(' ') || next_is('\t') || next_is('\r')) rest_.remove_prefix(1);
   }
   std::string_view token() {
-    const std::size_t size = std::min(rest_.find_first_of(" \t\r\n,=/\""), rest_.size());
+    const std::size_t size = std::min(rest_.find_first_of(" \t\r\n,=/:\""), rest_.size());
     const std::string_view found = rest_.substr(0, size);
     rest_.remove_prefix(size);
     return found;

@@ -61,8 +61,7 @@
 // With mlp_chunks, nothing that a dense MLP makes on its way is kept.
 //
 // Row kernels have their rules (row_rules_of.h). The plans of training run on devices that have
-// host_target(), but for those of recurrent layers; kernels of these layers, and rotary kernels of serving,
-// have shapes only.
+// host_target(). Of serving, rotary kernels and short convolutions have shapes only.
 //
 // What the caller puts in, beside parameters, of the rank's rows in their order: working/tokens and
 // working/targets [tokens] i32, targets the labels of the rows, -100 for none; working/loss_weight [1] and

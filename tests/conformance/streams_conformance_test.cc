@@ -469,10 +469,11 @@ TEST_P(DeviceConformance, APlanThatIsNotForItIsRefusedBeforeAnythingRuns) {
     b.add(b.stream("s"), Scale{x, 2});
     b.add(b.stream("s"), RowKernel{RowOperation::gated_norm, {}, {}, {x}}, "turn");
     const Plan lacking = std::move(b).build({});
-    EXPECT_THAT(refusal([&] { device.prepare(lacking, {}); }),
-                AllOf(HasSubstr(str(" device of rank ", rank,
-                                    " has no operation gated_norm (step 1 \"turn\"); its target ")),
-                      HasSubstr(str(device.target().name, " has ", join(device.target().kernels, ", ")))));
+    EXPECT_THAT(
+        refusal([&] { device.prepare(lacking, {}); }),
+        AllOf(HasSubstr(str(" device of rank ", rank,
+                            " has no operation gated_norm without a rule (step 1 \"turn\"); its target ")),
+              HasSubstr(str(device.target().name, " has ", join(device.target().kernels, ", ")))));
     // The device is as good as before.
     const TwoStreams own(rank, GetParam().target);
     device.prepare(own.plan, {});

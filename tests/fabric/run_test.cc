@@ -85,7 +85,8 @@ TEST_P(Runs, APlanWithAKernelThatTheHostLacksIsRefusedByName) {
   const Plan plan = std::move(builder).build({});
   EXPECT_THAT(
       message_of<InvalidInput>([&] { fabric.run([&](Rank, Device& device) { device.prepare(plan, {}); }); }),
-      HasSubstr("the fabric device of rank 0 has no operation gated_norm (step 0 \"\"); its target host has "
+      HasSubstr("the fabric device of rank 0 has no operation gated_norm without a rule (step 0 \"\"); its "
+                "target host has "
                 "accumulate, "));
 }
 

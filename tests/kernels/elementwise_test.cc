@@ -399,7 +399,7 @@ TEST(RowKernel, IsRefusedByName) {
   const BufferId x = memory.add(DType::f32, {1, 2});
   const auto run = [&] { memory.run(RowKernel{RowOperation::gated_norm, {}, {}, {flat_view(x, 0, 2)}}); };
   EXPECT_THAT(run, ::testing::ThrowsMessage<InvalidInput>(
-                       ::testing::HasSubstr("the host has no kernel gated_norm; it has ")));
+                       ::testing::HasSubstr("the host has no kernel gated_norm without a rule; it has ")));
 }
 
 }  // namespace

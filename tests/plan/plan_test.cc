@@ -172,7 +172,7 @@ TEST(Plan, AccessesOfEveryOperation) {
             "1r 2r 3w 4rw 5rw");
 }
 
-TEST(Target, TheHostHasEveryOperationButThoseOfRecurrentRowsAndShapesHaveAll) {
+TEST(Target, TheHostHasEveryOperationAndShapesHaveThoseWithoutARule) {
   const auto names = []<class... Ops>(std::type_identity<std::variant<Ops...>>) {
     std::set<std::string> found;
     (found.emplace(operation_name(std::variant<Ops...>(Ops{}))), ...);
@@ -187,14 +187,19 @@ TEST(Target, TheHostHasEveryOperationButThoseOfRecurrentRowsAndShapesHaveAll) {
     const std::string_view name = operation_name(Kernel(RowKernel{static_cast<RowOperation>(i), {}, {}, {}}));
     EXPECT_TRUE(kernels.emplace(name).second) << name;
   }
-  std::set<std::string> of_host = kernels;
-  for (const char* shapes : {"short_convolution", "decay_and_beta", "gated_norm"}) {
-    EXPECT_EQ(of_host.erase(shapes), 1U) << shapes;
-    EXPECT_EQ(of_host.erase(std::string(shapes) + "_backward"), 1U) << shapes;
-  }
-  EXPECT_EQ(host_target().kernels, of_host);
-  EXPECT_EQ(common_target().kernels, of_host);
-  EXPECT_EQ(gpu_target("sm90").kernels, of_host);
+  EXPECT_EQ(host_target().kernels, kernels);
+  EXPECT_EQ(common_target().kernels, kernels);
+  EXPECT_EQ(gpu_target("sm90").kernels, kernels);
+  const Work turn = Kernel(RowKernel{RowOperation::rotary, {}, {}, {}}),
+             turn_by_rule = Kernel(RowKernel{RowOperation::rotary, {}, {}, {}, RotaryRule{}}),
+             gate = Kernel(RowKernel{RowOperation::output_gate, {}, {}, {}});
+  EXPECT_FALSE(has_operation(host_target(), turn));
+  EXPECT_EQ(operation_words(turn), "rotary without a rule");
+  EXPECT_TRUE(has_operation(host_target(), turn_by_rule));
+  EXPECT_EQ(operation_words(turn_by_rule), "rotary");
+  EXPECT_TRUE(has_operation(host_target(), gate));
+  EXPECT_TRUE(has_operation(shape_target(), turn));
+  kernels.emplace(kShapesOnly);
   EXPECT_EQ(shape_target().kernels, kernels);
   EXPECT_EQ(shape_target().collectives, host_target().collectives);
   EXPECT_EQ(shape_target().dtypes, host_target().dtypes);

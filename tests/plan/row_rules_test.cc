@@ -76,8 +76,6 @@ class RowCase {
       RowKernel changed = kernel_;
       choose_rule(changed.rule, rule);
       if (changed.rule.index() == kernel_.rule.index()) continue;
-      // A rotary kernel without a rule has shapes only.
-      if (changed.rule.index() == 0 && std::holds_alternative<RotaryRule>(kernel_.rule)) continue;
       EXPECT_THAT(error(changed), HasSubstr("rule")) << rule;
     }
   }
@@ -90,9 +88,10 @@ class RowCase {
     list.push_back(dense_view(id, 0, std::move(shape)));
     return *this;
   }
-  // The factors of rows, and parameters in another dtype, may be left out.
+  // The factors of rows, parameters in another dtype, and the bias of a convolution may be left out.
   bool may_lack(std::vector<View> RowKernel::*list, std::size_t i) const {
     return (kernel_.operation == RowOperation::gated_activation && list == &RowKernel::reads && i == 1) ||
+           (kernel_.operation == RowOperation::short_convolution && list == &RowKernel::reads && i == 2) ||
            (kernel_.operation == RowOperation::optimizer && list == &RowKernel::writes);
   }
   BufferId spare() {
@@ -126,6 +125,11 @@ VocabularyRule vocabulary() {
   VocabularyRule rule;
   rule.first = 8, rule.count = 7;
   return rule;
+}
+
+// Of two sequences of three rows, whose last one begins a document; four rows of a halo.
+ConvolutionRule convolution_rule() {
+  return {3, 2, {{0, 2, true, true}, {0, 2, false, false}, {2, 1, false, true}}, 2, 1e-6};
 }
 
 std::vector<RowCase> row_cases() {
@@ -221,6 +225,54 @@ std::vector<RowCase> row_cases() {
       .writes({5}, DType::bf16)
       .updates({5})
       .updates({10});
+  add(RowOperation::short_convolution, convolution_rule())
+      .reads({6, 8})
+      .reads({24})
+      .reads({8})
+      .reads({4, 8})
+      .writes({6, 2}, DType::bf16)
+      .writes({6, 4})
+      .writes({6, 2});
+  add(RowOperation::short_convolution_backward, convolution_rule())
+      .reads({6, 8})
+      .reads({24})
+      .reads({8})
+      .reads({4, 8})
+      .reads({6, 2})
+      .reads({6, 4})
+      .reads({6, 2})
+      .writes({6, 8})
+      .writes({4, 8})
+      .updates({24})
+      .updates({8});
+  add(RowOperation::decay_and_beta).reads({3, 4}).reads({4}).writes({3, 2}).writes({3, 2});
+  add(RowOperation::decay_and_beta_backward)
+      .reads({3, 2}, DType::bf16)
+      .reads({4})
+      .reads({3, 2})
+      .reads({3, 2})
+      .writes({3, 2})
+      .updates({4});
+  add(RowOperation::gated_norm, GatedNormRule{4, 1e-6}).reads({3, 8}).reads({3, 8}).reads({4}).writes({3, 8});
+  add(RowOperation::gated_norm, GatedNormRule{4, 1e-6})
+      .reads({3, 8})
+      .reads({3, 8})
+      .reads({3, 8})
+      .reads({8})
+      .reads({2})
+      .writes({3, 8});
+  add(RowOperation::gated_norm_backward, GatedNormRule{4, 1e-6})
+      .reads({3, 8})
+      .reads({3, 8})
+      .reads({3, 8})
+      .reads({3, 8})
+      .reads({8})
+      .reads({2})
+      .writes({3, 8})
+      .writes({3, 8})
+      .writes({3, 8})
+      .updates({8})
+      .updates({2});
   return all;
 }
 
@@ -276,6 +328,27 @@ TEST(RowRules, NameTheValue) {
   adam.beta2 = 1;
   EXPECT_THAT(error(22, adam), HasSubstr("beta2 is 1; use a number in [0, 1)"));
   EXPECT_THAT(error(22, OptimizerRule{3}), HasSubstr("has 3 states; AdamW has 2"));
+  const auto convolution = [&](auto change) {
+    ConvolutionRule rule = convolution_rule();
+    change(rule);
+    return error(23, rule);
+  };
+  EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.taps = 0; }), HasSubstr("has 0 taps"));
+  EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.sequences = 4; }),
+              HasSubstr("has 6 rows and 4 of a halo, of 4 sequences"));
+  EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.runs[0].begins = false; }),
+              HasSubstr("has a first run with no run before it"));
+  EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.runs[1].first = 1; }),
+              HasSubstr("has row 0 of a sequence in no run"));
+  EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.runs[2].first = 1; }),
+              HasSubstr("has row 1 of a sequence in two runs"));
+  EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.runs.pop_back(); }),
+              HasSubstr("has row 2 of a sequence in no run"));
+  EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.runs[0].rows = 3; }),
+              HasSubstr("has a run of 3 rows from 0 on, outside of the 4 rows of the halo"));
+  EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.normalized = 3; }),
+              HasSubstr("normalizes heads of 3 columns with eps=1e-06, but q and k have 2 and 4"));
+  EXPECT_THAT(error(27, GatedNormRule{3, 1e-6}), HasSubstr("normalizes groups of 3 of 8 columns"));
 }
 
 }  // namespace

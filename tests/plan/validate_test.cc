@@ -490,7 +490,8 @@ TEST(ValidateStep, RowKernels) {
   EXPECT_EQ(world.error(row({x(0, 8)}, {x(7, 8)}, {})),
             prefix + "x+0[8] and x+7[8] share memory; a kernel's output is its own");
   EXPECT_EQ(World().error(row({}, {x(0, 8)}, {})),
-            prefix + "target host has no kernel gated_norm; it has " + join(host_target().kernels, ", "));
+            prefix + "target host has no kernel gated_norm without a rule; it has " +
+                join(host_target().kernels, ", "));
 }
 
 TEST(ValidateStep, NamesTheLabel) {

@@ -103,6 +103,32 @@ TEST(ProveStep, HoldsForDocumentsThatAreSplitOneByOne) {
   EXPECT_TRUE(proof.holds()) << proof.finding();
 }
 
+// Of each rule of a recurrence: rows see a halo, which documents cut, and one that comes from two ranks.
+TEST(ProveStep, HoldsForRecurrentLayers) {
+  Transformer delta = dense_model();
+  delta.recurrence = Recurrence{RecurrenceRule::delta, 4, 8, 6, 5, 4, false};
+  Transformer decay = dense_model();
+  decay.recurrence = Recurrence{RecurrenceRule::decay, 2, 4, 6, 5, 4, true};
+  LayerKind attends, recurs;
+  recurs.mixer = Mixer::recurrence;
+  for (Transformer* const model : {&delta, &decay}) {
+    set_layers(*model, {recurs, attends, recurs});
+    for (const char* layout :
+         {"tp=1,micro_batch=2", "tp=2,dp_shard=2", "cp=2,strategy=ring,balance=head_tail,recompute=selective",
+          "cp=2,strategy=ring,scan_balance=head_tail", "cp=2,tp=2,strategy=all_gather,scan=sequential",
+          "cp=2,strategy=ulysses,scan=heads,recompute=full"}) {
+      for (const std::vector<std::int64_t>& documents :
+           {std::vector<std::int64_t>{}, {0, 2, 14, testing::kOddLength}}) {
+        StepRequest request = request_of(*model, layout);
+        request.workload.cu_seqlens = documents;
+        ASSERT_EQ(refuse(request.model, request.workload, request.layout), std::nullopt) << layout;
+        const StepProof proof = prove_step(request);
+        EXPECT_TRUE(proof.holds()) << layout << " " << documents.size() << ": " << proof.finding();
+      }
+    }
+  }
+}
+
 // Which tokens are dropped depends on the rows of the ranks, on ep, and on the micro-batch.
 TEST(ProveStep, HoldsWhereExpertsDropTokens) {
   for (const char* layout : {"tp=1", "tp=1,micro_batch=2", "ep=2,dp_shard=2",

@@ -132,8 +132,7 @@ constexpr std::string_view kTrainOnThreads = "cprun train --ranks-as-threads",
 
 // Whether --emit writes a training.
 bool emits_training(const Flags& flags, const sim::PlanQuestion& question) {
-  return flags.emit == sim::name(sim::Framework::cprun) &&
-         sim::trains_in_small(question.model, question.workload);
+  return flags.emit == sim::name(sim::Framework::cprun) && question.workload.phase == Phase::training;
 }
 
 // Writes the text for a framework. What the framework has no word for goes to standard error, so that the
@@ -196,14 +195,13 @@ std::string next_command(const Flags& flags, const Job& job, const sim::PlanQues
                                ? plan_command(job)
                                : str("cpsim plan --scenario ", flags.job.save_scenario);
   if (flags.report.empty()) return str(same, " --report plan.html");
-  const bool trains = sim::trains_in_small(question.model, question.workload);
+  const bool trains = question.workload.phase == Phase::training;
   return str(same, " --emit cprun -o ", trains ? "train" : "attention", ".txtpb");
 }
 
 // The command that trains the layout, in small; nothing if there is none.
 std::string run_command(const Flags& flags, const Job& job, const sim::PlanAnswer& answer) {
-  if (answer.best.empty() || !sim::trains_in_small(answer.question.model, answer.question.workload))
-    return "";
+  if (answer.best.empty() || answer.question.workload.phase != Phase::training) return "";
   if (emits_training(flags, answer.question) && !flags.output.empty())
     return str(kTrainOnThreads, " ", quoted(flags.output));
   return str(kTrainOnThreads, " --model ", quoted(job.model()), " --layout ",

@@ -1,5 +1,5 @@
-// Writes the training of a layout in small, with all of its steps. What is not a training, and layers that no
-// host computes, have the scenario of their attention instead.
+// Writes the training of a layout in small, with all of its steps. What is not a training has the scenario of
+// its attention instead.
 #include <algorithm>
 
 #include "shared/base/text.h"
@@ -19,12 +19,7 @@ std::string_view products(const EmitContext& context) {
 
 EmittedBody emit_cprun(const EmitRequest& request) {
   const auto& [model, workload, layout, context] = request;
-  if (!trains_in_small(model, workload)) {
-    EmittedBody attention = emit_attention(request);
-    if (workload.phase == Phase::training)
-      attention.notes.insert(attention.notes.begin(), "layers with a recurrence do not train on hosts yet");
-    return attention;
-  }
+  if (workload.phase != Phase::training) return emit_attention(request);
   proto::Scenario scenario;
   proto::Train& train = *scenario.mutable_train();
   train = small_training(context.model, layout);

@@ -16,10 +16,6 @@ std::int64_t least_seq_len(const ParallelLayout& layout) {
 
 }  // namespace
 
-bool trains_in_small(const Transformer& model, const Workload& workload) {
-  return workload.phase == Phase::training && !model.recurrence;
-}
-
 proto::Train small_training(const std::string& model, const ParallelLayout& layout) {
   proto::Train train;
   train.set_model(model), train.set_scaled_down(true), train.set_layout(to_string(layout));

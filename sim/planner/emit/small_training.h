@@ -12,10 +12,6 @@
 
 namespace cp::sim {
 
-// Whether cprun train makes steps of it: trainings, but for layers with a recurrence, which no host kernel
-// computes.
-bool trains_in_small(const Transformer& model, const Workload& workload);
-
 // 20 steps of the model, scaled down, on the project's own pages. `model` is a preset's name or the path of a
 // config. Sequences have 128 tokens, or as many as the layout can split. Batch and number formats have the
 // defaults of message Train.

@@ -368,7 +368,7 @@ std::string plan_screen(const PlanAnswer& answer, bool brief) {
     text += titled_line("its time", time_parts(best));
     text += titled_line("its memory", str("GiB: ", memory_terms(best.memory)));
     text += titled_line("left", memory_left(best, answer.question.memory_width));
-    if (!trains_in_small(answer.question.model, answer.question.workload)) {
+    if (answer.question.workload.phase != Phase::training) {
       text += titled_line(
           "runs",
           "attention of one layer: --emit cprun, then cprun; the rest of the step is planned, not run");

@@ -172,10 +172,10 @@ Transformer scaled_down(const Transformer& model, const ParallelLayout& layout) 
   }
   if (model.recurrence) {
     Recurrence& r = *small.recurrence;
-    const std::int64_t values = at_most(r.value_heads, kHeads);
-    // As many key heads as tp ranks may have one of, though a model has fewer for its value heads (Mamba-2).
-    r.key_heads = std::max(at_most(r.key_heads, values / 2), r.key_heads * values / r.value_heads);
-    r.value_heads = values;
+    // Half as many key heads as value heads at most, though models have fewer (Mamba-2): ranks split them.
+    const std::int64_t ranks = tp * (layout.cp > 1 && layout.scan == StateScan::heads ? layout.cp : 1);
+    const std::int64_t groups = std::min<std::int64_t>(2, r.value_heads / r.key_heads);
+    r.key_heads = few_of(r.key_heads, kHeads / groups, ranks), r.value_heads = r.key_heads * groups;
     r.key_dim = at_most(r.key_dim, 6), r.value_dim = at_most(r.value_dim, 10);
   }
   const std::vector<LayerKind> layers = first_layers(model, layers_of(layout));
