@@ -116,8 +116,15 @@ class MemoryModel {
         attention_(model, workload, layout, sizes_),
         width_(size_bytes(workload.dtype)),
         training_(workload.phase == Phase::training) {
+    if (model.recurrence) scan_ = scan_of_a_rank();
+    for (const Having what : kHaving) {
+      if (count_of(all, what) > 0) kept_with_[idx_of(what)] = made_kept_with(what);
+    }
     for (const LayerParts parts : kLayerParts) {
-      if (all[parts] > 0) kept_[parts] = kept_of_layer(parts);
+      if (all[parts] == 0) continue;
+      kept_[parts] = kept_of_layer(parts);
+      OfMixer& mixer = mixers_[static_cast<std::size_t>(parts.mixer)];
+      mixer = {kept_by_mixer(parts.mixer), workspace_of(parts.mixer), mixer_inside(parts.mixer) * width_};
     }
   }
 
@@ -349,9 +356,9 @@ class MemoryModel {
       if (r.rule == RecurrenceRule::decay) kept.rest += tokens * r.value_width() * width_;
       return kept;
     }
-    const ScanShare scan = scan_of_a_rank();
     const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
-    kept.rest += (scan.incoming * problem.state_numel() + scan.handed_on * problem.transition_numel()) * kF32;
+    kept.rest +=
+        (scan_.incoming * problem.state_numel() + scan_.handed_on * problem.transition_numel()) * kF32;
     return kept;
   }
 
@@ -371,8 +378,10 @@ class MemoryModel {
     return kept;
   }
 
-  // What the layers that have `what` keep of it.
-  LayerKept kept_with(Having what) const {
+  // What the layers that have `what` keep of it; the model must have some.
+  static std::size_t idx_of(Having what) { return static_cast<std::size_t>(what); }
+  const LayerKept& kept_with(Having what) const { return kept_with_[idx_of(what)]; }
+  LayerKept made_kept_with(Having what) const {
     const std::int64_t rows = sizes_.tokens_tp * model_.hidden * width_,
                        before = model_.norms_before ? rows : 0,
                        behind = model_.norms_behind ? rows : 0;  // what is normalized behind
@@ -471,22 +480,21 @@ class MemoryModel {
   }
   AtWork at_work(LayerParts of, const Layers& layers, const Beside& beside) const {
     const bool experts = of.mlp == Mlp::experts;
+    const auto [kept, workspace, inside] = mixers_[static_cast<std::size_t>(of.mixer)];
     const std::int64_t rows = (training_ ? 1 : 2) * sizes_.tokens_tp * model_.hidden * width_,
-                       again = is_made_again() ? kept_by_mixer(of.mixer) : 0;
+                       again = is_made_again() ? kept : 0;
     const Slots own = slots_of_layers(of, layers), of_experts = experts ? slots_of_experts(layers) : Slots{};
     const std::int64_t gathered = own.gathered + of_experts.gathered + beside.slots,
                        layer_gradients = beside.own_gradients ? 0 : own.made,
                        expert_gradients = beside.own_expert_gradients ? 0 : of_experts.made;
-    const ScanShare scan = of.mixer == Mixer::recurrence ? scan_of_a_rank() : ScanShare{};
     std::optional<AtWork> fullest;
     // `working` may be less than nothing: what is gone by then is counted with all activations.
-    const auto moment = [&](std::int64_t bytes, std::int64_t of_gradients, std::int64_t workspace = 0) {
-      const AtWork at{gathered + of_gradients, rows + bytes - beside.gone - workspace, workspace};
+    const auto moment = [&](std::int64_t bytes, std::int64_t of_gradients, std::int64_t allocated = 0) {
+      const AtWork at{gathered + of_gradients, rows + bytes - beside.gone - allocated, allocated};
       if (!fullest || at.sum() > fullest->sum()) fullest = at;
     };
     // In the mixer: its operands and their gradients, or what its strategy allocates. Of what a layer made
     // again for its mixer's backward pass some is gone by then.
-    const std::int64_t workspace = workspace_of(of.mixer), inside = mixer_inside(of.mixer) * width_;
     moment(std::max({inside, again, workspace}), layer_gradients + expert_gradients, workspace);
     // Of a recurrence that is computed where its rows are, both, but for the output behind its norm.
     if (of.mixer == Mixer::recurrence && training_ && !(layout_.scan == StateScan::heads && layout_.cp > 1)) {
@@ -494,9 +502,9 @@ class MemoryModel {
       moment(inside - behind_norm + workspace, layer_gradients + expert_gradients, workspace);
     }
     // States of all chunks come at once, before there are gradients of the layer.
-    if (of.mixer == Mixer::recurrence && scan.from_afar > 0) {
+    if (of.mixer == Mixer::recurrence && scan_.from_afar > 0) {
       const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
-      const std::int64_t states = scan.from_afar * problem.state_numel() * kF32;
+      const std::int64_t states = scan_.from_afar * problem.state_numel() * kF32;
       moment(states, 0, states);
     }
     if (of.mlp == Mlp::none) return *fullest;
@@ -535,8 +543,8 @@ class MemoryModel {
     return {(whole + columns + made) * width_, std::max(at, behind) * width_};
   }
   std::int64_t kept_by_mixer(Mixer mixer) const {
-    return mixer == Mixer::attention    ? attention_.kept().rest
-           : mixer == Mixer::recurrence ? kept_of_recurrence().rest
+    return mixer == Mixer::attention    ? kept_with(Having::attention).rest
+           : mixer == Mixer::recurrence ? kept_with(Having::recurrence).rest
                                         : 0;
   }
   std::int64_t workspace_of(Mixer mixer) const {
@@ -633,7 +641,14 @@ class MemoryModel {
   const AttentionMemory attention_;
   const std::int64_t width_;
   const bool training_;
-  ByParts<LayerKept> kept_;  // by a layer of the model with these parts
+  // What follows is asked for of each rank and moment. Of a mixer that the model has, bytes:
+  struct OfMixer {
+    std::int64_t kept = 0, workspace = 0, inside = 0;
+  };
+  ScanShare scan_;
+  std::array<LayerKept, kHaving.size()> kept_with_;  // by Having
+  ByParts<LayerKept> kept_;                          // by a layer of the model with these parts
+  std::array<OfMixer, 3> mixers_;                    // by Mixer
 };
 
 }  // namespace
