@@ -69,6 +69,14 @@ bool only_receives(const Plan& plan) {
   });
 }
 
+// All that the rows' places do not depend on is left out.
+AttentionKey key_of_places(const ParallelLayout& layout, const Cluster& cluster) {
+  AttentionKey key = attention_key(layout, cluster);
+  key.core = {}, key.rotation = {}, key.merges = {}, key.transfers = {}, key.window_core = {}, key.keys = {};
+  key.inner_ring = key.slots = key.pieces = 1, key.scan = {};
+  return key;
+}
+
 // The index of the rank that stands for a stage in its cp group.
 int busiest_index(const StepRequest& request, int stage) {
   const Rank self = busiest_rank(request, stage);
@@ -140,27 +148,37 @@ double AttentionTimer::behind_ns(const Plan& plan) const {
   return replay_rank(between, question_.cluster, software_).exposed_ns();
 }
 
-AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, Rank self,
-                                                 const AttentionProblem& problem) const {
+AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, int cp_index,
+                                                 const AttentionProblem& problem) {
   const bool training = question_.workload.phase == Phase::training;
   AttentionRequest attention;
   attention.problem = problem;
-  attention.ranks = RankGroups(layout, self).cp_group();
+  attention.ranks = RankGroups(layout, 0).cp_group();
   if (layout.cp > 1) attention.strategy = strategy_of(layout, problem);
   attention.keep_for_backward = training;
   attention.options.lse = LsePlace::computed;
+  Hasher hasher;
+  hasher.add(layout.cp).add(attention_key(layout, question_.cluster).ranks_apart).add(cp_index);
+  hash(hasher, problem);
+  hash(hasher, attention.strategy);
+  const Digest key = hasher.digest();
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = attentions_.find(key); found != attentions_.end()) return found->second;
+  }
   // The target of a step's plans: where a host has a copy for each entry of the batch, they have one for all.
   const auto of = [&](AttentionPass pass) {
-    return replayed(attention_plan(attention, pass, self, shape_target()));
+    return replayed(attention_plan(attention, pass, attention.ranks[idx(cp_index)], shape_target()));
   };
-  return {of(AttentionPass::forward), training ? of(AttentionPass::backward) : AttentionTimes::Pass{}};
+  const AttentionTimes::Passes passes{of(AttentionPass::forward),
+                                      training ? of(AttentionPass::backward) : AttentionTimes::Pass{}};
+  const std::scoped_lock lock(mutex_);
+  return attentions_.try_emplace(key, passes).first->second;
 }
 
 AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, Rank self) {
-  // All that the rows' places do not depend on is left out.
-  AttentionKey key = attention_key(layout, question_.cluster);
-  key.core = {}, key.rotation = {}, key.merges = {}, key.transfers = {}, key.window_core = {}, key.keys = {};
-  key.window_balance = {}, key.inner_ring = key.slots = key.pieces = 1;
+  AttentionKey key = key_of_places(layout, question_.cluster);
+  key.scan = layout.scan, key.window_balance = {};
   const std::vector<Rank> ranks = RankGroups(layout, self).cp_group();
   const bool training = question_.workload.phase == Phase::training;
   // In serving the rank of the first row has more to do than the others: it holds the states.
@@ -292,7 +310,10 @@ bool AttentionTimer::rows_are_fewer(const ParallelLayout& layout) {
 
 std::set<int> AttentionTimer::all_busiest(const ParallelLayout& layout) {
   if (layout.cp == 1) return {0};
-  const std::tuple key{attention_key(layout, question_.cluster), layout.pp, layout.virtual_stages};
+  // Pairs are where attention has its rows, whatever else has where, and however far apart the ranks are.
+  AttentionKey of_pairs = attention_key(layout, question_.cluster);
+  of_pairs.ranks_apart = of_pairs.slots = of_pairs.pieces = 1, of_pairs.scan = {}, of_pairs.scan_balance = {};
+  const std::tuple key{of_pairs, layout.pp, layout.virtual_stages};
   {
     const std::scoped_lock lock(mutex_);
     if (const auto found = busiest_.find(key); found != busiest_.end()) return found->second;
@@ -349,7 +370,7 @@ AttentionTimes AttentionTimer::least(const ParallelLayout& layout) {
 
 std::array<double, kMostHomes> AttentionTimer::moves(const ParallelLayout& layout, int cp_index) {
   if (layout.cp == 1 || (!layout.window_balance && !layout.scan_balance)) return {};
-  const std::tuple key{attention_key(layout, question_.cluster), cp_index, layout.row_ranks() > 1,
+  const std::tuple key{key_of_places(layout, question_.cluster), cp_index, layout.row_ranks() > 1,
                        layout.order};
   {
     const std::scoped_lock lock(mutex_);
@@ -384,7 +405,7 @@ const AttentionTimes& AttentionTimer::of_rank(const ParallelLayout& layout, int 
           attention_problem(model, question_.workload, layout, model.kinds[kind]);
       const auto same = std::find_if(problems.begin(), problems.end(),
                                      [&](const auto& known) { return known.first == problem; });
-      of_kind = same == problems.end() ? attention(layout, self, problem) : times.of_kinds[same->second];
+      of_kind = same == problems.end() ? attention(layout, cp_index, problem) : times.of_kinds[same->second];
       if (same == problems.end()) problems.emplace_back(problem, kind);
     }
     times.of_kinds.push_back(of_kind);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/digest.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/timeline/issue_time.h"
 #include "sim/planner/search/question.h"
@@ -100,8 +101,9 @@ class AttentionTimer {
   std::set<int> all_busiest(const ParallelLayout& layout);
   // Of the rank with that index in its cp group.
   const AttentionTimes& of_rank(const ParallelLayout& layout, int cp_index);
-  AttentionTimes::Passes attention(const ParallelLayout& layout, Rank self,
-                                   const AttentionProblem& problem) const;
+  // Of that rank in layers with the problem, whatever scans recurrences have: computed once for each.
+  AttentionTimes::Passes attention(const ParallelLayout& layout, int cp_index,
+                                   const AttentionProblem& problem);
   // Of the layout's scan; computed once for each.
   AttentionTimes::Passes recurrence(const ParallelLayout& layout, Rank self);
   AttentionTimes::Pass replayed(const Plan& plan) const;
@@ -117,6 +119,7 @@ class AttentionTimer {
   const SoftwareProfile software_;
   std::mutex mutex_;                                              // guards what is known
   std::map<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
+  std::map<Digest, AttentionTimes::Passes> attentions_;  // by problem, strategy, and where the ranks are
   std::map<std::pair<AttentionKey, std::ptrdiff_t>, AttentionTimes::Passes> recurrences_;  // likewise
   std::map<AttentionKey, bool> rows_fewer_;
   // With the rank's index, whether tp ranks split rows, and where these are.
