@@ -267,6 +267,19 @@ RC_GTEST_PROP(PipelineProperty, TheBoundIsOne, ()) {
             run_pipeline(any.stages, any.ranks, any.micro_batches).time_ns);
 }
 
+RC_GTEST_PROP(PipelineProperty, TheTimeIsKnownExactlyUpToALimit, ()) {
+  const AnyPipeline any = any_pipeline();
+  const double time_ns = run_pipeline(any.stages, any.ranks, any.micro_batches).time_ns,
+               bound_ns = pipeline_bound_ns(any.stages, any.ranks, any.micro_batches);
+  // Around the time, and from the closed form on.
+  const double part = pick("part", rc::gen::inRange(0, 12)) / 10.0,
+               most_ns = bound_ns + part * (time_ns - bound_ns) - pick("below", rc::gen::inRange(0, 2));
+  const double known_ns = pipeline_ns(any.stages, any.ranks, any.micro_batches, most_ns);
+  RC_ASSERT(known_ns <= time_ns);
+  RC_ASSERT(known_ns == time_ns || known_ns > most_ns);
+  RC_ASSERT((known_ns > most_ns) == (time_ns > most_ns));
+}
+
 RC_GTEST_PROP(PipelineProperty, InFlightIsWhatTheScheduleHasAtMost, ()) {
   const AnyPipeline any = any_pipeline();
   const PipelineTimes times = run_pipeline(any.stages, any.ranks, any.micro_batches);

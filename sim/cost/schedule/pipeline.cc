@@ -90,18 +90,7 @@ class Run {
   }
 
   PipelineTimes times() {
-    times_.chunks.resize(keep_chunks_ ? idx(ranks_) : 0);
-    times_.most_in_flight.resize(idx(ranks_));
-    std::vector<int> waiting;
-    for (int rank = ranks_; rank-- > 0;) waiting.push_back(rank);
-    while (!waiting.empty()) {
-      const int rank = waiting.back();
-      waiting.pop_back();
-      if (!advance(rank)) continue;
-      // What it sends may be what a neighbour waits for.
-      waiting.push_back((rank + 1) % ranks_);
-      waiting.push_back((rank + ranks_ - 1) % ranks_);
-    }
+    walk([](int) { return false; });
     for (const State& state : states_) times_.time_ns = std::max(times_.time_ns, state.free_ns);
     for (const State& state : states_) {
       CP_INVARIANT(state.done[1] == schedule_.passes(), "a stage of the pipeline waits for ever");
@@ -110,7 +99,58 @@ class Run {
     return std::move(times_);
   }
 
+  double time_ns(double most_ns) {
+    // Times are sums of as many terms as there are passes, each rounded to 1e-16 of them; and there are far
+    // fewer than a million.
+    constexpr double kRounding = 1e-9;
+    const std::vector<double> behind = behind_passes();
+    double least_ns = 0;
+    const bool ended = walk([&](int rank) {
+      const State& state = states_[idx(rank)];
+      least_ns = state.free_ns - state.busy_ns + behind[idx(rank)];
+      return least_ns * (1 - kRounding) > most_ns;
+    });
+    if (!ended) return least_ns;
+    return times().time_ns;
+  }
+
  private:
+  // Lets ranks do what they can until all is done, or until `leaves` says so behind what a rank has done.
+  // Returns whether all is done.
+  template <class Leaves>
+  bool walk(const Leaves& leaves) {
+    times_.chunks.resize(keep_chunks_ ? idx(ranks_) : 0);
+    times_.most_in_flight.resize(idx(ranks_));
+    std::vector<int> waiting;
+    for (int rank = ranks_; rank-- > 0;) waiting.push_back(rank);
+    while (!waiting.empty()) {
+      const int rank = waiting.back();
+      waiting.pop_back();
+      if (!advance(rank)) continue;
+      if (leaves(rank)) return false;
+      // What it sends may be what a neighbour waits for.
+      waiting.push_back((rank + 1) % ranks_);
+      waiting.push_back((rank + ranks_ - 1) % ranks_);
+    }
+    return true;
+  }
+
+  // By rank: all its passes, and the way of its last micro-batch back from its first stage.
+  std::vector<double> behind_passes() const {
+    std::vector<double> behind(idx(ranks_), 0);
+    for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+      behind[stage % idx(ranks_)] +=
+          static_cast<double>(micro_batches_) * (stages_[stage].forward_ns + stages_[stage].backward_ns);
+    }
+    double back = 0;
+    for (std::size_t rank = 0; rank < behind.size(); ++rank) {
+      if (rank > 0) back += stages_[rank].send_backward_ns;
+      behind[rank] += back;
+      back += stages_[rank].backward_ns;
+    }
+    return behind;
+  }
+
   // Of a rank. Of each direction, forward and then backward, its next pass, and how many are done.
   struct State {
     State(const Schedule& schedule, int rank)
@@ -191,6 +231,11 @@ class Run {
 PipelineTimes run_pipeline(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches,
                            bool keep_chunks) {
   return Run(stages, ranks, micro_batches, keep_chunks).times();
+}
+
+double pipeline_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches,
+                   double most_ns) {
+  return Run(stages, ranks, micro_batches, /*keep_chunks=*/false).time_ns(most_ns);
 }
 
 double pipeline_bound_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches) {

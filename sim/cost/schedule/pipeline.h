@@ -38,10 +38,14 @@ struct PipelineTimes {
 // `stages` has ranks * virtual_stages entries, in the order of the layers. What a rank sends to itself takes
 // no time. Throws InvalidInput if there is no micro-batch, or if `ranks` does not divide the number of
 // stages. With several virtual stages it also throws, and names the nearest numbers, if `ranks` does not
-// divide the number of micro-batches: the interleaved schedule needs that. pipeline_bound_ns() throws the
+// divide the number of micro-batches: the interleaved schedule needs that. The functions below throw the
 // same. Takes time in proportion to stages * micro_batches.
 PipelineTimes run_pipeline(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches,
                            bool keep_chunks = false);
+
+// Returns time_ns; or, where that is above `most_ns`, what it surely is at least, which is above it, too: the
+// schedule is left as soon as that is clear.
+double pipeline_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches, double most_ns);
 
 // Returns a lower bound of time_ns: the work of the busiest rank, and the way of the first micro-batch to it
 // and of the last one back. Takes constant time for each stage.

@@ -166,7 +166,7 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, Of
   const double ns = pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
   if (replayed == nullptr || ns > most_ns || !is_quick(pipeline.stages.size(), times)) return ns;
   // Passes have a fixed order on each rank, so the schedule of passes that take less ends no later.
-  return run_pipeline(pipeline.stages, layout.pp, times).time_ns + pipeline.update_ns;
+  return pipeline_ns(pipeline.stages, layout.pp, times, most_ns - pipeline.update_ns) + pipeline.update_ns;
 }
 
 double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& shared,

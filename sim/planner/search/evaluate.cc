@@ -199,17 +199,23 @@ class Evaluator::Stages {
       order.emplace_back(-count, -ns, first);
     }
     std::sort(order.begin(), order.end());
+    // What is known already costs nothing, so it is looked at only before a part is replayed, and at the end.
+    bool is_first = true;
     for (const auto& [count, ns, first] : order) {
+      Clocks& clocks = clocks_[first];
+      const auto add = [&, stage = static_cast<int>(first)](StepPart part, StepClock& clock, bool& knows) {
+        if (!is_first && !knows_clock(part, stage) && is_beyond(limit_ns, least)) return false;
+        is_first = false;
+        clock = clock_of(part, stage);
+        knows = true;
+        return true;
+      };
       // The longer pass first.
-      const auto stage = static_cast<int>(first);
-      clocks_[first].backward = clock_of(StepPart::backward, stage);
-      clocks_[first].knows_backward = true;
-      if (is_beyond(limit_ns, least)) return false;
-      clocks_[first].forward = clock_of(StepPart::forward, stage);
-      clocks_[first].knows_forward = true;
-      if (is_beyond(limit_ns, least)) return false;
+      if (!add(StepPart::backward, clocks.backward, clocks.knows_backward) ||
+          !add(StepPart::forward, clocks.forward, clocks.knows_forward))
+        return false;
     }
-    return true;
+    return !is_beyond(limit_ns, least);
   }
 
   // Nothing for those that are not replayed yet.
@@ -231,10 +237,17 @@ class Evaluator::Stages {
     bool knows_forward = false, knows_backward = false;
   };
 
-  StepClock clock_of(StepPart part, int stage) {
+  Rank busiest(int stage) {
     std::optional<Rank>& self = busiest_[idx(stage)];
     if (!self) self = busiest_rank(request_, stage);
-    return evaluator_.clock_of(request_, part, stage, *self, reading_);
+    return *self;
+  }
+  StepClock clock_of(StepPart part, int stage) {
+    return evaluator_.clock_of(request_, part, stage, busiest(stage), reading_);
+  }
+  bool knows_clock(StepPart part, int stage) {
+    const Digest key = clock_key(request_, part, stage, busiest(stage), evaluator_.question_.cluster);
+    return evaluator_.known_->clocks.find(key) != nullptr;
   }
 
   // By what is known, and the least of what is not.
@@ -250,7 +263,7 @@ class Evaluator::Stages {
     const int ranks = request_.layout.pp;
     return pipeline_bound_ns(times, ranks, micro_batches()) > passes_ns ||
            (!least.stages.empty() && is_quick(times.size(), micro_batches()) &&
-            run_pipeline(times, ranks, micro_batches()).time_ns > passes_ns);
+            pipeline_ns(times, ranks, micro_batches(), passes_ns) > passes_ns);
   }
 
   std::size_t like(int stage) const { return idx(alike_[idx(stage)]); }
