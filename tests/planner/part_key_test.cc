@@ -45,10 +45,24 @@ RC_GTEST_PROP(PartKey, EqualKeysMeanEqualClocks, ()) {
   if (pick("experts", rc::gen::arbitrary<bool>())) question.model.experts = Experts{4, 2, 512, 0};
   question.model.tied_embeddings = pick("tied", rc::gen::arbitrary<bool>());
   question.workload.optimizer.offload = pick("offload", rc::gen::element(false, false, true));
+  Node& node = question.cluster.node;
+  switch (pick("cluster", rc::gen::inRange(0, 4))) {
+    case 1:  // two nodes are one domain
+      node.nvlink_domain = 2 * node.gpus;
+      break;
+    case 2:
+      node.nvlink_domain = 1, node.nvlink_gbps = 0;
+      break;
+    case 3:
+      question.cluster.network.gpus_per_nic = 2;
+      break;
+    default:
+      break;
+  }
   const LayoutSpace space(question);
   std::vector<ParallelLayout> families = space.families();
   std::erase_if(families, [&](const ParallelLayout& family) {
-    return (family.pp == 1) == (family.dp() > 1) || refuse(question.model, question.workload, family);
+    return family.dp() == 1 || refuse(question.model, question.workload, family);
   });
   const ParallelLayout family = pick("family", rc::gen::elementOf(families));
   const std::vector<ParallelLayout> members = space.members(family);
@@ -133,10 +147,23 @@ TEST_F(PartKeyOf, ItMattersWhichRanksShareANodeAndNotWhichNodeThatIs) {
     EXPECT_TRUE(same("pp=4,cp=2,dp_shard=8,order=tp-dp-cp-pp",
                      "pp=2,virtual_stages=2,cp=2,dp_shard=16,order=tp-dp-cp-pp", part, 1));
     EXPECT_FALSE(same("pp=4,cp=2,dp_shard=8", "pp=4,cp=2,dp_shard=8,order=tp-dp-cp-pp", part, 1));
-    EXPECT_FALSE(same("pp=4,cp=2,tp=2,dp_shard=4", "pp=4,cp=2,tp=2,dp_shard=4,order=cp-tp-dp-pp", part, 1));
+    // Four ranks of one node, whose tp or cp ranks are neighbours: by NVLink it is the same.
+    EXPECT_TRUE(same("pp=4,cp=2,tp=2,dp_shard=4", "pp=4,cp=2,tp=2,dp_shard=4,order=cp-tp-dp-pp", part, 1));
     // Neighbouring stages on one node, and on two.
     EXPECT_FALSE(same("pp=4,cp=2,dp_shard=8", "pp=4,cp=2,dp_shard=8,order=tp-cp-pp-dp", part, 1));
   }
+  // Neighbours share a NIC, or a switch that transfers go through.
+  const PlanQuestion as_it_was = question_;
+  const auto differ = [&] {
+    return !same("pp=4,cp=2,tp=2,dp_shard=4", "pp=4,cp=2,tp=2,dp_shard=4,order=cp-tp-dp-pp",
+                 StepPart::forward, 1);
+  };
+  question_.cluster.network.gpus_per_nic = 2;
+  EXPECT_TRUE(differ());
+  question_ = as_it_was;
+  question_.cluster.node.nvlink_domain = 1, question_.cluster.node.nvlink_gbps = 0;
+  EXPECT_TRUE(differ());
+  question_ = as_it_was;
   for (const StepPart part : {StepPart::forward, StepPart::backward, StepPart::update}) {
     EXPECT_TRUE(need_the_same("pp=4,cp=2,dp_shard=8", "pp=4,cp=2,dp_shard=8,order=tp-dp-cp-pp", part, 1));
     EXPECT_TRUE(need_the_same("pp=4,cp=2,dp_shard=8", "pp=4,cp=2,dp_shard=8,order=tp-cp-pp-dp", part, 1));

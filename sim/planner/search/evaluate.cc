@@ -88,7 +88,7 @@ StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int sta
 
 PlanMemory Evaluator::memory_of(const StepRequest& request, StepPart part, int stage, Rank self) {
   const auto read = [&] { return memory_of_plan(step_plan(request, part, stage, self, &mixer_plans_)); };
-  if (request.workload.phase != Phase::training) return read();
+  if (!may_be_shared(part)) return read();
   const Digest key = memory_key(request, part, stage, self);
   if (const auto known = known_->memories.find(key)) return *known;
   return *known_->memories.keep(key, read());

@@ -1,6 +1,8 @@
 #include "sim/planner/search/part_key.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -65,26 +67,52 @@ Hasher key_of_plan(const StepRequest& request, StepPart part, int stage, const R
   return key;
 }
 
-// Where the ranks of a group lie, as far as a replay can tell: which of them share a node or an NVLink
-// domain, and at which place there each is (port_loads.cc). The smaller of both is a part of the larger one.
+// Numbers things by their first appearance.
+class Numbers {
+ public:
+  std::ptrdiff_t of(int id) {
+    if (ids_.empty() || id > most_) {  // as mostly, since groups mostly ascend
+      most_ = id;
+      return add(id);
+    }
+    const auto found = std::find(ids_.rbegin(), ids_.rend(), id);
+    return found == ids_.rend() ? add(id) : ids_.rend() - found - 1;
+  }
+
+ private:
+  std::ptrdiff_t add(int id) {
+    ids_.push_back(id);
+    return std::ssize(ids_) - 1;
+  }
+  std::vector<int> ids_;
+  int most_ = 0;
+};
+
+// Where the ranks of a group lie, as far as a replay can tell (port_loads.cc, nccl_model.cc): which of them
+// share an NVLink domain, a node and a NIC. What is on one node goes by NVLink, and to the NIC no slower than
+// this is, so that PCIe switches do not matter; where that is not so, it is the place in its node or domain
+// that counts. The smaller of both is a part of the larger one.
 void add_places(Hasher& key, std::span<const Rank> ranks, const Cluster& cluster) {
-  const int unit = std::max(cluster.node.gpus, cluster.node.nvlink_domain);
-  std::vector<int> units;  // in the order of their first ranks
+  const Node& node = cluster.node;
+  const bool by_nvlink =
+      node.nvlink_gbps > 0 && node.nvlink_domain >= node.gpus && node.pcie_gbps >= cluster.network.nic_gbps;
+  Numbers domains, nodes, nics;
   key.add(ranks.size());
   for (const Rank rank : ranks) {
-    // The ranks of a unit mostly follow one another.
-    const auto found = std::find(units.rbegin(), units.rend(), rank / unit);
-    const auto number = found == units.rend() ? std::ssize(units) : units.rend() - found - 1;
-    if (found == units.rend()) units.push_back(rank / unit);
-    key.add(number).add(rank % unit);
+    const int unit = std::max(node.gpus, node.nvlink_domain), place = rank % node.gpus;
+    key.add(domains.of(rank / unit));
+    if (!by_nvlink) {
+      key.add(rank % unit);
+      continue;
+    }
+    key.add(nodes.of(rank / node.gpus));
+    key.add(nics.of(rank / node.gpus * node.gpus + place / cluster.network.gpus_per_nic));
   }
 }
 
 }  // namespace
 
-bool may_be_shared(StepPart part) {
-  return part == StepPart::forward || part == StepPart::backward || is_of_step(part);
-}
+bool may_be_shared(StepPart part) { return part != StepPart::prefill && part != StepPart::decode; }
 
 Digest memory_key(const StepRequest& request, StepPart part, int stage, Rank self) {
   return key_of_plan(request, part, stage, RankGroups(request.layout, self)).digest();
@@ -94,14 +122,19 @@ Digest clock_key(const StepRequest& request, StepPart part, int stage, Rank self
   const ParallelLayout& layout = request.layout;
   const RankGroups groups(layout, self);
   Hasher key = key_of_plan(request, part, stage, groups);
-  // The ranks of data parallelism are many: the axes' order says where they are.
-  if (is_of_step(part) || meets_data_parallelism(request)) {
+  // Sums over replicas have groups on all axes: the axes' order says where they are.
+  if (is_of_step(part) || request.workload.optimizer.offload) {
     key.add(self).add(static_cast<int>(layout.order)).add(layout.pp);
     return key.digest();
   }
   for (const std::vector<Rank>& group :
        {groups.tp_group(), groups.cp_group(), groups.row_group(), groups.ep_group()})
     add_places(key, group, cluster);
+  if (part == StepPart::micro_batch || meets_data_parallelism(request)) {
+    // Whoever shares parameters is among these, and who that is says the number of the rank.
+    key.add(layout.order == AxisOrder::tp_dp_cp_pp).add(groups.data_index());
+    add_places(key, groups.replica_group(), cluster);
+  }
   const int stages = layout.pp * layout.virtual_stages;
   for (const int neighbour : {stage - 1, stage + 1}) {
     if (neighbour >= 0 && neighbour < stages)

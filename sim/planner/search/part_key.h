@@ -13,15 +13,14 @@
 
 namespace cp::sim {
 
-// Whether layouts are likely to share the clock of the part: one that holds the whole step but for its update
-// is its layout's own.
+// Whether it is one of those parts: all of training are.
 bool may_be_shared(StepPart part);
 
-// Both are of parts of training, on rank `self`, beside model and workload: they tell apart requests that
-// differ in their layouts alone. Equal keys mean
+// Both are of such a part, on rank `self`, beside model and workload: they tell apart requests that differ in
+// their layouts alone. Equal keys mean
 //   memory_key   equal memory (PlanMemory) as far as a step's memory is read from it. Which ranks the part
 //                talks to does not matter
-//   clock_key    equal clocks (StepClock) on the cluster. For parts that may_be_shared()
+//   clock_key    equal clocks (StepClock) on the cluster
 Digest memory_key(const StepRequest& request, StepPart part, int stage, Rank self);
 Digest clock_key(const StepRequest& request, StepPart part, int stage, Rank self, const Cluster& cluster);
 
