@@ -52,12 +52,16 @@ bool is_gradient(std::string_view name) {
   return !behind(name, "gradients/").empty() || !behind(name, "unsharded/gradients/").empty();
 }
 
-void store(DType dtype, const std::vector<double>& values, std::vector<std::byte>& bytes) {
+// From element `first` on.
+void store(DType dtype, std::span<const double> values, std::int64_t first, std::span<std::byte> bytes) {
+  CP_INVARIANT((first + std::ssize(values)) * size_bytes(dtype) <= std::ssize(bytes), values.size(),
+               " elements from ", first, " on do not fit into ", bytes.size(), " bytes");
   with_element_type(dtype, [&]<class T>(std::type_identity<T>) {
-    bytes.resize(values.size() * sizeof(T));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const T element = convert<T>(values[i]);
-      std::memcpy(bytes.data() + i * sizeof element, &element, sizeof element);
+    std::byte* to = bytes.data() + idx(first) * sizeof(T);
+    for (const double value : values) {
+      const T element = convert<T>(value);
+      std::memcpy(to, &element, sizeof element);
+      to += sizeof element;
     }
   });
 }
@@ -139,26 +143,37 @@ std::vector<std::int32_t> StepBuffers::rows(const std::vector<std::int32_t>& of_
   return rows;
 }
 
-// Whole pieces; their padding is zeros.
-void StepBuffers::fill_whole(const UnitTensors& unit, std::vector<double>& values) const {
+// From element `first` of the buffer on, a part at a time: values are doubles, and with those of all of a
+// model's parameters a rank would need three times the memory of its shard.
+void StepBuffers::fill_run(int role, const TensorRun& run, std::int64_t first, DType dtype,
+                           std::span<std::byte> bytes) const {
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 18;  // chosen: 2 MiB, and few calls
+  std::vector<double> values(idx(std::min(run.count, kAtOnce)));
+  for (std::int64_t done = 0; done < run.count; done += kAtOnce) {
+    const std::int64_t now = std::min(kAtOnce, run.count - done);
+    const std::span<double> part = std::span(values).first(idx(now));
+    values_(role, {run.block, run.first + done, now}, part);
+    store(dtype, part, first + done, bytes);
+  }
+}
+
+// Whole pieces; their padding stays as it is.
+void StepBuffers::fill_whole(const UnitTensors& unit, DType dtype, std::span<std::byte> bytes) const {
   for (std::int64_t piece = 0; piece < unit.unit.pieces; ++piece) {
-    for (const TensorBlock& block : unit.pieces[idx(piece)]) {
-      const std::int64_t count = block.rows * block.columns;
-      values_(0, {block, 0, count},
-              std::span(values).subspan(idx(unit.in_whole({piece, block.begin})), idx(count)));
-    }
+    for (const TensorBlock& block : unit.pieces[idx(piece)])
+      fill_run(0, {block, 0, block.rows * block.columns}, unit.in_whole({piece, block.begin}), dtype, bytes);
   }
 }
 
 // What the rank owns, from element `first` of the buffer on.
-void StepBuffers::fill_owned(const UnitTensors& unit, int role, std::int64_t first,
-                             std::vector<double>& values) const {
-  unit.for_each_owned([&](const TensorRun& run, std::int64_t index) {
-    values_(role, run, std::span(values).subspan(idx(first + index), idx(run.count)));
-  });
+void StepBuffers::fill_owned(const UnitTensors& unit, int role, std::int64_t first, DType dtype,
+                             std::span<std::byte> bytes) const {
+  unit.for_each_owned(
+      [&](const TensorRun& run, std::int64_t index) { fill_run(role, run, first + index, dtype, bytes); });
 }
 
-std::vector<double> StepBuffers::initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const {
+// Of a buffer that is no parameter, state or gradient; nothing of others.
+std::vector<double> StepBuffers::initial(const Buffer& buffer, std::int64_t micro_batch) const {
   const auto from_ids = [](const std::vector<std::int32_t>& ids) {
     return std::vector<double>(ids.begin(), ids.end());
   };
@@ -179,16 +194,19 @@ std::vector<double> StepBuffers::initial(const Buffer& buffer, int stage, std::i
     const std::vector<float> table = rotary_table(request_.model, request_.workload.seq_len);
     return {table.begin(), table.end()};
   }
-  std::vector<double> values(idx(buffer.numel));
+  return {};
+}
+
+// Parameters and states; of other buffers nothing.
+void StepBuffers::fill_tensors(const Buffer& buffer, int stage, std::span<std::byte> bytes) const {
   for (const UnitTensors& unit : units_.at(stage)) {
-    const auto is = [&](std::string_view term) { return behind(name, term) == unit.unit.name; };
-    if (is("unsharded/")) fill_whole(unit, values);
-    if (is("parameters/") || is("master/")) fill_owned(unit, 0, 0, values);
+    const auto is = [&](std::string_view term) { return behind(buffer.name, term) == unit.unit.name; };
+    if (is("unsharded/")) fill_whole(unit, buffer.dtype, bytes);
+    if (is("parameters/") || is("master/")) fill_owned(unit, 0, 0, buffer.dtype, bytes);
     const int states = request_.workload.optimizer.states;
     for (int state = 0; is("optimizer/") && state < states; ++state)
-      fill_owned(unit, state + 1, state * unit.num_owned(), values);
+      fill_owned(unit, state + 1, state * unit.num_owned(), buffer.dtype, bytes);
   }
-  return values;
 }
 
 void StepBuffers::fill(Place& place, const Buffer& buffer, int stage, std::int64_t micro_batch) {
@@ -200,7 +218,9 @@ void StepBuffers::fill(Place& place, const Buffer& buffer, int stage, std::int64
   if (on_device && is_gradient(buffer.name)) return memory_->fill_with_zeros(place.device, place.size);
   if (!is_new && is_gradient(buffer.name))
     return std::fill(place.host.begin(), place.host.end(), std::byte{});
-  store(buffer.dtype, initial(buffer, stage, micro_batch), place.host);
+  place.host.assign(idx(place.size), std::byte{});
+  fill_tensors(buffer, stage, place.host);
+  store(buffer.dtype, initial(buffer, micro_batch), 0, place.host);
   if (!on_device) return;
   memory_->upload(place.device, place.host);
   place.host = {};

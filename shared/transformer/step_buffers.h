@@ -95,12 +95,16 @@ class StepBuffers {
   };
   using Bytes = std::map<std::string, Place>;  // by the buffer's name
 
-  std::vector<double> initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const;
+  std::vector<double> initial(const Buffer& buffer, std::int64_t micro_batch) const;
   void fill(Place& place, const Buffer& buffer, int stage, std::int64_t micro_batch);
   // What it holds; `copy` has it if it is the device's.
   std::span<const std::byte> bytes_of(const Place& place, std::vector<std::byte>& copy) const;
-  void fill_whole(const UnitTensors& unit, std::vector<double>& values) const;
-  void fill_owned(const UnitTensors& unit, int role, std::int64_t first, std::vector<double>& values) const;
+  void fill_tensors(const Buffer& buffer, int stage, std::span<std::byte> bytes) const;
+  void fill_run(int role, const TensorRun& run, std::int64_t first, DType dtype,
+                std::span<std::byte> bytes) const;
+  void fill_whole(const UnitTensors& unit, DType dtype, std::span<std::byte> bytes) const;
+  void fill_owned(const UnitTensors& unit, int role, std::int64_t first, DType dtype,
+                  std::span<std::byte> bytes) const;
   std::vector<std::int32_t> rows(const std::vector<std::int32_t>& of_batch, int home,
                                  std::int64_t micro_batch, std::int64_t distance, std::int32_t missing) const;
 

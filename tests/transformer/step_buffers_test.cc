@@ -1,5 +1,6 @@
 #include "shared/transformer/step_buffers.h"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
@@ -101,6 +102,32 @@ TEST(StepBuffers, LookAheadWithinDocuments) {
               ElementsAre(1, 2, 0, 4, 5, 6, 7, 8, 0, 10, 11, 12));
   EXPECT_THAT(bound<std::int32_t>(plan, bindings, "working/targets 1 ahead"),
               ElementsAre(2, 3, kIgnoredLabel, 5, 6, 7, 8, 9, kIgnoredLabel, 11, 12, 13));
+}
+
+// Values are asked for in stretches of at most 2 MiB of doubles: a shard of any size needs no more beside it.
+TEST(StepBuffers, AskForLargeTensorsInParts) {
+  StepRequest request = testing::small_request("dp_shard=2");
+  request.model.layers = 1, request.model.intermediate = 20'000;  // matrices of 640,000 elements
+  std::int64_t most = 0, asked = 0;
+  StepBuffers buffers(request, 1, [&](int role, const TensorRun& run, std::span<double> values) {
+    most = std::max(most, run.count), asked += role == 0 ? run.count : 0;
+    numbers(role, run, values);
+  });
+  buffers.begin_step(batch_of(request));
+  buffers.bind(step_plan(request, StepPart::update, 0, 1), 0, 0);
+  EXPECT_LE(most, 1 << 18);
+  std::int64_t owned = 0, wrong = 0;
+  buffers.for_each_owned(0, [&](const StepBuffers::Owned& part) {
+    for_each_row(part.run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i, ++owned) {
+        for (int role = 0; role <= 2; ++role)
+          wrong += part.value(role, at + i) == number(role, row, column + i) ? 0 : 1;
+      }
+    });
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(asked, owned);
+  EXPECT_GT(owned, 3 * 20'000 * 32 / 2);
 }
 
 TEST(StepBuffers, RefuseABatchThatIsNotTheSteps) {
