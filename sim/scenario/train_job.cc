@@ -204,6 +204,7 @@ TrainJob make_train_job(const proto::Train& train, const std::string& folder) {
     if (is_of_bytes(train)) read.model.vocab = std::max(read.model.vocab, kBytes);
     job.config = config_of(job.config, read.model);
   }
+  job.family = nlohmann::json::parse(job.config).value("model_type", "");
   job.request = {read.model, workload_of(train, layout), layout};
   if (train.has_expert_imbalance())
     job.request.workload.expert_imbalance = within("expert_imbalance", train.expert_imbalance(), 1, 1e6);

@@ -21,6 +21,7 @@ namespace cp::sim {
 struct TrainJob {
   StepRequest request;
   std::string config;  // JSON of the model, as a checkpoint holds it
+  std::string family;  // its model_type
   LearningRate learning_rate;
   std::int64_t steps = 0;
   std::shared_ptr<const TokenFiles> text;

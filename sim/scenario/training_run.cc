@@ -51,8 +51,8 @@ class TrainingRun {
         options_(options),
         device_(device),
         rank_(device.rank()),
-        shapes_(job.save.empty() && job.init_from.empty() ? std::vector<TensorShape>{}
-                                                          : tensors_of_model(job.request.model)) {}
+        names_(job.family, job.save.empty() && job.init_from.empty() ? std::vector<TensorShape>{}
+                                                                     : tensors_of_model(job.request.model)) {}
 
   TrainingResult run() {
     agree();
@@ -106,8 +106,8 @@ class TrainingRun {
       };
       with = str(checkpoint_->folder(), ", written by ", checkpoint_->facts().layout);
     } else if (!job_.init_from.empty()) {
-      pretrained_.emplace(job_.init_from);
-      pretrained_->require(shapes_);
+      pretrained_.emplace(job_.init_from, names_);
+      pretrained_->require();
       values = [this](int role, const TensorRun& run, std::span<double> to) {
         pretrained_->read(role, run, to);
       };
@@ -129,7 +129,7 @@ class TrainingRun {
       std::optional<CheckpointReader> reader;
       std::string finding;
       try {
-        reader.emplace(folder);
+        reader.emplace(folder, names_);
         finding = job_.differs(reader->facts());
         if (!finding.empty())
           finding = str(folder, ": ", finding, "; use another folder to save in");
@@ -232,16 +232,16 @@ class TrainingRun {
     };
     if (removal_.valid()) removal_.get();
     together("save begins", [&] {
-      if (rank_ == 0) CheckpointWriter::begin(folder, facts, shapes_, job_.config, options_.on_phase);
+      if (rank_ == 0) CheckpointWriter::begin(folder, facts, names_, job_.config, options_.on_phase);
     });
     together("saved a part", [&] {
-      CheckpointWriter writer(folder, facts, shapes_, options_.on_phase);
+      CheckpointWriter writer(folder, facts, names_, options_.on_phase);
       write_to(writer);
       writer.finish(rank_);
     });
     together("saved", [&] {
       if (rank_ != 0) return;
-      CheckpointWriter::commit(folder, facts, shapes_, job_.world(), options_.on_phase);
+      CheckpointWriter::commit(folder, facts, names_, job_.world(), options_.on_phase);
       // Beside the next steps: nobody waits for it.
       removal_ = std::async(std::launch::async, [this, step = result_.step] {
         remove_old_checkpoints(job_.save, job_.keep, step, options_.on_phase);
@@ -272,7 +272,7 @@ class TrainingRun {
   const TrainingOptions& options_;
   Device& device_;
   const Rank rank_;
-  const std::vector<TensorShape> shapes_;
+  const DiskNames names_;  // empty if no file is written or read
   // Buffers are filled when they are first bound, in the first step.
   std::optional<CheckpointReader> checkpoint_;
   std::optional<PretrainedReader> pretrained_;

@@ -40,9 +40,9 @@ class Checkpoints : public ::testing::Test {
 
   // Rank 0 writes the first columns of the matrix, rank 1 the others and the vector.
   void write(const std::string& to, bool all = true) {
-    CheckpointWriter::begin(to, facts_, shapes_, "{}");
+    CheckpointWriter::begin(to, facts_, names_, "{}");
     for (int rank = 0; rank < 2; ++rank) {
-      CheckpointWriter writer(to, facts_, shapes_);
+      CheckpointWriter writer(to, facts_, names_);
       for (int role = 0; role < 3; ++role) {
         const TensorBlock matrix{"matrix", 0, 3, rank == 0 ? 2 : 3, 0, rank == 0 ? 0 : 2},
             vector{"vector", 0, 1, 4, 0, 0};
@@ -52,7 +52,7 @@ class Checkpoints : public ::testing::Test {
       }
       writer.finish(rank);
     }
-    CheckpointWriter::commit(to, facts_, shapes_, 2);
+    CheckpointWriter::commit(to, facts_, names_, 2);
   }
 
   static void put(CheckpointWriter& writer, int role, const TensorRun& run) {
@@ -65,12 +65,12 @@ class Checkpoints : public ::testing::Test {
 
   fs::path folder_;
   CheckpointFacts facts_;
-  std::vector<TensorShape> shapes_ = {{"matrix", 3, 5}, {"vector", 1, 4}};
+  DiskNames names_{"", {{"matrix", 3, 5}, {"vector", 1, 4}}};
 };
 
 TEST_F(Checkpoints, AreReadInOtherPartsThanTheyWereWrittenIn) {
   write(path(7));
-  const CheckpointReader reader(path(7));
+  const CheckpointReader reader(path(7), names_);
   EXPECT_EQ(reader.facts().step, 7);
   EXPECT_EQ(reader.torn(0, 1), "");
   const TensorBlock middle{"matrix", 0, 2, 3, 1, 1};
@@ -85,8 +85,8 @@ TEST_F(Checkpoints, AreReadInOtherPartsThanTheyWereWrittenIn) {
 // The parts of a model that another tool has saved are those of a checkpoint.
 TEST_F(Checkpoints, AreModelsForOtherTools) {
   write(path(7));
-  const PretrainedReader reader(path(7));
-  reader.require(shapes_);
+  const PretrainedReader reader(path(7), names_);
+  reader.require();
   std::vector<double> values(4), states(4);
   const TensorBlock vector{"vector", 0, 1, 4, 0, 0};
   reader.read(0, {vector, 0, 4}, values), reader.read(1, {vector, 0, 4}, states);
@@ -94,7 +94,8 @@ TEST_F(Checkpoints, AreModelsForOtherTools) {
   EXPECT_THAT(states, ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(
       testing::message_of([&] {
-        reader.require({{"matrix", 5, 3}, {"vectors", 1, 4}});
+        const DiskNames others("", {{"matrix", 5, 3}, {"vectors", 1, 4}});
+        PretrainedReader(path(7), others).require();
       }),
       HasSubstr(
           "is another model's: matrix is f32 [3, 5], and the model's is [5, 3]; it has no tensor vectors; "
@@ -106,7 +107,7 @@ TEST_F(Checkpoints, ShowEachTornByte) {
   write(path(7));
   const auto finding = [&] {
     try {
-      const CheckpointReader reader(path(7));
+      const CheckpointReader reader(path(7), names_);
       return reader.torn(0, 2) + reader.torn(1, 2);
     } catch (const InvalidInput& error) {
       return std::string(error.what());
@@ -163,7 +164,7 @@ TEST_F(Checkpoints, RefuseHeadersThatLie) {
     const std::uint64_t length = json.size();
     std::memcpy(text.data(), &length, sizeof length);
     std::ofstream(path, std::ios::binary) << text << json << std::string(16, 'x');
-    return testing::message_of([&] { PretrainedReader(folder_.string()); });
+    return testing::message_of([&] { PretrainedReader(folder_.string(), names_); });
   };
   const auto tensor = [](const char* dtype, const char* shape, const char* offsets) {
     return str(R"({"t":{"dtype":")", dtype, R"(","shape":)", shape, R"(,"data_offsets":)", offsets, "}}");
@@ -180,7 +181,7 @@ TEST_F(Checkpoints, RefuseHeadersThatLie) {
 }
 
 TEST_F(Checkpoints, SayWhichFolderHoldsNoModel) {
-  EXPECT_THAT(testing::message_of([&] { PretrainedReader("/nowhere"); }),
+  EXPECT_THAT(testing::message_of([&] { PretrainedReader("/nowhere", names_); }),
               HasSubstr("/nowhere has neither model.safetensors nor model.safetensors.index.json"));
 }
 

@@ -158,7 +158,7 @@ TEST_F(Resumed, OnTheSameLayoutIsTheSameBitForBit) {
 
 // What a checkpoint says of the model is the model: another training begins where it ended.
 TEST_F(Resumed, AsAModelOfAnotherTraining) {
-  for (const char* model : {"llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "gemma-3-27b"}) {
+  for (const char* model : {"llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "phi-4", "gemma-3-27b"}) {
     fs::remove_all(folder_);
     proto::Train first = saved("tp=2", 100);
     first.set_model(model);

@@ -74,24 +74,24 @@ std::vector<std::int64_t> shape_of(const TensorShape& shape) {
 
 std::string state_tensor(const std::string& state, const std::string& tensor) { return state + "." + tensor; }
 
-std::vector<FileTensor> tensors_of(const std::vector<TensorShape>& shapes, const CheckpointFacts& facts,
-                                   bool optimizer) {
+std::vector<FileTensor> tensors_of(const DiskNames& names, const CheckpointFacts& facts, bool optimizer) {
   std::vector<FileTensor> tensors;
   if (!optimizer) {
-    for (const TensorShape& shape : shapes) tensors.push_back({shape.tensor, DType::f32, shape_of(shape), 0});
+    for (const TensorShape& shape : names.tensors())
+      tensors.push_back({shape.tensor, DType::f32, shape_of(shape), 0});
     return tensors;
   }
   for (const std::string& state : facts.states) {
-    for (const TensorShape& shape : shapes)
+    for (const TensorShape& shape : names.tensors())
       tensors.push_back({state_tensor(state, shape.tensor), facts.state_dtype, shape_of(shape), 0});
   }
   return tensors;
 }
 
-std::string header_of(const std::vector<TensorShape>& shapes, const CheckpointFacts& facts, bool optimizer,
+std::string header_of(const DiskNames& names, const CheckpointFacts& facts, bool optimizer,
                       FileLayout& layout) {
   // Hugging Face's loaders want to know for which framework a file is.
-  return begin_safetensors(tensors_of(shapes, facts, optimizer), {{"format", "pt"}}, layout);
+  return begin_safetensors(tensors_of(names, facts, optimizer), {{"format", "pt"}}, layout);
 }
 
 std::string sums_file(std::int64_t rank) { return fmt::format("sums-{}.json", rank); }
@@ -109,13 +109,14 @@ std::int64_t columns_of(const FileTensor& tensor) {
 }
 
 // Calls use(place of the first element, elements of the run before, count) for stretches of the run that are
-// neighbours in the tensor: all of it, if it has the tensor's whole rows.
+// neighbours in the tensor on disk: all of it, if it has the tensor's whole rows. `first` is where the
+// model's tensor begins there, and `columns` are those of a row there.
 template <class Use>
-void for_each_stretch(const TensorRun& run, std::int64_t columns, const Use& use) {
+void for_each_stretch(const TensorRun& run, std::int64_t first, std::int64_t columns, const Use& use) {
   if (run.block.columns == columns)
-    return use(run.block.first_row * columns + run.first, std::int64_t{0}, run.count);
+    return use(first + run.block.first_row * columns + run.first, std::int64_t{0}, run.count);
   for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
-    use(row * columns + column, at, count);
+    use(first + row * columns + column, at, count);
   });
 }
 
@@ -129,20 +130,21 @@ void to_doubles(DType dtype, std::span<const std::byte> bytes, std::span<double>
   });
 }
 
-void read_run(const DataFile& file, const FileLayout& layout, const FileTensor& tensor, const TensorRun& run,
-              std::span<double> values) {
+void read_run(const DataFile& file, const FileLayout& layout, const FileTensor& tensor, std::int64_t first,
+              const TensorRun& run, std::span<double> values) {
   const std::int64_t size = size_bytes(tensor.dtype);
   std::vector<std::byte> bytes;
-  for_each_stretch(run, columns_of(tensor), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
-    // A part at a time: the values themselves are all the memory that this is to need.
-    const std::int64_t most = kBytesAtOnce / size;
-    for (std::int64_t done = 0; done < count; done += most) {
-      const std::int64_t now = std::min(most, count - done);
-      bytes.resize(idx(now * size));
-      file.read(layout.data + tensor.offset + (place + done) * size, bytes);
-      to_doubles(tensor.dtype, bytes, values.subspan(idx(at + done), idx(now)));
-    }
-  });
+  for_each_stretch(run, first, columns_of(tensor),
+                   [&](std::int64_t place, std::int64_t at, std::int64_t count) {
+                     // A part at a time: the values themselves are all the memory that this is to need.
+                     const std::int64_t most = kBytesAtOnce / size;
+                     for (std::int64_t done = 0; done < count; done += most) {
+                       const std::int64_t now = std::min(most, count - done);
+                       bytes.resize(idx(now * size));
+                       file.read(layout.data + tensor.offset + (place + done) * size, bytes);
+                       to_doubles(tensor.dtype, bytes, values.subspan(idx(at + done), idx(now)));
+                     }
+                   });
 }
 
 std::map<std::string, std::pair<int, const FileTensor*>, std::less<>> by_name(
@@ -210,9 +212,8 @@ void remove_old_checkpoints(const std::string& folder, std::int64_t keep, std::i
 
 // ---- writing ----
 
-void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& facts,
-                             const std::vector<TensorShape>& shapes, const std::string& config,
-                             const ReachedPhase& reached) {
+void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& facts, const DiskNames& names,
+                             const std::string& config, const ReachedPhase& reached) {
   const std::string partial = partial_of(folder);
   tell(reached, CheckpointPhase::begins);
   std::error_code error;
@@ -222,7 +223,7 @@ void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& f
   tell(reached, CheckpointPhase::folder_made);
   for (const bool optimizer : {false, true}) {
     FileLayout layout;
-    const std::string header = header_of(shapes, facts, optimizer, layout);
+    const std::string header = header_of(names, facts, optimizer, layout);
     DataFile file(str(partial, "/", optimizer ? kOptimizerFile : kModelFile), DataFile::Mode::create);
     file.write(0, std::as_bytes(std::span(header)));
     file.resize(layout.bytes);  // ranks synchronise the whole file when they have written their parts
@@ -232,18 +233,18 @@ void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& f
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& folder, const CheckpointFacts& facts,
-                                   const std::vector<TensorShape>& shapes, ReachedPhase reached)
-    : partial_(partial_of(folder)), states_(facts.states), reached_(std::move(reached)) {
+                                   const DiskNames& names, ReachedPhase reached)
+    : names_(names), partial_(partial_of(folder)), states_(facts.states), reached_(std::move(reached)) {
   for (const bool optimizer : {false, true}) {
     FileLayout& layout = layouts_[optimizer ? 1 : 0];
-    header_of(shapes, facts, optimizer, layout);
+    header_of(names, facts, optimizer, layout);
     files_.emplace_back(str(partial_, "/", optimizer ? kOptimizerFile : kModelFile), DataFile::Mode::write);
     for (const FileTensor& tensor : layout.tensors) tensors_[tensor.name] = {optimizer ? 1 : 0, &tensor};
   }
 }
 
 void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std::byte> elements) {
-  const std::string& tensor = run.block.tensor;
+  const auto& [tensor, first] = names_.place(run.block.tensor);
   const std::string name = role == 0 ? tensor : state_tensor(states_[idx(role - 1)], tensor);
   const auto found = tensors_.find(name);
   CP_INVARIANT(found != tensors_.end(), "the checkpoint has no tensor ", name);
@@ -254,7 +255,7 @@ void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std
   const bool is_first = sums_.empty();
   Sum& sum = sums_[name];
   DataFile& out = files_[idx(file)];
-  for_each_stretch(run, columns_of(to), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
+  for_each_stretch(run, first, columns_of(to), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
     const std::int64_t most = kBytesAtOnce / size;
     for (std::int64_t done = 0; done < count; done += most) {
       const std::int64_t now = std::min(most, count - done);
@@ -278,9 +279,8 @@ void CheckpointWriter::finish(std::int64_t rank) {
   tell(reached_, CheckpointPhase::summed);
 }
 
-void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& facts,
-                              const std::vector<TensorShape>& shapes, std::int64_t ranks,
-                              const ReachedPhase& reached) {
+void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& facts, const DiskNames& names,
+                              std::int64_t ranks, const ReachedPhase& reached) {
   const std::string partial = partial_of(folder);
   std::map<std::string, Sum> sums;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -298,7 +298,7 @@ void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& 
       {"states", facts.states}, {"state_dtype", std::string(name(facts.state_dtype))}};
   for (const bool optimizer : {false, true}) {
     FileLayout layout;
-    const std::string header = header_of(shapes, facts, optimizer, layout);
+    const std::string header = header_of(names, facts, optimizer, layout);
     nlohmann::ordered_json file = {{"bytes", layout.bytes}, {"header", checksum_text(header)}};
     for (const FileTensor& tensor : layout.tensors) {
       const Sum& sum = sums[tensor.name];
@@ -328,7 +328,8 @@ void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& 
 
 // ---- reading ----
 
-CheckpointReader::CheckpointReader(std::string folder) : folder_(std::move(folder)) {
+CheckpointReader::CheckpointReader(std::string folder, const DiskNames& names)
+    : folder_(std::move(folder)), names_(&names) {
   const std::string path = str(folder_, "/", kFactsFile);
   nlohmann::ordered_json json;
   try {
@@ -387,7 +388,7 @@ std::string CheckpointReader::torn(std::int64_t part, std::int64_t parts) const 
 }
 
 void CheckpointReader::read(int role, const TensorRun& run, std::span<double> values) const {
-  const std::string& tensor = run.block.tensor;
+  const auto& [tensor, first] = names_->place(run.block.tensor);
   const std::string name = role == 0 ? tensor
                            : role <= std::ssize(facts_.states)
                                ? state_tensor(facts_.states[idx(role - 1)], tensor)
@@ -396,36 +397,37 @@ void CheckpointReader::read(int role, const TensorRun& run, std::span<double> va
   if (found == tensors_.end())
     throw InvalidInput(str(folder_, " has no tensor ", name, nearest_tensor(name, tensors_)));
   const auto [file, place] = found->second;
-  read_run(files_[idx(file)], layouts_[idx(file)], *place, run, values);
+  read_run(files_[idx(file)], layouts_[idx(file)], *place, first, run, values);
 }
 
-PretrainedReader::PretrainedReader(const std::string& folder) : folder_(folder) {
-  std::set<std::string> names;
+PretrainedReader::PretrainedReader(const std::string& folder, const DiskNames& names)
+    : folder_(folder), names_(names) {
+  std::set<std::string> files;
   const std::string index = str(folder, "/model.safetensors.index.json");
   if (fs::exists(index)) {
     try {
       for (const auto& [tensor, file] :
            nlohmann::json::parse(read_text_file(index, kKind)).at("weight_map").items())
-        names.insert(file.get<std::string>());
+        files.insert(file.get<std::string>());
     } catch (const nlohmann::json::exception& error) {
       throw InvalidInput(str(index, " is not understood: ", error.what()));
     }
   } else if (fs::exists(str(folder, "/", kModelFile))) {
-    names.insert(kModelFile);
+    files.insert(kModelFile);
   } else {
     throw InvalidInput(str(folder, " has neither ", kModelFile, " nor ", kModelFile,
                            ".index.json; give a folder with a model as Hugging Face's tools save it"));
   }
-  for (const std::string& name : names) {
+  for (const std::string& name : files) {
     files_.emplace_back(str(folder, "/", name), DataFile::Mode::read);
     layouts_.push_back(read_safetensors_header(files_.back()));
   }
   tensors_ = by_name(layouts_);
 }
 
-void PretrainedReader::require(const std::vector<TensorShape>& shapes) const {
+void PretrainedReader::require() const {
   std::vector<std::string> findings;
-  for (const TensorShape& shape : shapes) {
+  for (const TensorShape& shape : names_.tensors()) {
     const auto found = tensors_.find(shape.tensor);
     if (found == tensors_.end()) {
       findings.push_back(str("it has no tensor ", shape.tensor, nearest_tensor(shape.tensor, tensors_)));
@@ -446,8 +448,9 @@ void PretrainedReader::require(const std::vector<TensorShape>& shapes) const {
 
 void PretrainedReader::read(int role, const TensorRun& run, std::span<double> values) const {
   if (role > 0) return std::fill(values.begin(), values.end(), 0.0);
-  const auto [file, tensor] = tensors_.at(run.block.tensor);
-  read_run(files_[idx(file)], layouts_[idx(file)], *tensor, run, values);
+  const auto& [name, first] = names_.place(run.block.tensor);
+  const auto [file, tensor] = tensors_.at(name);
+  read_run(files_[idx(file)], layouts_[idx(file)], *tensor, first, run, values);
 }
 
 }  // namespace cp

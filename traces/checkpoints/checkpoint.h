@@ -17,9 +17,12 @@
 // which does not depend on who wrote which, and headers and checkpoint.json have checksums.
 //
 // Writing, on all ranks, with a barrier between the lines:
-//   CheckpointWriter::begin(folder, facts, shapes, config)    on rank 0 alone
-//   CheckpointWriter writer(folder, facts, shapes); writer.write(...), ...; writer.finish(rank)
-//   CheckpointWriter::commit(folder, facts, shapes, ranks)    on rank 0 alone
+//   CheckpointWriter::begin(folder, facts, names, config)    on rank 0 alone
+//   CheckpointWriter writer(folder, facts, names); writer.write(...), ...; writer.finish(rank)
+//   CheckpointWriter::commit(folder, facts, names, ranks)    on rank 0 alone
+//
+// Tensors have the names of the model's family on disk (disk_names.h); who writes and reads has the model's.
+// The names must outlive writers and readers.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +35,7 @@
 #include "shared/base/dtype.h"
 #include "shared/transformer/tensor_places.h"
 #include "traces/checkpoints/checkpoint_phase.h"
+#include "traces/checkpoints/disk_names.h"
 #include "traces/checkpoints/safetensors.h"
 
 namespace cp {
@@ -55,12 +59,11 @@ std::vector<std::string> state_names(int states);
 class CheckpointWriter {
  public:
   // Makes the partial folder, and in it the files with their headers. One that is there already is removed.
-  static void begin(const std::string& folder, const CheckpointFacts& facts,
-                    const std::vector<TensorShape>& shapes, const std::string& config,
-                    const ReachedPhase& reached = {});
+  static void begin(const std::string& folder, const CheckpointFacts& facts, const DiskNames& names,
+                    const std::string& config, const ReachedPhase& reached = {});
 
-  CheckpointWriter(const std::string& folder, const CheckpointFacts& facts,
-                   const std::vector<TensorShape>& shapes, ReachedPhase reached = {});
+  CheckpointWriter(const std::string& folder, const CheckpointFacts& facts, const DiskNames& names,
+                   ReachedPhase reached = {});
   // Writes the elements of a run in a role (0 the parameter, 1 and above the states), which lie one after the
   // other in memory: f32, or the states' dtype.
   void write(int role, const TensorRun& run, std::span<const std::byte> elements);
@@ -69,9 +72,8 @@ class CheckpointWriter {
 
   // Puts the sums of ranks 0 .. ranks - 1 together and gives the folder its name. Throws InvalidInput if not
   // every element has been written exactly once.
-  static void commit(const std::string& folder, const CheckpointFacts& facts,
-                     const std::vector<TensorShape>& shapes, std::int64_t ranks,
-                     const ReachedPhase& reached = {});
+  static void commit(const std::string& folder, const CheckpointFacts& facts, const DiskNames& names,
+                     std::int64_t ranks, const ReachedPhase& reached = {});
 
  private:
   struct Sum {
@@ -79,6 +81,7 @@ class CheckpointWriter {
     std::int64_t count = 0;
   };
 
+  const DiskNames& names_;
   std::string partial_;
   FileLayout layouts_[2];  // of parameters and of states
   std::vector<DataFile> files_;
@@ -91,7 +94,7 @@ class CheckpointWriter {
 class CheckpointReader {
  public:
   // Throws InvalidInput if the folder's files are not whole, or not those that checkpoint.json describes.
-  explicit CheckpointReader(std::string folder);
+  CheckpointReader(std::string folder, const DiskNames& names);
 
   const std::string& folder() const { return folder_; }
   const CheckpointFacts& facts() const { return facts_; }
@@ -103,6 +106,7 @@ class CheckpointReader {
 
  private:
   std::string folder_;
+  const DiskNames* names_;
   CheckpointFacts facts_;
   std::vector<DataFile> files_;
   std::vector<FileLayout> layouts_;
@@ -120,17 +124,18 @@ std::string checkpoint_name(std::int64_t step);
 void remove_old_checkpoints(const std::string& folder, std::int64_t keep, std::int64_t step,
                             const ReachedPhase& reached = {});
 
-// Reads parameters by Hugging Face's names from a folder that holds model.safetensors, or several files with
+// Reads parameters by their names on disk from a folder that holds model.safetensors, or several files with
 // model.safetensors.index.json. Any floating dtype; states are zeros.
 class PretrainedReader {
  public:
-  explicit PretrainedReader(const std::string& folder);
+  PretrainedReader(const std::string& folder, const DiskNames& names);
   // Throws InvalidInput if a tensor of the model is missing or has another shape, for all of them.
-  void require(const std::vector<TensorShape>& shapes) const;
+  void require() const;
   void read(int role, const TensorRun& run, std::span<double> values) const;
 
  private:
   std::string folder_;
+  const DiskNames& names_;
   std::vector<DataFile> files_;
   std::vector<FileLayout> layouts_;
   std::map<std::string, std::pair<int, const FileTensor*>, std::less<>> tensors_;
