@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 std::string small(const cli::TemporaryFolder& folder, int steps) {
   return scenario(
       folder, str(R"(train { model: "llama-3.1-8b" scaled_down: true layout: "dp_shard=2,cp=2,strategy=ring"
-    seq_len: 24 global_batch: 4 learning_rate: 1e-3 steps: )",
+    seq_len: 24 global_batch: 4 learning_rate: 5e-4 steps: )",
                   steps, " }"));
 }
 

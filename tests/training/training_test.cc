@@ -50,7 +50,7 @@ constexpr std::int64_t kWholeTraining = 200;
 
 TEST(Training, OfEveryKindOfLayoutIsThatOfOneDevice) {
   const std::vector<double> one = losses_of(small("tp=1", kWholeTraining));
-  EXPECT_LT(one.back(), one.front() - 2);  // it learns
+  EXPECT_LT(one.back(), one.front() - 1);  // it learns
   for (const char* layout :
        {"dp_shard=2", "dp_shard=2,dp_replicate=2,zero=1", "cp=2,strategy=ring", "cp=2,strategy=ulysses",
         "cp=2,strategy=all_gather,balance=head_tail", "cp=2,strategy=pass_q", "tp=2",
