@@ -22,7 +22,7 @@ std::vector<std::string> missing_fields(const proto::Scenario& scenario) {
   };
   if (scenario.has_redistribute()) {
     const proto::Redistribute& job = scenario.redistribute();
-    require(!job.mesh().empty(), "mesh: \"dp=2,cp=4\"");
+    require(!job.mesh().empty() || job.has_parallel_dims(), "mesh: \"dp=2,cp=4\"");
     require(!job.shape().empty(), "shape: \"1024x1024\"");
     require(!job.from().empty(), "from: \"S(0),R\"");
     require(!job.to().empty(), "to: \"R,S(0)\"");
@@ -32,14 +32,15 @@ std::vector<std::string> missing_fields(const proto::Scenario& scenario) {
     require(job.seq_len() != 0 || job.has_cached(), "seq_len: 131072");
   } else if (scenario.has_recurrence()) {
     require(!scenario.recurrence().rule().empty(), "rule: \"delta\"");
-    require(!scenario.recurrence().mesh().empty(), "mesh: \"cp=8\"");
+    require(!scenario.recurrence().mesh().empty() || scenario.recurrence().has_parallel_dims(),
+            "mesh: \"cp=8\"");
     require(scenario.recurrence().seq_len() != 0, "seq_len: 4096");
   } else if (scenario.has_train()) {
     require(!scenario.train().model().empty(), "model: \"llama-3.1-8b\" scaled_down: true");
     require(scenario.train().seq_len() != 0, "seq_len: 128");
     require(scenario.train().steps() != 0, "steps: 200");
-  } else {
-    require(!scenario.run().mesh().empty(), "mesh: \"cp=8\"");
+  } else if (scenario.has_run()) {
+    require(!scenario.run().mesh().empty() || scenario.run().has_parallel_dims(), "mesh: \"cp=8\"");
     require(scenario.run().seq_len() != 0, "seq_len: 4096");
   }
   return missing;

@@ -35,6 +35,7 @@
 #include "runtime/rendezvous/server.h"
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/rank_job.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
@@ -375,7 +376,8 @@ int keep_traces(TraceFolder& folder, int code) {
 }
 
 int run_scenario(const LaunchRequest& request) {
-  const proto::Scenario scenario = read_scenario_file(request.scenario);
+  proto::Scenario scenario = read_scenario_file(request.scenario);
+  if (request.nproc_per_node > 0) sim::tell_world_size(scenario, request.nnodes * request.nproc_per_node);
   nccl_options(scenario.nccl(),
                request.software);  // throws if they make no sense, before anything is started
   const std::string trace = trace_path(request.trace, request.nnodes, request.node_rank);

@@ -23,6 +23,7 @@ Command add_estimate(FlagSet cpsim);              // estimate.cc
 Command add_validate(FlagSet cpsim);              // validate.cc
 Command add_calibrate(FlagSet cpsim);             // calibrate.cc
 Command add_list(FlagSet cpsim);                  // list.cc
+Command add_mesh(FlagSet cpsim);                  // mesh.cc
 Command add_verify_redistribute(FlagSet verify);  // verify.cc
 Command add_fuzz(FlagSet cpsim);                  // fuzz.cc
 Command add_replay(FlagSet cpsim);                // fuzz.cc

@@ -5,6 +5,7 @@
 
 #include "cli/common/flags.h"
 #include "shared/base/error.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/recurrence_request.h"
 
 namespace cp::cli {
@@ -27,6 +28,9 @@ proto::Scenario scenario_of(const ScenarioFlags<proto::Attention>& attention,
                             const ScenarioFlags<proto::Recurrence>& recurrence) {
   proto::Scenario scenario;
   if (!attention.scenario.empty()) scenario = read_scenario_of("run", attention.scenario);
+  // Flags say something else than the mesh, whatever it was made of.
+  if (scenario.has_run()) *scenario.mutable_run() = sim::with_mesh(scenario.run());
+  if (scenario.has_recurrence()) *scenario.mutable_recurrence() = sim::with_mesh(scenario.recurrence());
   if (!scenario.has_recurrence() && recurrence.changes.empty()) {
     *scenario.mutable_run() = attention.apply_to(scenario.run());
     return scenario;

@@ -121,6 +121,17 @@ void check_world(const Inference& known) {
 
 // ---- texts ----
 
+std::string_view name(ExpertRule rule) { return rule == ExpertRule::peer ? "peer" : "nested"; }
+
+ExpertRule parse_expert_rule(std::string_view text) {
+  for (const ExpertRule rule : {ExpertRule::peer, ExpertRule::nested}) {
+    if (text == name(rule)) return rule;
+  }
+  throw InvalidInput(str("expert rule '", text,
+                         "' is unknown; use peer (ep is an axis of its own and "
+                         "multiplies the world) or nested (ep lies inside dp_shard*cp*tp)"));
+}
+
 std::span<const std::string_view> degree_keys() { return kDegreeKeys; }
 
 bool read_degree(ParallelConfig& config, std::string_view key, std::string_view value) {

@@ -37,6 +37,9 @@ enum class ExpertRule : std::uint8_t {
   nested,
 };
 
+std::string_view name(ExpertRule rule);
+ExpertRule parse_expert_rule(std::string_view text);  // throws InvalidInput that says what each means
+
 // Degrees as a user writes them. An unset degree is 1 unless its comment says otherwise. dp_shard = -1 means
 // "whatever is left of the world".
 struct ParallelConfig {

@@ -9,6 +9,7 @@
 #include "shared/context_parallel/strategy.h"
 #include "sim/scenario/cp_ranks.h"
 #include "sim/scenario/kernel_option_fields.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
 
@@ -147,7 +148,8 @@ AttentionOptions make_options(const proto::Attention& job) {
 
 }  // namespace
 
-AttentionJob make_attention_job(const proto::Attention& job, const Target& device) {
+AttentionJob make_attention_job(const proto::Attention& given, const Target& device) {
+  const proto::Attention job = with_mesh(given);
   const Mesh mesh = parse_mesh_flag(job.mesh());
   AttentionJob result;
   result.problem = make_problem(job);

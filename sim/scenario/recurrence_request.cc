@@ -10,6 +10,7 @@
 
 #include "shared/base/error.h"
 #include "sim/scenario/cp_ranks.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
 
@@ -74,7 +75,8 @@ std::vector<RecurrenceStrategy> make_strategies(const proto::Recurrence& job) {
 
 }  // namespace
 
-RecurrenceJob make_recurrence_job(const proto::Recurrence& job, const Target& device) {
+RecurrenceJob make_recurrence_job(const proto::Recurrence& given, const Target& device) {
+  const proto::Recurrence job = with_mesh(given);
   CpRanks cp = cp_ranks_of(parse_mesh_flag(job.mesh()));
   RecurrenceJob result;
   result.problem = make_problem(job);

@@ -10,6 +10,7 @@
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/timeline/redistribute_times.h"
 #include "sim/scenario/cost_fields.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
 
@@ -114,7 +115,8 @@ void add_cluster(const proto::Redistribute& job, RedistributeRequest& request) {
 
 }  // namespace
 
-RedistributeRequest make_request(const proto::Redistribute& job, const Target& device) {
+RedistributeRequest make_request(const proto::Redistribute& given, const Target& device) {
+  const proto::Redistribute job = with_mesh(given);
   require(job.mesh(), "--mesh", "dp=2,cp=4");
   require(job.shape(), "--shape", "1024x1024x256");
   require(job.from(), "--from", "'S(0),R'");

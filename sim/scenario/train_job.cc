@@ -15,6 +15,7 @@
 #include "sim/planner/models/read_model.h"
 #include "sim/proof/step/prove_step.h"
 #include "sim/proof/step/scale_down.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
 
@@ -189,7 +190,8 @@ std::string TrainJob::differs(const CheckpointFacts& other) const {
   return "";
 }
 
-TrainJob make_train_job(const proto::Train& train, const std::string& folder) {
+TrainJob make_train_job(const proto::Train& given, const std::string& folder) {
+  const proto::Train train = with_layout(given);
   TrainJob job;
   const std::string path = found_path(train.model(), folder);
   ReadModel read = value_of("model", path, [&] { return load_model(path); });

@@ -157,7 +157,7 @@ TEST(Usage, EveryCommandHasHelpWithAnExample) {
 TEST(Usage, HelpFitsATerminal) {
   constexpr std::size_t kMost = 110;
   for (const char* command : {"", "plan", "run", "redistribute", "estimate", "validate", "calibrate",
-                              "verify", "fuzz", "replay", "mutate", "trace", "list", "help"}) {
+                              "verify", "fuzz", "replay", "mutate", "trace", "list", "mesh", "help"}) {
     const std::string help = cpsim(*command == 0 ? Words{"--help"} : Words{command, "--help"}).out;
     std::istringstream lines(help.substr(0, help.find("Example")));
     for (std::string line; std::getline(lines, line);)
@@ -168,7 +168,7 @@ TEST(Usage, HelpFitsATerminal) {
 // What a flag is, is said by more than its default.
 TEST(Usage, EveryFlagSaysWhatItIs) {
   for (const char* command :
-       {"plan", "run", "redistribute", "estimate", "calibrate", "fuzz", "mutate", "validate"}) {
+       {"plan", "run", "redistribute", "estimate", "calibrate", "fuzz", "mutate", "validate", "mesh"}) {
     std::istringstream lines(cpsim({command, "--help"}).out);
     for (std::string line; std::getline(lines, line);) {
       if (!line.starts_with("  --") || line.size() < 30) continue;

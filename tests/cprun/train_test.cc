@@ -78,6 +78,19 @@ TEST(CprunTrain, LeavesATraceWithTheTimesOfAllSteps) {
               HasSubstr("--verify takes the ranks' traces itself"));
 }
 
+// dp_shard=-1 is what is left of the processes that are started, for launcher and ranks alike.
+TEST(CprunTrain, FillsTheProcessesWithShards) {
+  const cli::TemporaryFolder folder;
+  const ProgramEnd end =
+      cprun({"--nproc-per-node", "4", "train", small(folder, 1), "--layout", "tp=2,dp_shard=-1"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  const std::string degrees = scenario(folder, R"(train { model: "llama-3.1-8b" scaled_down: true seq_len: 24
+    steps: 1 parallel_dims { cp: 2 dp_shard: -1 } })");
+  const ProgramEnd of_degrees = cprun({"--nproc-per-node", "4", "--verify", "train", degrees});
+  EXPECT_EQ(of_degrees.exit_code, 0) << of_degrees.err;
+  EXPECT_THAT(of_degrees.out, HasSubstr("identical: 4 ranks, "));
+}
+
 // From a question to a proof: what cpsim plan hands over runs on processes as on the fabric, and on threads.
 TEST(CprunTrain, RunsWhatPlanHandsOver) {
   const cli::TemporaryFolder folder;

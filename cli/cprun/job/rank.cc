@@ -25,6 +25,7 @@
 #include "shared/base/error.h"
 #include "shared/base/version.h"
 #include "sim/base/number_text.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/rank_job.h"
 #include "traces/environment.h"
 #include "traces/scenario.h"
@@ -45,6 +46,7 @@ class RankProgram {
   // Returns what rank 0 shall print about all ranks; other ranks return an empty text.
   std::string run() {
     proto::Scenario scenario = read_scenario_file(options_.scenario);
+    sim::tell_world_size(scenario, job_.world_size);
     if (runtime::find_backend(job_.backend).on_gpus) {
       gpu_ = runtime::rank_gpu(job_, *client_);
       name_target(scenario, *gpu_);

@@ -27,6 +27,7 @@
 #include "shared/base/error.h"
 #include "shared/transformer/parallel_layout.h"
 #include "sim/planner/emit/small_training.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/training_threads.h"
 #include "traces/scenario.h"
 #include "traces/trace_files.h"
@@ -119,7 +120,7 @@ int verify(const sim::TrainJob& job, const std::string& backend, const std::stri
 }
 
 int run_on_threads(const TrainFlags& flags) {
-  const sim::TrainJob job = train_job(flags);
+  const sim::TrainJob job = train_job(flags, std::nullopt);
   const InterruptScope scope;
   TrainFlags own = flags;
   own.terminal = isatty(STDOUT_FILENO) != 0;
@@ -136,7 +137,10 @@ class TrainRank {
  public:
   TrainRank(const TrainFlags& flags, const runtime::JobEnvironment& job,
             std::shared_ptr<RendezvousClient> client)
-      : flags_(flags), environment_(job), client_(std::move(client)), job_(train_job(flags)) {}
+      : flags_(flags),
+        environment_(job),
+        client_(std::move(client)),
+        job_(train_job(flags, job.world_size)) {}
 
   // Returns whether it was stopped before all steps were made.
   bool run() {
@@ -217,7 +221,9 @@ FlagSet add_train(FlagSet cprun, TrainFlags& flags) {
     add_value(app, flag, "N", help,
               [&value, flag, least](const std::string& text) { value = parse_whole(flag, text, least); });
   };
-  app.add_option("--layout", flags.layout, "Layout, instead of the scenario's").type_name("LAYOUT");
+  app.add_option("--layout", flags.layout,
+                 "Layout, instead of the scenario's; dp_shard=-1 in it is what is left of the processes")
+      .type_name("LAYOUT");
   count("--steps", flags.steps, 1, "How many steps are made, those before a checkpoint included");
   app.add_option("--text", flags.text, "File whose bytes are trained on, or whose tokens (.u16, .u32)")
       .type_name("FILE")
@@ -250,9 +256,10 @@ FlagSet add_train(FlagSet cprun, TrainFlags& flags) {
   return app;
 }
 
-sim::TrainJob train_job(const TrainFlags& flags) {
+sim::TrainJob train_job(const TrainFlags& flags, std::optional<int> ranks) {
   proto::Train train = asked_for(flags);
-  if (flags.layout) train.set_layout(*flags.layout);
+  if (flags.layout) train.set_layout(*flags.layout), train.clear_parallel_dims();
+  if (ranks) sim::tell_world_size(train, *ranks);
   if (flags.steps) train.set_steps(*flags.steps);
   if (!flags.text.empty()) train.clear_text();
   for (const std::string& text : flags.text) train.add_text(std::filesystem::absolute(text).string());
@@ -267,7 +274,9 @@ sim::TrainJob train_job(const TrainFlags& flags) {
 }
 
 int run_train(TrainFlags& flags, LaunchRequest request) {
-  const sim::TrainJob job = train_job(flags);  // throws before anything is started
+  std::optional<int> ranks;
+  if (request.nproc_per_node > 0) ranks = request.nnodes * request.nproc_per_node;
+  const sim::TrainJob job = train_job(flags, ranks);  // throws before anything is started
   if (flags.threads && (flags.verify || request.nproc_per_node > 0))
     throw InvalidInput("--ranks-as-threads starts no processes; leave --nproc-per-node and --verify out");
   if (flags.threads && !request.trace.empty())

@@ -29,8 +29,9 @@ struct TrainFlags {
 // Adds the command; of the job's flags it takes those of cprun, before or behind its name.
 FlagSet add_train(FlagSet cprun, TrainFlags& flags);
 
-// Reads the scenario, and puts in what flags say.
-sim::TrainJob train_job(const TrainFlags& flags);
+// Reads the scenario, and puts in what flags say. `ranks`: how many are started; nothing if the layout says
+// so.
+sim::TrainJob train_job(const TrainFlags& flags, std::optional<int> ranks);
 
 // Runs the command, but for a rank, whose launcher gave it a job. Returns the exit code.
 int run_train(TrainFlags& flags, LaunchRequest request);

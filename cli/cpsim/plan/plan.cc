@@ -37,6 +37,7 @@
 #include "sim/present/plan/headline.h"
 #include "sim/present/plan/plan_explain.h"
 #include "sim/present/plan/plan_screen.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/train_job.h"
 #include "traces/scenario.h"
 
@@ -61,7 +62,7 @@ struct Flags {
 Job job_of(const Flags& flags) {
   Job job;
   if (!flags.job.scenario.empty()) job = read_scenario_of("plan", flags.job.scenario).plan();
-  return flags.job.apply_to(std::move(job));
+  return sim::with_fixed_degrees(flags.job.apply_to(std::move(job)));
 }
 
 // Checks the outputs before the search, which takes long.

@@ -31,6 +31,7 @@
 #include "sim/present/runs/redistribution_report.h"
 #include "sim/proof/run/free_memory.h"
 #include "sim/proof/run/redistribute_run.h"
+#include "sim/scenario/parallel_dims_fields.h"
 #include "sim/scenario/redistribute_request.h"
 #include "traces/trace_proto.h"
 
@@ -126,7 +127,8 @@ void add_output_flags(FlagSet app, Flags& flags) {
 
 proto::Redistribute job_of(const Flags& flags) {
   proto::Redistribute job;
-  if (!flags.job.scenario.empty()) job = read_scenario_of("redistribute", flags.job.scenario).redistribute();
+  if (!flags.job.scenario.empty())
+    job = sim::with_mesh(read_scenario_of("redistribute", flags.job.scenario).redistribute());
   job = flags.job.apply_to(std::move(job));
   if (flags.cost.ByteSizeLong() > 0) job.mutable_cost()->MergeFrom(flags.cost);
   return job;
