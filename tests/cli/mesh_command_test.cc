@@ -18,21 +18,20 @@
 namespace cp::cli {
 namespace {
 
-using nlohmann::json;
 using ::cp::testing::message_of;
+using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(MeshCommand, ShowsAxesAliasesAndGroups) {
-  const Words words = {"mesh", "--world-size", "16", "--dp-shard", "-1", "--dp-replicate", "2",
-                       "--cp", "2",            "--tp", "2"};
+  const Words words = {"mesh", "--world-size", "16", "--dp-shard", "-1", "--dp-replicate",
+                       "2",    "--cp",         "2",  "--tp",       "2"};
   const Finished finished = cpsim(words);
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
-  for (const char* part :
-       {"dp_replicate=2 dp_shard=2 cp=2 tp=2 pp=1 ep=1 etp=2 | dp=4 world=16\n",
-        "mesh        dp_replicate=2,dp_shard=2,cp=2,tp=2\n",
-        "layout      tp=2,cp=2,dp_shard=2,dp_replicate=2,strategy=ulysses", "dp_replicate x dp_shard x cp",
-        "[0,4] [1,5] [2,6] [3,7] and 4 more"})
+  for (const char* part : {"dp_replicate=2 dp_shard=2 cp=2 tp=2 pp=1 ep=1 etp=2 | dp=4 world=16\n",
+                           "mesh        dp_replicate=2,dp_shard=2,cp=2,tp=2\n",
+                           "layout      tp=2,cp=2,dp_shard=2,dp_replicate=2,strategy=ulysses",
+                           "dp_replicate x dp_shard x cp", "[0,4] [1,5] [2,6] [3,7] and 4 more"})
     EXPECT_THAT(finished.out, HasSubstr(part));
   const json of_rank = json::parse(cpsim(with(words, {"--json", "--rank", "5"})).out);
   EXPECT_EQ(of_rank["schema"], "cpsim.mesh/1");
@@ -68,7 +67,8 @@ TEST(MeshCommand, RefusesWithTheNearestThatWorks) {
     return finished.err;
   };
   EXPECT_THAT(error({"--world-size", "12", "--tp", "8"}), HasSubstr("use a world_size of 8 or 16"));
-  EXPECT_THAT(error({"--world-size", "8", "--dp-shard", "3"}), HasSubstr("use dp_shard=8, or -1 to infer it"));
+  EXPECT_THAT(error({"--world-size", "8", "--dp-shard", "3"}),
+              HasSubstr("use dp_shard=8, or -1 to infer it"));
   EXPECT_THAT(error({"--cp", "6", "--ulysses-degree", "4"}), HasSubstr("use ulysses_degree in {1, 2, 3, 6}"));
   EXPECT_THAT(error({"--dp-shard", "-1", "--tp", "2"}), HasSubstr("give world_size, or dp_shard itself"));
   EXPECT_THAT(error({"--dp-shard", "0"}), HasSubstr("--dp-shard 0 is out of range"));
@@ -94,10 +94,10 @@ TEST(MeshCommand, ItsScenarioIsTheSame) {
 proto::Scenario scenario(const std::string& text) { return read_scenario_text(text, "f.txtpb"); }
 
 TEST(ParallelDimsFields, AreAMeshOfRedistributionsAndAttention) {
-  const sim::RedistributeRequest moved = sim::make_request(
-      scenario(R"text(redistribute { parallel_dims { world_size: 8 tp: 2 } shape: "8x8"
+  const sim::RedistributeRequest moved =
+      sim::make_request(scenario(R"text(redistribute { parallel_dims { world_size: 8 tp: 2 } shape: "8x8"
                                       from: "S(0),R" to: "R,S(1)" })text")
-          .redistribute());
+                            .redistribute());
   EXPECT_EQ(moved.source.mesh.to_string(), "dp_shard=4,tp=2");
   const auto attention = [](const char* more) {
     return sim::make_attention_job(
@@ -118,8 +118,8 @@ TEST(ParallelDimsFields, AreAMeshOfRedistributionsAndAttention) {
 
 TEST(ParallelDimsFields, AreTheDegreesOfATraining) {
   const auto layout = [](const std::string& fields, int ranks) {
-    proto::Scenario given =
-        scenario(str("train { model: \"llama-3.1-8b\" scaled_down: true seq_len: 32 steps: 1 ", fields, " }"));
+    proto::Scenario given = scenario(
+        str("train { model: \"llama-3.1-8b\" scaled_down: true seq_len: 32 steps: 1 ", fields, " }"));
     if (ranks > 0) sim::tell_world_size(given, ranks);
     return to_string(sim::make_train_job(given.train()).request.layout);
   };
@@ -139,7 +139,8 @@ TEST(ParallelDimsFields, AreTheDegreesOfATraining) {
 
 TEST(ParallelDimsFields, AreFixedInAPlan) {
   const proto::PlanLayouts plan = sim::with_fixed_degrees(
-      scenario(R"(plan { model: "llama-3.1-8b" seq_len: 4096 fix: "cp=2" parallel_dims { world_size: 16 tp: 4 dp: -1 } })")
+      scenario(
+          R"(plan { model: "llama-3.1-8b" seq_len: 4096 fix: "cp=2" parallel_dims { world_size: 16 tp: 4 dp: -1 } })")
           .plan());
   EXPECT_EQ(plan.gpus(), 16);
   ASSERT_EQ(plan.fix_size(), 2);
