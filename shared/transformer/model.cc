@@ -147,6 +147,8 @@ void check_numerics(const Transformer& model, detail::Complaints& complaints) {
   complaints.require(
       std::isfinite(numerics.logit_softcap) && numerics.logit_softcap >= 0,
       str("logit_softcap=", numerics.logit_softcap, " must be a finite number above 0, or 0 for no cap"));
+  complaints.require(numerics.rotary_share >= 0 && numerics.rotary_share <= 1,
+                     str("rotary_share=", numerics.rotary_share, " is a share of a head's columns: 0 to 1"));
   if (!model.experts || model.experts->count <= 0) return;
   const RouterRule& router = numerics.router;
   const std::int64_t experts = model.experts->count;

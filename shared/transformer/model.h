@@ -156,6 +156,9 @@ struct Numerics {
   double embedding_scale = 1;  // of looked-up rows: sqrt(hidden) in Gemma
   double logit_softcap = 0;    // of the head's logits; 0: none (Gemma 2)
   RotaryFrequencies rotary;
+  // Of a head's columns, how many are rotated, from the first one on (partial_rotary_factor); 0: q and k know
+  // no positions (Nemotron-H). Latent attention has rope_dim in its place.
+  double rotary_share = 1;
   RouterRule router;  // of experts; `ranks` is the layout's
   bool operator==(const Numerics&) const = default;
 };
@@ -191,8 +194,11 @@ struct Transformer {
   bool operator==(const Transformer&) const = default;
 
   std::int64_t q_width() const { return q_heads * head_dim; }
-  std::int64_t kv_width() const { return kv_heads * head_dim; }                      // of keys
-  std::int64_t rotated_dim() const { return latent ? latent->rope_dim : head_dim; }  // of a head
+  std::int64_t kv_width() const { return kv_heads * head_dim; }  // of keys
+  std::int64_t rotated_dim() const {                             // of a head
+    return latent ? latent->rope_dim
+                  : static_cast<std::int64_t>(static_cast<double>(head_dim) * numerics.rotary_share);
+  }
   std::int64_t v_head_dim() const { return latent ? latent->v_head_dim : head_dim; }
   // What is made of a latent row for each head: its key but for the rotated part, and its value.
   std::int64_t up_head_dim() const { return head_dim - latent->rope_dim + latent->v_head_dim; }

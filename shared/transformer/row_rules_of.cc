@@ -24,14 +24,20 @@ NormRule qk_norm_rule(const StepContext& context) {
 
 namespace {
 
-// Heads of head_dim side by side, from column `from` of one matrix to column 0 of another: what of each head
-// is copied, and what is rotated.
+// Of a head's columns those that are rotated; the others are copied.
+struct Rotated {
+  std::int64_t first = 0, count = 0;
+};
+
+// Heads of head_dim side by side, from column `from` of one matrix to column 0 of another.
 void move_heads(RotaryRule& rule, std::int64_t source, std::int64_t from, std::int64_t target,
-                std::int64_t heads, std::int64_t head_dim, std::int64_t rotated) {
-  const std::int64_t copied = head_dim - rotated;
-  if (copied > 0) rule.moves.push_back({source, from, head_dim, target, 0, head_dim, heads, copied, false});
-  if (rotated > 0)
-    rule.moves.push_back({source, from + copied, head_dim, target, copied, head_dim, heads, rotated, true});
+                std::int64_t heads, std::int64_t head_dim, const Rotated& rotated) {
+  const auto move = [&](std::int64_t first, std::int64_t count, bool rotates) {
+    if (count > 0)
+      rule.moves.push_back({source, from + first, head_dim, target, first, head_dim, heads, count, rotates});
+  };
+  const std::int64_t end = rotated.first + rotated.count;
+  move(0, rotated.first, false), move(rotated.first, rotated.count, true), move(end, head_dim - end, false);
 }
 // Neighbouring columns that are only copied.
 void move_columns(RotaryRule& rule, std::int64_t source, std::int64_t from, std::int64_t target,
@@ -45,24 +51,26 @@ RowRule rotary_rule(const StepContext& context, RotaryForm form) {
   if (!context.training) return {};
   const Transformer& model = context.model;
   const LocalSizes& sizes = context.sizes;
-  // Pairs are rotated: of an odd number of columns the first one stays.
+  // Pairs are rotated: of an odd number of columns one stays.
   const std::int64_t dim = model.head_dim, odd = model.rotated_dim() % 2, rotated = model.rotated_dim() - odd;
+  const bool first_ones = !model.latent && model.numerics.rotary_share < 1;
+  const auto of_head = [&](std::int64_t width) { return Rotated{first_ones ? 0 : width - rotated, rotated}; };
   RotaryRule rule;
   rule.sequences = context.layout.micro_batch;
   rule.positions = context.positions();
   rule.interleaved = model.numerics.rotary.interleaved;
-  move_heads(rule, 0, 0, 0, sizes.q_heads, dim, rotated);
+  move_heads(rule, 0, 0, 0, sizes.q_heads, dim, of_head(dim));
   switch (form) {
     case RotaryForm::qkv:
-      move_heads(rule, 0, sizes.q_width, 1, sizes.kv_heads, dim, rotated);
+      move_heads(rule, 0, sizes.q_width, 1, sizes.kv_heads, dim, of_head(dim));
       move_columns(rule, 0, sizes.q_width + sizes.kv_width, 2, sizes.v_width);
       break;
     case RotaryForm::qk_and_v:
-      move_heads(rule, 0, sizes.q_width, 1, sizes.kv_heads, dim, rotated);
+      move_heads(rule, 0, sizes.q_width, 1, sizes.kv_heads, dim, of_head(dim));
       move_columns(rule, 1, 0, 2, sizes.v_width);
       break;
     case RotaryForm::latent_rows:
-      move_heads(rule, 1, 0, 1, 1, model.latent->kv_row(), rotated);
+      move_heads(rule, 1, 0, 1, 1, model.latent->kv_row(), of_head(model.latent->kv_row()));
       break;
     case RotaryForm::expanded: {
       const std::int64_t heads = sizes.kv_heads, copied = dim - rotated - odd, values = model.v_head_dim(),

@@ -17,8 +17,8 @@ NormRule qk_norm_rule(const StepContext& context);
 // From what the projections give to what attention takes. Rows of q, k and v have their heads side by side;
 // where a latent row is expanded, each head of kv_up's output has the part of its key that is not rotated,
 // and then its value. Of a head the last rotated_dim() columns are rotated, but for the first of them if they
-// are odd. The rule has no moves in serving,
-// whose kernels have shapes only.
+// are odd; and where a share of them is rotated, the first ones. The rule has no moves in serving, whose
+// kernels have shapes only.
 enum class RotaryForm : std::uint8_t {
   qkv,          // {q, k and v} to {q, k, v}
   qk_and_v,     // {q and k, v} to {q, k, v}

@@ -94,12 +94,13 @@ class ModelDraw {
     if (step_.latent_kv_rank() == 0 && swarm_.take(numbers_, "gated_attention"))
       step_.set_gated_attention(true);
     const bool training = step_.phase() == proto::PlanLayouts::training;
-    // No host computes what surrounds a recurrence.
-    if (training && !with_data_ && swarm_.take(numbers_, "recurrence")) choose_recurrence();
+    if (training && step_.layers() > 1 && swarm_.take(numbers_, "recurrence")) choose_recurrence();
     choose_one_part();
     // Of what attention computes.
     if (step_.qk_norm() && swarm_.take(numbers_, "qk_norm_of_all_heads"))
       step_.set_qk_norm_of_all_heads(true);
+    if (step_.latent_kv_rank() == 0 && swarm_.take(numbers_, "rotary_share"))
+      step_.set_rotary_share(numbers_.of({0.5, 0.25, 0.0}));
     if (swarm_.take(numbers_, "sinks")) step_.set_sinks(true);
     if (swarm_.take(numbers_, "softcap")) step_.set_softcap(numbers_.of({0.5, 50.0}));
     if (!training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
@@ -154,7 +155,8 @@ class ModelDraw {
     const std::int64_t key_heads = numbers_.of({4, 8});
     step_.set_recurrence_key_heads(key_heads);
     step_.set_recurrence_value_heads(key_heads * numbers_.in(1, 2));
-    step_.set_recurrence_key_dim(numbers_.of({4, 8})), step_.set_recurrence_value_dim(numbers_.of({4, 16}));
+    step_.set_recurrence_key_dim(numbers_.of({4, 8}));
+    step_.set_recurrence_value_dim(with_data_ ? numbers_.of({3, 5}) : numbers_.of({4, 16}));
     step_.set_recurrence_convolution(numbers_.in(1, 4));
     step_.set_recurrence_decay(numbers_.one_in(2));
     // The second kind, since there are two layers or more.

@@ -127,6 +127,7 @@ const Groups kProof = {{"tp", {"1", "more"}},
                        {"window", {"no", "yes"}},
                        {"kinds of layers", {"1", "several"}},
                        {"latent attention", {"no", "heads travel", "rows travel"}},
+                       {"recurrence", {"no", "delta", "decay"}},
                        {"parts of layers", {"both", "one"}},
                        {"prediction layers", {"0", "1", "more"}},
                        {"matrices of an MLP", {"3", "2"}},
@@ -345,6 +346,9 @@ void add_step(const proto::ModelStep& job, Answers& answers) {
   answers.add("latent attention", job.latent_kv_rank() == 0         ? "no"
                                   : layout_word(job, "keys") == "1" ? "heads travel"
                                                                     : "rows travel");
+  answers.add("recurrence", job.recurrence_value_heads() == 0 ? "no"
+                            : job.recurrence_decay()          ? "decay"
+                                                              : "delta");
   const bool of_one_part = std::any_of(job.kinds().begin(), job.kinds().end(),
                                        [](const auto& kind) { return kind.no_mixer() || kind.no_mlp(); });
   answers.add("parts of layers", of_one_part ? "one" : "both");
@@ -361,9 +365,6 @@ void add_step(const proto::ModelStep& job, Answers& answers) {
 std::vector<int> features(const proto::FuzzCase&, const proto::ModelStep& job) {
   Answers answers(kModel);
   answers.add("phase", proto::PlanLayouts::Phase_Name(job.phase()));
-  answers.add("recurrence", job.recurrence_value_heads() == 0 ? "no"
-                            : job.recurrence_decay()          ? "decay"
-                                                              : "delta");
   add_step(job, answers);
   return answers.take();
 }

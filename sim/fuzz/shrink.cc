@@ -420,6 +420,7 @@ class Simpler {
         std::invoke(job, next)->set_layout(join(fewer, ","));
       });
     }
+    without(job, {"rotary_share"});
     without(job, {"no_norms_before", "qk_norm_of_all_heads", "sinks", "softcap", "prediction_layers"});
     without(job, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "gated_attention", "ungated_mlp",
                   "window", "kinds", "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "documents",

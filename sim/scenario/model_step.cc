@@ -30,6 +30,7 @@ Transformer model_of(const proto::ModelStep& step) {
   model.qk_norm = step.qk_norm();
   model.norms_before = !step.no_norms_before(), model.norms_behind = step.norms_behind();
   model.qk_norm_of_all_heads = step.qk_norm_of_all_heads();
+  if (step.has_rotary_share()) model.numerics.rotary_share = step.rotary_share();
   model.sinks = step.sinks(), model.softcap = step.softcap();
   model.prediction_layers = step.prediction_layers();
   model.gated_attention = step.gated_attention(), model.gated_mlp = !step.ungated_mlp();

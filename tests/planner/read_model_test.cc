@@ -349,6 +349,14 @@ TEST(ReadModel, NumericsAreThoseOfTheConfigOrOfItsFamily) {
   EXPECT_EQ(llama.rotary.theta, 5e5);
   EXPECT_EQ(llama.activation, ActivationFunction::silu);
   EXPECT_EQ(numerics({}), Numerics{});
+  EXPECT_EQ(numerics({{"partial_rotary_factor", "0.75"}}).rotary_share, 0.75);
+  EXPECT_EQ(numerics({{"partial_rotary_factor", "1.5"}}).rotary_share, 1);
+  for (const auto& [preset, share] : {std::pair{"glm-4.5", 0.5},
+                                      {"qwen3-next-80b-a3b", 0.25},
+                                      {"nemotron-h-8b", 0.0},
+                                      {"llama-3.1-8b", 1.0}})
+    EXPECT_EQ(find_model(preset).model.numerics.rotary_share, share) << preset;
+  EXPECT_TRUE(find_model("qwen3-next-80b-a3b").model.numerics.norm_unit_offset);
   EXPECT_EQ(numerics({{"hidden_act", "\"relu2\""}}).activation, ActivationFunction::relu2);
   EXPECT_THAT(read({{"hidden_act", "\"mish\""}}).assumptions,
               Contains("hidden_act \"mish\" is not known: plans have silu in its place"));

@@ -65,7 +65,9 @@ TEST(ProveStep, HoldsForModelsThatDiffer) {
   Transformer windows = dense_model();
   const LayerKind full, window{7, {}, false, Mixer::attention, true};
   set_layers(windows, {window, full, window, full});
-  for (const Transformer& model : {tied, normed, windows}) {
+  Transformer partly = dense_model(), without_positions = dense_model();
+  partly.numerics.rotary_share = 0.5, without_positions.numerics.rotary_share = 0;
+  for (const Transformer& model : {tied, normed, windows, partly, without_positions}) {
     for (const char* layout : {"tp=1", "tp=2,dp_shard=2", "cp=2,strategy=ring,balance=head_tail", "pp=2"}) {
       const StepProof proof = prove_step(request_of(model, layout));
       EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();

@@ -11,12 +11,13 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 80> kRead = {"model_type",
+constexpr std::array<std::string_view, 81> kRead = {"model_type",
                                                     "hidden_size",
                                                     "num_hidden_layers",
                                                     "vocab_size",
                                                     "max_position_embeddings",
                                                     "rope_scaling",
+                                                    "partial_rotary_factor",
                                                     "num_attention_heads",
                                                     "num_key_value_heads",
                                                     "head_dim",
@@ -94,7 +95,7 @@ constexpr std::array<std::string_view, 80> kRead = {"model_type",
 
 // Keys that configs of llama, mistral, qwen, gemma, mixtral and nemotron on huggingface.co have, and those of
 // transformers' base class.
-constexpr std::array<std::string_view, 55> kIdle = {"architectures",
+constexpr std::array<std::string_view, 54> kIdle = {"architectures",
                                                     "attention_dropout",
                                                     "attn_implementation",
                                                     "auto_map",
@@ -121,7 +122,6 @@ constexpr std::array<std::string_view, 55> kIdle = {"architectures",
                                                     "output_hidden_states",
                                                     "output_router_logits",
                                                     "pad_token_id",
-                                                    "partial_rotary_factor",
                                                     "pretraining_tp",
                                                     "problem_type",
                                                     "query_pre_attn_scalar",

@@ -39,6 +39,7 @@ const std::vector<Family>& families() {
     add("smollm3").tied_embeddings = true;  // one layer in four has no positions, which cost nothing
     Family& gemma2 = add("gemma2");
     gemma2.tied_embeddings = gemma2.norms_behind = gemma2.gemma_numerics = true;
+    gemma2.norm_unit_offset = true;
     gemma2.full_layer_every = 2, gemma2.window = 4096, gemma2.softcap = 50;
     gemma2.head_dim = 256, gemma2.q_heads = 8, gemma2.kv_heads = 4;
     gemma2.vocab = 256'000, gemma2.max_seq_len = 8192;
@@ -48,7 +49,7 @@ const std::vector<Family>& families() {
       gemma3.full_layer_every = 6, gemma3.window = 4096;
       gemma3.head_dim = 256, gemma3.q_heads = 8, gemma3.kv_heads = 4;
       gemma3.vocab = 262'208, gemma3.max_seq_len = 131'072;
-      gemma3.norms_behind = true;
+      gemma3.norms_behind = gemma3.norm_unit_offset = true;
     }
     for (const char* model_type : {"llama4_text", "llama4"}) {
       Family& llama4 = add(model_type);
@@ -57,6 +58,7 @@ const std::vector<Family>& families() {
     }
     Family& glm4_moe = add("glm4_moe");
     glm4_moe.bias_of_qkv_alone = glm4_moe.sigmoid_router = true;
+    glm4_moe.rotary_share = 0.5;
     add("deepseek_v2");
     for (const char* model_type : {"deepseek_v3", "kimi_k2"}) add(model_type).sigmoid_router = true;
     Family& qwen2_moe = add("qwen2_moe");
@@ -65,13 +67,14 @@ const std::vector<Family>& families() {
     Family& qwen3_next = add("qwen3_next");
     qwen3_next.qk_norm = qwen3_next.gated_attention = qwen3_next.window_needs_flag = true;
     qwen3_next.recurrence = RecurrenceRule::delta, qwen3_next.full_layer_every = 4;
+    qwen3_next.norm_unit_offset = true, qwen3_next.rotary_share = 0.25;
     qwen3_next.left_out =
         "the gate of the shared expert, one row for each layer, and the layers that predict further tokens";
     Family& nemotron_h = add("nemotron_h");
     nemotron_h.gated_mlp = false, nemotron_h.recurrence = RecurrenceRule::decay;
-    nemotron_h.left_out = "that its attention does not rotate q and k";
+    nemotron_h.rotary_share = 0;
     Family& nemotron = add("nemotron");
-    nemotron.gated_mlp = false;
+    nemotron.gated_mlp = false, nemotron.rotary_share = 0.5;
     nemotron.left_out = "the biases of its norms";
     Family& olmo2 = add("olmo2");
     olmo2.qk_norm = olmo2.qk_norm_of_all_heads = true;

@@ -22,9 +22,10 @@ struct Family {
   bool sinks = false;
   double softcap = 0;  // of attention's scores where the config leaves attn_logit_softcapping out
   bool gated_attention = false;
-  // Norms multiply with 1 + weight, and embedded rows are multiplied with sqrt(hidden): Gemma.
-  bool gemma_numerics = false;
-  bool sigmoid_router = false;  // of experts, where the config leaves scoring_func out
+  bool norm_unit_offset = false;  // norms multiply with 1 + weight
+  bool gemma_numerics = false;    // embedded rows are multiplied with sqrt(hidden), and MLPs have gelu_tanh
+  double rotary_share = 1;        // where the config leaves partial_rotary_factor out
+  bool sigmoid_router = false;    // of experts, where the config leaves scoring_func out
   bool gated_mlp = true;
   std::optional<RecurrenceRule> recurrence = {};  // of the layers that have one
   bool tied_embeddings = false;

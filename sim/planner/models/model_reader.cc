@@ -310,7 +310,8 @@ class ModelReader {
     take_rope_scaling();
     // Of latent attention pairs are neighbouring columns.
     numerics.rotary.interleaved = fields_.flag("rope_interleave").value_or(model.latent.has_value());
-    numerics.norm_unit_offset = family_.gemma_numerics;
+    take_rotary_share();
+    numerics.norm_unit_offset = family_.norm_unit_offset;
     if (family_.gemma_numerics) numerics.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
     numerics.logit_softcap = fields_.number("final_logit_softcapping").value_or(0);
     if (family_.gemma_numerics) numerics.activation = ActivationFunction::gelu_tanh;
@@ -325,6 +326,15 @@ class ModelReader {
     router.scale = fields_.number("routed_scaling_factor").value_or(router.scale);
     router.groups = fields_.size("n_group").value_or(router.groups);
     router.top_groups = fields_.size("topk_group").value_or(router.groups);
+  }
+
+  // Latent attention has the width of its rotated part instead.
+  void take_rotary_share() {
+    double& share = read_.model.numerics.rotary_share;
+    share = fields_.number("partial_rotary_factor").value_or(family_.rotary_share);
+    if (share <= 1) return;
+    fields_.assume(str("partial_rotary_factor ", share, " is above 1, so that all columns are rotated"));
+    share = 1;
   }
 
   // Of the kinds of scaling only "llama3" is computed; the others leave the frequencies as they are.

@@ -244,8 +244,14 @@ Variable ModelPass::attend(const Layer& at, Variable rows) {
     const std::int64_t width = model_.qk_norm_of_all_heads ? 0 : model_.head_dim;
     q = norm(q, own + "q_norm.weight", width), k = norm(k, own + "k_norm.weight", width);
   }
-  const std::int64_t dim = model_.head_dim;
-  Variable out = attention_core(at, rotated(q, dim, dim), rotated(k, dim, dim), v);
+  const auto turned = [&](Variable x) {
+    const double share = rules_.rotary.share;
+    if (share == 1) return rotated(x, model_.head_dim, model_.head_dim);
+    const auto count = static_cast<std::int64_t>(share * static_cast<double>(model_.head_dim)) / 2 * 2;
+    return rotate(x, {model_.head_dim, 0, rotary_frequencies(rules_.rotary, count), rules_.rotary.neighbours},
+                  positions_);
+  };
+  Variable out = attention_core(at, turned(q), turned(k), v);
   if (model_.gated_attention) {
     const Variable gates = note(at.label + "gates", linear_of(rows, own + "gate_proj"));
     out = note(at.label + "gated_out", multiply(out, map(gates, kSigmoid)));

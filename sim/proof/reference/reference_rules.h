@@ -27,6 +27,8 @@ struct RotaryRules {
   double factor = 1, low = 1, high = 4, original = 8192;
   // Pairs are neighbours (DeepSeek), and else one of each half (Llama).
   bool neighbours = false;
+  // Of heads without latent rows, how many of the columns turn: the first ones (GLM-4.5, Qwen3-Next).
+  double share = 1;
 };
 
 // How a router makes weights of its logits. The best top_k scores of a token choose its experts; of equal

@@ -434,8 +434,8 @@ ReferenceRules reference_rules(const Transformer& model) {
   rules.embedding_scale = numerics.embedding_scale, rules.logit_softcap = numerics.logit_softcap;
   const RotaryFrequencies& rotary = numerics.rotary;
   rules.rotary = {
-      rotary.theta,      rotary.factor, rotary.low, rotary.high, static_cast<double>(rotary.original),
-      rotary.interleaved};
+      rotary.theta,       rotary.factor,        rotary.low, rotary.high, static_cast<double>(rotary.original),
+      rotary.interleaved, numerics.rotary_share};
   rules.activation = [&] {
     switch (numerics.activation) {
       case ActivationFunction::silu:
