@@ -199,23 +199,17 @@ class Evaluator::Stages {
       order.emplace_back(-count, -ns, first);
     }
     std::sort(order.begin(), order.end());
-    // What is known already costs nothing, so it is looked at only before a part is replayed, and at the end.
-    bool is_first = true;
     for (const auto& [count, ns, first] : order) {
-      Clocks& clocks = clocks_[first];
-      const auto add = [&, stage = static_cast<int>(first)](StepPart part, StepClock& clock, bool& knows) {
-        if (!is_first && !knows_clock(part, stage) && is_beyond(limit_ns, least)) return false;
-        is_first = false;
-        clock = clock_of(part, stage);
-        knows = true;
-        return true;
-      };
       // The longer pass first.
-      if (!add(StepPart::backward, clocks.backward, clocks.knows_backward) ||
-          !add(StepPart::forward, clocks.forward, clocks.knows_forward))
-        return false;
+      const auto stage = static_cast<int>(first);
+      clocks_[first].backward = clock_of(StepPart::backward, stage);
+      clocks_[first].knows_backward = true;
+      if (is_beyond(limit_ns, least)) return false;
+      clocks_[first].forward = clock_of(StepPart::forward, stage);
+      clocks_[first].knows_forward = true;
+      if (is_beyond(limit_ns, least)) return false;
     }
-    return !is_beyond(limit_ns, least);
+    return true;
   }
 
   // Nothing for those that are not replayed yet.
@@ -237,17 +231,10 @@ class Evaluator::Stages {
     bool knows_forward = false, knows_backward = false;
   };
 
-  Rank busiest(int stage) {
+  StepClock clock_of(StepPart part, int stage) {
     std::optional<Rank>& self = busiest_[idx(stage)];
     if (!self) self = busiest_rank(request_, stage);
-    return *self;
-  }
-  StepClock clock_of(StepPart part, int stage) {
-    return evaluator_.clock_of(request_, part, stage, busiest(stage), reading_);
-  }
-  bool knows_clock(StepPart part, int stage) {
-    const Digest key = clock_key(request_, part, stage, busiest(stage), evaluator_.question_.cluster);
-    return evaluator_.known_->clocks.find(key) != nullptr;
+    return evaluator_.clock_of(request_, part, stage, *self, reading_);
   }
 
   // By what is known, and the least of what is not.
