@@ -8,6 +8,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -23,6 +24,7 @@
 #include "shared/kernels/elements.h"
 #include "shared/kernels/float16.h"
 #include "shared/plan/plan.h"
+#include "shared/plan/row_rules.h"
 
 namespace cp::runtime {
 
@@ -184,6 +186,21 @@ struct RowMatrix {
   }
 };
 
+// A result with rows, which is written, or added to what is there.
+template <int kPack>
+struct RowOutput {
+  RowMatrix<kPack> matrix;
+  bool adds = false;
+
+  CP_DEVICE void give(std::int64_t row, std::int64_t column, const float (&values)[kPack]) const {
+    if (adds) {
+      matrix.add(row, column, values);
+    } else {
+      matrix.write(row, column, values);
+    }
+  }
+};
+
 // A view [n] or [n, k] of numbers of one type: statistics, which are f32, and indices, which are i32.
 template <class T>
 struct RowScalars {
@@ -265,6 +282,16 @@ CP_DEVICE void join_lanes(Block& block, const RowLanes& lanes, PerThread<Value>&
   });
 }
 
+// 1 / sqrt(value), within two units in the last place. All lanes of a row wait for one of them here, for
+// which a root and a quotient in f64 take as long as memory to answer: so they are not taken.
+CP_DEVICE double near_inverse_root(double value) {
+#if defined(__CUDA_ARCH__)
+  return rsqrt(value);
+#else
+  return 1 / sqrt(value);
+#endif
+}
+
 // ---- preparation ----
 
 // Of the views [n, columns] and [columns] of a kernel: how many neighbours one access can take of each of
@@ -280,6 +307,10 @@ RowMatrix<kPack> row_matrix(const View& view, const CudaMemory& memory, std::int
   return {{memory.at(view, iteration), memory.dtype(view)},
           view.shape.size() > 1 ? view.strides[0] : 0,
           view.strides.back()};
+}
+template <int kPack>
+RowOutput<kPack> row_output(const RowResult& result, const CudaMemory& memory, std::int64_t iteration) {
+  return {row_matrix<kPack>(*result.view, memory, iteration), result.adds};
 }
 template <class T>
 RowScalars<T> row_numbers(const View& view, const CudaMemory& memory, std::int64_t iteration) {

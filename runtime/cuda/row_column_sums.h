@@ -1,6 +1,7 @@
 // Sums of a matrix's columns: the gradients of weights and biases, which have one number for all rows.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <cuda_runtime_api.h>
@@ -104,6 +105,24 @@ void launch_column_sums(cudaStream_t stream, const RowMatrix<kPack>& in, std::in
   using Body = ColumnSums<kPack>;
   launch(stream, {(columns + Body::kColumns - 1) / Body::kColumns, Body::kSharedBytes},
          Body{in, rows, columns, out.elements, out.column_step, adds});
+}
+
+// ---- sums in two stages ----
+
+// Two blocks for each multiprocessor of an H100: enough to keep its memory busy, and few rows of partial
+// sums. It is the same number everywhere, so that results are the same, too.
+inline constexpr std::int64_t kGradientBlocks = 264;
+
+// Adds up what blocks have left: dense rows of f32.
+inline void launch_partial_sums(cudaStream_t stream, float* partial, std::int64_t rows, std::int64_t columns,
+                                const RowMatrix<1>& out, bool adds) {
+  const RowElements<4> elements{reinterpret_cast<std::byte*>(partial), DType::f32};
+  if (columns % 4 == 0 && is_aligned(partial, 16)) {
+    launch_column_sums(stream, RowMatrix<4>{elements, columns, 1}, rows, columns, out, adds);
+  } else {
+    launch_column_sums(stream, RowMatrix<1>{{elements.data, DType::f32}, columns, 1}, rows, columns, out,
+                       adds);
+  }
 }
 
 }  // namespace cp::runtime

@@ -7,6 +7,9 @@
 namespace cp::runtime {
 
 PreparedKernel prepare(const RowKernel& kernel, const CudaMemory& memory) {
+  if (is_shape_only(kernel))
+    throw InvalidInput(str("the GPU has no kernel ", operation_words(Kernel(kernel)), "; it has ",
+                           join(common_target().kernels, ", ")));
   switch (kernel.operation) {
     case RowOperation::rms_norm:
       return prepare_rms_norm(kernel, memory);
@@ -49,15 +52,19 @@ PreparedKernel prepare(const RowKernel& kernel, const CudaMemory& memory) {
     case RowOperation::optimizer:
       return prepare_optimizer(kernel, memory);
     case RowOperation::short_convolution:
+      return prepare_short_convolution(kernel, memory);
     case RowOperation::short_convolution_backward:
+      return prepare_short_convolution_backward(kernel, memory);
     case RowOperation::decay_and_beta:
+      return prepare_decay_and_beta(kernel, memory);
     case RowOperation::decay_and_beta_backward:
+      return prepare_decay_and_beta_backward(kernel, memory);
     case RowOperation::gated_norm:
+      return prepare_gated_norm(kernel, memory);
     case RowOperation::gated_norm_backward:
-      break;
+      return prepare_gated_norm_backward(kernel, memory);
   }
-  throw InvalidInput(str("the GPU has no kernel ", name(kernel.operation), "; it has ",
-                         join(common_target().kernels, ", ")));
+  CP_INVARIANT(false, "row operation ", static_cast<int>(kernel.operation));
 }
 
 }  // namespace cp::runtime

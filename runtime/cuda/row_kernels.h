@@ -11,7 +11,7 @@
 
 namespace cp::runtime {
 
-// Throws InvalidInput for an operation that no target of GPUs has.
+// Throws InvalidInput for a kernel that has shapes only.
 PreparedKernel prepare(const RowKernel& kernel, const CudaMemory& memory);
 
 PreparedKernel prepare_rms_norm(const RowKernel& kernel, const CudaMemory& memory);
@@ -31,6 +31,14 @@ PreparedKernel prepare_route(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_route_backward(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_dispatch(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_combine(const RowKernel& kernel, const CudaMemory& memory);
+// Throw InvalidInput where a block has not the registers: more than 8 taps, or normalized heads of more than
+// 256 columns.
+PreparedKernel prepare_short_convolution(const RowKernel& kernel, const CudaMemory& memory);
+PreparedKernel prepare_short_convolution_backward(const RowKernel& kernel, const CudaMemory& memory);
+PreparedKernel prepare_decay_and_beta(const RowKernel& kernel, const CudaMemory& memory);
+PreparedKernel prepare_decay_and_beta_backward(const RowKernel& kernel, const CudaMemory& memory);
+PreparedKernel prepare_gated_norm(const RowKernel& kernel, const CudaMemory& memory);
+PreparedKernel prepare_gated_norm_backward(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_squared_norm(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_optimizer(const RowKernel& kernel, const CudaMemory& memory);
 

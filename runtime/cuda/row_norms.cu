@@ -57,15 +57,8 @@ struct NormOperands {
     CP_UNROLL
     for (int i = 0; i < kPack; ++i) to[i] += offset;
   }
-  // r, from the sum of squares, within two units in the last place. All lanes of a row wait for one of them
-  // here, for which a root and two quotients in f64 take as long as memory to answer: so they are not taken.
-  CP_DEVICE double near_root(double sum) const {
-#if defined(__CUDA_ARCH__)
-    return rsqrt(mean(sum));
-#else
-    return 1 / sqrt(mean(sum));
-#endif
-  }
+  // r, from the sum of squares.
+  CP_DEVICE double near_root(double sum) const { return near_inverse_root(mean(sum)); }
   // The f32 nearest to 1 / sqrt(), as the host has it. Both roots are within two units in the last place (of
   // 2^-52) of each other and of the exact one: so that f32 is the same, unless a border between two of them
   // lies as near.
@@ -186,10 +179,6 @@ CP_DEVICE NormSums operator+(const NormSums& a, const NormSums& b) {
   return {a.squares + b.squares, a.products + b.products};
 }
 
-// Two blocks for each multiprocessor of an H100: enough to keep its memory busy, and few rows of partial
-// sums. It is the same number everywhere, so that results are the same, too.
-constexpr std::int64_t kGradientBlocks = 264;
-
 // dx, and the terms of the weight's gradient, of which each block adds up those of its own groups: in the
 // registers of each thread, group after group, and then over the block's threads. So the rows are read once
 // for both. `partial` has a row of `width` sums for each block.
@@ -208,8 +197,8 @@ struct NormBackward {
       kThreads * std::max(static_cast<int>(sizeof(NormSums)), kOfThread* static_cast<int>(sizeof(float)));
 
   NormOperands<kPack> norm;
-  RowMatrix<kPack> dy, dx;
-  bool adds;
+  RowMatrix<kPack> dy;
+  RowOutput<kPack> dx;
   std::int64_t blocks;
   float* partial;
 
@@ -341,11 +330,7 @@ struct NormBackward {
                  gradient[i] = r * scaled[i] * d[i] - x[i] * along;
                  terms[i] = d[i] * x[i] * r;
                }
-               if (adds) {
-                 dx.add(place.row, place.column + column, gradient);
-               } else {
-                 dx.write(place.row, place.column + column, gradient);
-               }
+               dx.give(place.row, place.column + column, gradient);
                if (number >= 0) {
                  CP_UNROLL
                  for (int i = 0; i < kPack; ++i) kept.sums[number][i] += terms[i];
@@ -445,8 +430,8 @@ struct NormRest {
 
   RowLanes lanes;
   std::int64_t first;
-  RowMatrix<kPack> in, out;
-  bool adds;
+  RowMatrix<kPack> in;
+  RowOutput<kPack> out;
 
   CP_DEVICE void operator()(Block& block) const {
     block.last([&](int thread) {
@@ -458,11 +443,7 @@ struct NormRest {
           [&](std::int64_t pack, const RowBits& bits) {
             float values[kPack];
             in.values(bits, values);
-            if (adds) {
-              out.add(row, first + pack * kPack, values);
-            } else {
-              out.write(row, first + pack * kPack, values);
-            }
+            out.give(row, first + pack * kPack, values);
           });
     });
   }
@@ -526,13 +507,12 @@ struct NormViews {
 
   // Of `in`, to `out`.
   template <int kPack>
-  void launch_rest(cudaStream_t stream, const View& in, const View& out, bool adds,
-                   std::int64_t iteration) const {
+  void launch_rest(cudaStream_t stream, const View& in, const RowResult& out, std::int64_t iteration) const {
     const std::int64_t first = rule.normalized(), columns = in.shape[1] - first;
     const RowLanes lanes = row_lanes(in.shape[0], columns / kPack);
     launch(stream, {columns == 0 ? 0 : lanes.blocks()},
            NormRest<kPack>{lanes, first, row_matrix<kPack>(in, memory, iteration),
-                           row_matrix<kPack>(out, memory, iteration), adds});
+                           row_output<kPack>(out, memory, iteration)});
   }
 };
 
@@ -550,7 +530,7 @@ PreparedKernel prepare_rms_norm(const RowKernel& kernel, const CudaMemory& memor
                                           row_matrix<kPack>(y, norm.memory, iteration)};
                           launch(stream, {body.norm.lanes.blocks(), Body::kSharedBytes}, body);
                         });
-                        norm.launch_rest<kPack>(stream, x, y, false, iteration);
+                        norm.launch_rest<kPack>(stream, x, {&y, false}, iteration);
                       });
 }
 
@@ -565,17 +545,13 @@ PreparedKernel prepare_rms_norm_backward(const RowKernel& kernel, const CudaMemo
                       [norm, results, partial]<int kPack>(std::integral_constant<int, kPack>,
                                                           std::int64_t iteration, cudaStream_t stream) {
                         auto* const sums = reinterpret_cast<float*>(partial->data());
-                        const View& dx = *results[0].view;
                         norm.for_weights([&](std::int64_t weight, const NormGroups& groups) {
                           std::int64_t blocks = 0;
                           const auto give = [&]<int kKept>(std::integral_constant<int, kKept>) {
                             using Body = NormBackward<kPack, kKept>;
                             Body body{norm.operands<kPack>(weight, groups, iteration),
                                       row_matrix<kPack>(*norm.dy, norm.memory, iteration),
-                                      row_matrix<kPack>(dx, norm.memory, iteration),
-                                      results[0].adds,
-                                      0,
-                                      sums};
+                                      row_output<kPack>(results[0], norm.memory, iteration), 0, sums};
                             body.norm.lanes = row_lanes(body.norm.lanes.rows, body.norm.lanes.packs, kKept);
                             body.blocks = blocks = std::min(kGradientBlocks, body.norm.lanes.blocks());
                             launch(stream, {blocks, Body::kSharedBytes}, body);
@@ -583,15 +559,11 @@ PreparedKernel prepare_rms_norm_backward(const RowKernel& kernel, const CudaMemo
                           groups.width / kPack <= 2 * kRowThreads ? give(std::integral_constant<int, 2>())
                                                                   : give(std::integral_constant<int, 4>());
                           const RowResult& result = results[idx(1 + weight)];
-                          const RowMatrix<1> out = row_matrix<1>(*result.view, norm.memory, iteration);
-                          const auto add = [&]<int kOf>(std::integral_constant<int, kOf>) {
-                            const RowMatrix<kOf> in{{partial->data(), DType::f32}, groups.width, 1};
-                            launch_column_sums(stream, in, blocks, groups.width, out, result.adds);
-                          };
-                          groups.width % 4 == 0 ? add(std::integral_constant<int, 4>())
-                                                : add(std::integral_constant<int, 1>());
+                          launch_partial_sums(stream, sums, blocks, groups.width,
+                                              row_matrix<1>(*result.view, norm.memory, iteration),
+                                              result.adds);
                         });
-                        norm.launch_rest<kPack>(stream, *norm.dy, dx, results[0].adds, iteration);
+                        norm.launch_rest<kPack>(stream, *norm.dy, results[0], iteration);
                       });
 }
 

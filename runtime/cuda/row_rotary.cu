@@ -498,8 +498,6 @@ class Turn {
 }  // namespace
 
 PreparedKernel prepare_rotary(const RowKernel& kernel, const CudaMemory& memory) {
-  if (kernel.rule.index() == 0)
-    throw InvalidInput("the GPU cannot run a rotary kernel without a rule; it has shapes only");
   return [turn = Turn(kernel, memory)](std::int64_t iteration, cudaStream_t stream) {
     turn.launch_all(iteration, stream);
   };

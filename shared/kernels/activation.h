@@ -2,6 +2,7 @@
 // GPU kernels use the same ones.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <numbers>
@@ -19,6 +20,12 @@ struct Activated {
 template <std::same_as<float> Value>
 constexpr Value sigmoid(Value x) {
   return 1 / (1 + std::exp(-x));
+}
+
+// ln(1 + exp(x)), which is as good for large x. Its slope is the sigmoid.
+template <std::same_as<float> Value>
+constexpr Value softplus(Value x) {
+  return std::max(x, Value{}) + std::log1p(std::exp(-std::abs(x)));
 }
 
 template <std::same_as<float> Value>

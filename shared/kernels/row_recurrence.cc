@@ -188,9 +188,6 @@ void short_convolution_backward(const RowKernel& kernel, const HostMemory& memor
 
 namespace {
 
-// ln(1 + exp(x)), which is as good for large x.
-float softplus(float x) { return std::max(x, 0.0F) + std::log1p(std::exp(-std::abs(x))); }
-
 // The numbers of one row and head.
 struct HeadNumbers {
   float beta_logit = 0, step_logit = 0;
