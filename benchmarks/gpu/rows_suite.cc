@@ -70,6 +70,18 @@ std::vector<RowCase> row_cases() {
   const Shape q = {kTokens, std::int64_t{24} * 128}, kv = {kTokens, std::int64_t{4} * 128},
               table = {kTokens, 128};
   const SlotsRule slots{kExperts, 1};
+  // A recurrent layer of 8 heads of keys and 16 of values of 128, of a rank behind another one. Norms and
+  // gates are of wider values, and decays of more heads than such a layer has, so that they fill matrices
+  // too.
+  constexpr std::int64_t kHeadDim = 128, kKeyHeads = 8, kValueHeads = 16, kTaps = 4;
+  static_assert((2 * kKeyHeads + kValueHeads) * kHeadDim == kColumns);
+  const Shape keys = {kTokens, kKeyHeads * kHeadDim}, values = {kTokens, kValueHeads * kHeadDim},
+              taps = {kColumns * kTaps}, halo = {kTaps - 1, kColumns}, head = {kHeadDim},
+              skips = {kColumns / kHeadDim};
+  ConvolutionRule convolution;
+  convolution.taps = kTaps, convolution.normalized = kHeadDim;
+  convolution.runs = {{0, kTaps - 1, true, true}, {0, kTokens, false, false}};
+  const GatedNormRule gated_norm{kHeadDim}, gated_row{kColumns};
   const auto row = [](RowOperation operation, std::vector<View> reads, std::vector<View> writes,
                       std::vector<View> updates, RowRule rule) {
     return RowKernel{operation, std::move(reads), std::move(writes), std::move(updates), std::move(rule)};
@@ -114,6 +126,42 @@ std::vector<RowCase> row_cases() {
        with([=](Operands& o) { return row(RowOperation::add_bias, {o.in(wide)}, {}, {o.inout(rows)}, {}); })},
       {"add_bias_backward", with([=](Operands& o) {
          return row(RowOperation::add_bias, {o.in(rows)}, {}, {o.inout(wide, DType::f32)}, {});
+       })},
+      {"short_convolution", with([=](Operands& o) {
+         return row(RowOperation::short_convolution, {o.in(rows), o.in(taps), o.in(halo)},
+                    {o.out(keys), o.out(keys), o.out(values)}, {}, convolution);
+       })},
+      {"short_convolution_backward", with([=](Operands& o) {
+         return row(RowOperation::short_convolution_backward,
+                    {o.in(rows), o.in(taps), o.in(halo), o.in(keys), o.in(keys), o.in(values)},
+                    {o.out(rows), o.out(halo)}, {o.inout(taps, DType::f32)}, convolution);
+       })},
+      {"decay_and_beta", with([=](Operands& o) {
+         return row(RowOperation::decay_and_beta, {o.in(rows), o.in(wide)},
+                    {o.out(half, DType::f32), o.out(half, DType::f32)}, {}, {});
+       })},
+      {"decay_and_beta_backward", with([=](Operands& o) {
+         return row(RowOperation::decay_and_beta_backward,
+                    {o.in(rows), o.in(wide), o.in(half, DType::f32), o.in(half, DType::f32)}, {o.out(rows)},
+                    {o.inout(wide, DType::f32)}, {});
+       })},
+      {"gated_norm", with([=](Operands& o) {
+         return row(RowOperation::gated_norm, {o.in(rows), o.in(rows), o.in(head)}, {o.out(rows)}, {},
+                    gated_norm);
+       })},
+      {"gated_norm_backward", with([=](Operands& o) {
+         return row(RowOperation::gated_norm_backward, {o.in(rows), o.in(rows), o.in(rows), o.in(head)},
+                    {o.out(rows), o.out(rows)}, {o.inout(head, DType::f32)}, gated_norm);
+       })},
+      {"gated_norm_with_skip", with([=](Operands& o) {
+         return row(RowOperation::gated_norm, {o.in(rows), o.in(rows), o.in(rows), o.in(wide), o.in(skips)},
+                    {o.out(rows)}, {}, gated_row);
+       })},
+      {"gated_norm_with_skip_backward", with([=](Operands& o) {
+         return row(RowOperation::gated_norm_backward,
+                    {o.in(rows), o.in(rows), o.in(rows), o.in(rows), o.in(wide), o.in(skips)},
+                    {o.out(rows), o.out(rows), o.out(rows)},
+                    {o.inout(wide, DType::f32), o.inout(skips, DType::f32)}, gated_row);
        })},
       {"embed", with([=](Operands& o) {
          return row(RowOperation::embed, {o.in({kTokens}, DType::i32), o.in({kVocabulary, kColumns})},

@@ -19,6 +19,7 @@
 #include "shared/plan/session.h"
 #include "shared/transformer/step_buffers.h"
 #include "sim/fabric/fabric.h"
+#include "sim/planner/models/read_model.h"
 #include "sim/present/traces/trace_compare_report.h"
 #include "sim/proof/reference/reference_parameters.h"
 #include "sim/proof/run/error_sizes.h"
@@ -184,6 +185,8 @@ Transformer rich_model() {
   model.numerics.activation = ActivationFunction::gelu_tanh;
   return model;
 }
+// Published models in small, with layers that recur: gated delta nets beside experts, and Mamba-2.
+Transformer scaled_down_model(const char* preset) { return sim::scaled_down(sim::find_model(preset).model); }
 Transformer expert_model() {
   Transformer model = dense_model();
   model.name = "experts", model.experts = Experts{4, 2, 12, 10};
@@ -198,6 +201,7 @@ std::vector<std::unique_ptr<StepCase>> cases(int ranks) {
   };
   if (ranks == 1) {
     add(dense_model(), "tp=1"), add(dense_model(), "tp=1", DType::bf16);
+    add(scaled_down_model("nemotron-h-8b"), "tp=1", DType::bf16);
     return all;
   }
   add(dense_model(), "tp=2"), add(dense_model(), "dp_shard=2,recompute=full");
@@ -205,6 +209,10 @@ std::vector<std::unique_ptr<StepCase>> cases(int ranks) {
   add(rich_model(), "tp=2"), add(expert_model(), "dp_shard=2,ep=2");
   add(dense_model(), "dp_shard=2", DType::f32, "adamw:offload"),
       add(dense_model(), "tp=2", DType::f32, "sgd");
+  // The rows before a chunk come from the other rank: a halo.
+  add(scaled_down_model("qwen3-next-80b-a3b"), "cp=2,strategy=ring,balance=head_tail");
+  add(scaled_down_model("nemotron-h-8b"), "cp=2,strategy=ring"),
+      add(scaled_down_model("nemotron-h-8b"), "tp=2");
   return all;
 }
 
