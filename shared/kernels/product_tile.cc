@@ -27,7 +27,7 @@ struct FusedLane {
 };
 
 const std::vector<ProductTile<float>>& available() {
-  static const std::vector<ProductTile<float>> all = [] {
+  static const std::vector<ProductTile<float>> kAll = [] {
     std::vector<ProductTile<float>> found;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f")) found.push_back(kProductTileAvx512);
@@ -36,7 +36,7 @@ const std::vector<ProductTile<float>>& available() {
     found.push_back(TileProducts<FusedLane, 4, 8>::tile());
     return found;
   }();
-  return all;
+  return kAll;
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 namespace cp {
 
 // Four floats, which the processors of all architectures move at once.
-typedef float Four __attribute__((vector_size(16)));
-typedef float UnalignedFour __attribute__((vector_size(16), aligned(4), may_alias));
+using Four __attribute__((vector_size(16))) = float;
+using UnalignedFour __attribute__((vector_size(16), aligned(4), may_alias)) = float;
 
 // out[c * out_row + r] = in[r * in_row + c], for r and c below 4.
 inline void transpose_four(const float* in, std::int64_t in_row, float* out, std::int64_t out_row) {

@@ -10,7 +10,7 @@ namespace cp::testing {
 
 inline std::string scenario(const cli::TemporaryFolder& folder, const std::string& text,
                             const std::string& name = "scenario") {
-  const std::string path = folder.file(name + ".txtpb");
+  std::string path = folder.file(name + ".txtpb");
   std::ofstream(path) << text;
   return path;
 }
