@@ -162,7 +162,6 @@ std::vector<std::string> TrainJob::described() const {
           str("warmup_steps ", learning_rate.warmup),
           str("evaluate_every ", evaluate_every),
           str("save_every ", save_every),
-          str("keep ", keep),
           str("save ", or_none(save)),
           str("init_from ", or_none(init_from))};
 }
