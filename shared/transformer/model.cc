@@ -392,12 +392,12 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   if (model.prediction_layers > 0)
     hasher.add(std::string_view("prediction layers")).add(model.prediction_layers);
   if (model.numerics != Numerics{}) {
-    const auto& [eps, unit_offset, activation, embedding_scale, logit_softcap, rotary, router] =
+    const auto& [eps, unit_offset, activation, embedding_scale, logit_softcap, rotary, share, router] =
         model.numerics;
     hasher.add(std::string_view("numerics")).add(eps).add(unit_offset).add(static_cast<int>(activation));
     hasher.add(embedding_scale).add(logit_softcap);
     hasher.add(rotary.theta).add(rotary.factor).add(rotary.low).add(rotary.high).add(rotary.original);
-    hasher.add(rotary.interleaved);
+    hasher.add(rotary.interleaved).add(share);
     hasher.add(router.sigmoid).add(router.groups).add(router.top_groups).add(router.normalized);
     hasher.add(router.scale).add(router.ranks);
   }
