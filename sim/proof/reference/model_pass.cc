@@ -247,7 +247,7 @@ Variable ModelPass::attend(const Layer& at, Variable rows) {
   const auto turned = [&](Variable x) {
     const double share = rules_.rotary.share;
     if (share == 1) return rotated(x, model_.head_dim, model_.head_dim);
-    const auto count = static_cast<std::int64_t>(share * static_cast<double>(model_.head_dim)) / 2 * 2;
+    const auto count = static_cast<std::int64_t>(share * static_cast<double>(model_.head_dim));
     return rotate(x, {model_.head_dim, 0, rotary_frequencies(rules_.rotary, count), rules_.rotary.neighbours},
                   positions_);
   };
