@@ -65,25 +65,58 @@ Window UnshardWriter::unshard(StackIndex piece, StackIndex turn) {
   const StreamId stream = builder_.stream("fsdp");
   const BufferId shards = once(parameters_, BufferKind::input, str("parameters/", unit_.name),
                                unit_.shard_dtype, unit_.pieces * shard);
-  const BufferId slot_buffer =
-      once(slots_, BufferKind::temporary, str("unsharded/", unit_.name), unit_.dtype, slots() * padded);
-  const Window slot = in_slot(slot_buffer, padded, turn, slots());
+  const Window place = keeps() && unit_.kept_over == 1 ? kept(piece) : slot(turn);
   View in = in_stack(shards, shard, piece).flat(0, shard);
   if (unit_.shard_dtype != unit_.dtype) {
-    const View block = slot.flat(own_block(), shard);
+    const View block = place.flat(own_block(), shard);
     builder_.add(stream, Cast{in, block}, "cast shard");
     in = block;
   }
-  builder_.add(stream, AllGather{gather_group_, in, slot.flat(0, padded)}, "unshard");
-  return slot;
+  builder_.add(stream, AllGather{gather_group_, in, place.flat(0, padded)}, "unshard");
+  if (keeps() && unit_.kept_over > 1) {
+    const std::int64_t part = padded / unit_.kept_over;
+    builder_.add(stream, Copy{place.flat(index_ % unit_.kept_over * part, part), kept(piece).flat(0, part)},
+                 "keep a part");
+  }
+  return place;
+}
+
+Window UnshardWriter::unshard_again(StackIndex piece, StackIndex turn) {
+  if (!keeps()) return unshard(piece, turn);
+  if (unit_.kept_over == 1) return kept(piece);
+  if (kept_group_ < 0) {
+    const auto first = unit_.ranks.begin() + index_ / unit_.kept_over * unit_.kept_over;
+    kept_group_ = builder_.group(unit_.group + "_kept", {first, first + unit_.kept_over});
+  }
+  const std::int64_t padded = unit_.padded_numel();
+  const Window place = slot(turn);
+  builder_.add(builder_.stream("fsdp"),
+               AllGather{kept_group_, kept(piece).flat(0, padded / unit_.kept_over), place.flat(0, padded)},
+               "unshard what is kept");
+  return place;
+}
+
+Window UnshardWriter::slot(StackIndex turn) {
+  const std::int64_t padded = unit_.padded_numel();
+  const BufferId buffer =
+      once(slots_, BufferKind::temporary, str("unsharded/", unit_.name), unit_.dtype, slots() * padded);
+  return in_slot(buffer, padded, turn, slots());
+}
+
+Window UnshardWriter::kept(StackIndex piece) {
+  const std::int64_t part = unit_.padded_numel() / unit_.kept_over;
+  return in_stack(once(kept_, BufferKind::temporary, str("unsharded/", unit_.name, " kept"), unit_.dtype,
+                       unit_.pieces * part),
+                  part, piece);
 }
 
 // ---- gradients ----
 
 Window UnshardWriter::whole_gradients(StackIndex piece) {
   const std::string name = str(unit_.resident_sums ? unit_.resident_gradients : "gradients", "/", unit_.name);
-  return in_stack(once(gradients_, BufferKind::inout, name, unit_.gradient_dtype, unit_.whole_numel()),
-                  unit_.numel, piece);
+  return in_stack(
+      once(gradients_, BufferKind::inout, name, unit_.gradient_dtype, unit_.whole_gradients_numel()),
+      unit_.gradient_stride(), piece);
 }
 
 GradientPlace UnshardWriter::gradient(StackIndex piece, StackIndex turn) {

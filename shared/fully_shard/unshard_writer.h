@@ -15,6 +15,15 @@
 //   and resident_sums   Whole gradients stay, too, and the products of the backward pass add to them
 //                       (ZeRO-1).
 //
+// Gradients of sharded parameters may stay whole, too: resident_sums alone. They are added up without
+// communication, piece by piece with the padding of shards, until whoever has the unit reduces them
+// (no_sync).
+//
+// What a forward pass has gathered is given up behind its layer, unless the unit keeps it for the backward
+// pass: over `kept_over` neighbours among the ranks each keeps its part of the whole piece, from which
+// unshard_again() gathers; over one, all of it (reshard_after_forward of fully_shard: a smaller mesh, or
+// false).
+//
 // Two slots take turns, so that the next layer's parameters are gathered while this layer computes: the
 // stream "fsdp" runs ahead by itself. Reductions have a stream "fsdp_reduce" and a communicator of their own,
 // so that they do not hold up the gathers.
@@ -54,6 +63,9 @@ struct ShardedUnit {
   const char* resident_parameters = "parameters";
   const char* resident_gradients = "gradients";
   bool sends_gradients = false;  // gradients go to the host
+  // Over how many of `ranks`, which it divides, gathered pieces stay split behind the forward pass; 0: they
+  // are given up.
+  std::int64_t kept_over = 0;
 
   std::int64_t num_ranks() const { return static_cast<std::int64_t>(ranks.size()); }
   std::int64_t shard_numel() const { return ceil_div(numel, num_ranks()); }
@@ -63,6 +75,12 @@ struct ShardedUnit {
   std::int64_t whole_stride() const { return resident && !has_whole_gradients() ? padded_numel() : numel; }
   // Elements of a buffer with all pieces whole, rounded up so that the ranks can share it evenly.
   std::int64_t whole_numel() const { return align_up(pieces * whole_stride(), num_ranks()); }
+  // Whether all pieces are one for those who share them: a rank has a stretch of them, one behind the other.
+  // Else it has a shard of each piece.
+  bool shares_all_pieces() const { return resident && resident_sums && ranks.size() > 1; }
+  // Elements from one whole piece's gradients to the next, and of all of them.
+  std::int64_t gradient_stride() const { return resident ? numel : padded_numel(); }
+  std::int64_t whole_gradients_numel() const { return resident ? whole_numel() : pieces * padded_numel(); }
   bool whole() const { return resident || ranks.size() == 1; }
   bool has_whole_gradients() const { return resident_sums || ranks.size() == 1; }
   // Whether the backward pass adds its products to the gradients of the step directly, without rounding them
@@ -91,6 +109,8 @@ class UnshardWriter {
   // The whole parameters of a piece; writes the steps that gather them. `turn` counts the pieces that this
   // pass has unsharded before, and so chooses the slot.
   Window unshard(StackIndex piece, StackIndex turn);
+  // The same for the backward pass of a piece that the forward pass has unsharded: gathers what is not kept.
+  Window unshard_again(StackIndex piece, StackIndex turn);
   // Where the backward pass writes the gradients of a piece: in `dtype`, or in `gradient_dtype` if it adds
   // them.
   GradientPlace gradient(StackIndex piece, StackIndex turn);
@@ -110,6 +130,10 @@ class UnshardWriter {
   // Where this rank's block begins in a padded piece.
   std::int64_t own_block() const;
   BufferId once(BufferId& buffer, BufferKind kind, const std::string& name, DType dtype, std::int64_t numel);
+  // Whether this rank keeps a part of a gathered piece, or all of it; and where it is.
+  bool keeps() const { return !unit_.whole() && unit_.kept_over > 0; }
+  Window kept(StackIndex piece);
+  Window slot(StackIndex turn);
   Window whole_gradients(StackIndex piece);
   void add_to_whole(StackIndex piece, const Window& gradient);
   void reduce_and_scatter(StackIndex piece, const Window& gradient);
@@ -117,9 +141,9 @@ class UnshardWriter {
 
   PlanBuilder& builder_;
   ShardedUnit unit_;
-  GroupId gather_group_ = -1, reduce_group_ = -1;
+  GroupId gather_group_ = -1, kept_group_ = -1, reduce_group_ = -1;
   std::int64_t index_ = 0;  // of this rank among unit_.ranks
-  BufferId parameters_ = -1, gradients_ = -1, slots_ = -1, gradient_slots_ = -1, cast_ = -1,
+  BufferId parameters_ = -1, gradients_ = -1, slots_ = -1, kept_ = -1, gradient_slots_ = -1, cast_ = -1,
            host_gradients_ = -1;
 };
 

@@ -291,6 +291,29 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
   return refuse_recurrence(model, workload, layout);
 }
 
+// When sharded parameters are given up, and gradients reduced.
+std::optional<LayoutRefusal> refuse_timing(const ParallelLayout& layout) {
+  const int ranks = layout.sharding_size();
+  const std::string reshard = str("reshard=", reshard_text(layout.reshard)), sync = "sync=step";
+  if ((layout.reshard != 0 || layout.sync_once) && (ranks == 1 || layout.zero_stage() != 3)) {
+    const std::string key = layout.reshard != 0 ? reshard : sync;
+    return LayoutRefusal{
+        "timing without sharding",
+        str(key, " says when parameters that are sharded (zero=3) are given up, or their gradients reduced, ",
+            "and here ", ranks == 1 ? "each is on one rank only" : str("zero is ", layout.zero_stage())),
+        ranks == 1 ? str("use dp_shard above 1, or leave ", key, " out") : str("leave ", key, " out")};
+  }
+  if (layout.reshard > 1 && (layout.reshard >= ranks || ranks % layout.reshard != 0)) {
+    return LayoutRefusal{"reshard does not divide",
+                         str(reshard, " is no smaller part of the ", ranks, " ranks that share a layer"),
+                         layout.reshard == ranks
+                             ? "use reshard=all, which is over all of them"
+                             : str("use reshard=", reshard_text(static_cast<int>(nearest_divisor(
+                                                       ranks, std::min(layout.reshard, ranks / 2)))))};
+  }
+  return std::nullopt;
+}
+
 // What is kept, where, and in how many pieces.
 std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, const Workload& workload,
                                                    const ParallelLayout& layout) {
@@ -305,6 +328,7 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
                              ": stages keep whole parameters and gradients for the step"),
                          "use zero=1"};
   }
+  if (auto refusal = refuse_timing(layout)) return refusal;
   if (!layout.sequence_parallel && layout.tp == 1) {
     return LayoutRefusal{"the same layout twice", "sequence_parallel=no and yes mean the same with tp=1",
                          "use sequence_parallel=yes"};
@@ -339,7 +363,8 @@ std::optional<LayoutRefusal> refuse_serving(const Transformer& model, const Work
                          "plan training, or prediction_layers=0"};
   }
   if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1 ||
-      layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations) {
+      layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations || layout.reshard != 0 ||
+      layout.sync_once) {
     return LayoutRefusal{"a choice of training",
                          str(name(workload.phase), " has no backward pass, loss or sharded parameters (",
                              to_string(layout), ")"),

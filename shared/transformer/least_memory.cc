@@ -271,8 +271,13 @@ class MemoryModel {
     const bool as_made = workload_.gradient_dtype == workload_.dtype;
     Slots slots;
     if (!training_ || count == 0) return slots;
-    if (ranks > 1 && !layout_.keeps_whole_parameters())
-      slots.gathered = turns(count) * padded(numel, ranks) * width_;
+    if (ranks > 1 && !layout_.keeps_whole_parameters()) {
+      // Kept whole they have no slots beside that; kept in part, both.
+      const std::int64_t piece = padded(numel, ranks) * width_,
+                         over = std::gcd<std::int64_t>(layout_.reshard, ranks);
+      const bool kept = layout_.reshard > 0 && over < ranks;
+      slots.gathered = (kept && over == 1 ? 0 : turns(count) * piece) + (kept ? count * (piece / over) : 0);
+    }
     if (ranks > 1 && !layout_.keeps_whole_gradients()) {
       slots.made = padded(numel, ranks) * width_ * (as_made ? turns(count) : 1);
       slots.cast = as_made ? 0 : padded(numel, ranks) * gradient;

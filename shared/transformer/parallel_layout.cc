@@ -300,6 +300,9 @@ Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
     hasher.add(std::string_view("window_balance")).add(std::string_view(to_string(*layout.window_balance)));
   if (layout.scan_balance)
     hasher.add(std::string_view("scan_balance")).add(std::string_view(to_string(*layout.scan_balance)));
+  // Digests of layouts without them stay what they were.
+  if (layout.reshard != 0 || layout.sync_once)
+    hasher.add(std::string_view("timing")).add(layout.reshard).add(layout.sync_once ? 1 : 0);
   return hash(hasher, layout.strategy);
 }
 

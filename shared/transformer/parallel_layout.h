@@ -56,6 +56,12 @@ std::optional<Core> parse_window_core(std::string_view text);
 std::optional<Balance> parse_own_balance(std::string_view key, std::string_view text);
 // Reads a value of ParallelLayout::zero: 1, 2 or 3. Throws InvalidInput that lists them.
 int parse_zero(std::string_view text);
+// Reads a value of ParallelLayout::reshard: "all" (0), "no" (1), or a number of ranks. Throws InvalidInput.
+int parse_reshard(std::string_view text);
+std::string reshard_text(int reshard);
+// Reads a value of ParallelLayout::sync_once: "step" or "micro_batch". Throws InvalidInput.
+bool parse_sync(std::string_view text);
+std::string sync_text(bool once);
 
 // Which ranks are neighbours. The first axis in the name varies fastest: with tp_cp_dp_pp and tp=8, ranks
 // 0..7 are one tensor-parallel group.
@@ -95,6 +101,14 @@ struct ParallelLayout : ParallelDegrees {
   // default: 3 without pipeline stages, and 1 with them, since pipeline stages keep whole parameters and
   // gradients for the step.
   int zero = 0;
+  // Gathered layers behind their forward pass, of zero stage 3: over so many of the ranks that share a layer
+  // its parameters stay split until the backward pass, which gathers them from these. 1: they stay whole,
+  // and are not gathered again; 0: they are given up, and gathered from all (reshard_after_forward of
+  // PyTorch's fully_shard).
+  int reshard = 0;
+  // Gradients stay whole until the last micro-batch of a step, and are reduced once, in the update (no_sync).
+  // Stage 1 does so anyway.
+  bool sync_once = false;
   bool sequence_parallel = true;  // has no meaning if tp is 1
   // A dense MLP takes the rows in this many pieces, one after the other, so that only the intermediate rows
   // of one piece exist at a time. The backward pass computes gate and up of each piece again (TiledMLP of
@@ -113,7 +127,7 @@ struct ParallelLayout : ParallelDegrees {
   // Whether a rank keeps whole parameters, and whole gradients, during the step although several ranks share
   // them.
   bool keeps_whole_parameters() const { return zero_stage() < 3; }
-  bool keeps_whole_gradients() const { return zero_stage() < 2; }
+  bool keeps_whole_gradients() const { return zero_stage() < 2 || sync_once; }
   // The number of tp ranks among which the rows between tensor-parallel regions are split.
   int row_ranks() const { return sequence_parallel ? tp : 1; }
 };

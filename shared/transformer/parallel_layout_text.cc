@@ -20,7 +20,8 @@ constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", 
 // Beside those of degree_keys().
 constexpr std::string_view kKeys =
     "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, slots, pieces, "
-    "merges, window_strategy, window_balance, scan, scan_balance, keys, sharding, zero, order, "
+    "merges, window_strategy, window_balance, scan, scan_balance, keys, sharding, zero, reshard, sync, "
+    "order, "
     "sequence_parallel, micro_batch, recompute, "
     "loss_chunks, "
     "mlp_chunks, "
@@ -196,6 +197,31 @@ int parse_zero(std::string_view text) {
       "zero=", text, " is unknown; use 1 (states are sharded), 2 (gradients, too) or 3 (parameters, too)"));
 }
 
+int parse_reshard(std::string_view text) {
+  for (const int value : {0, 1}) {
+    if (text == reshard_text(value)) return value;
+  }
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  const std::int64_t ranks = digits && text.size() < 10 ? parse_int(text, "reshard") : 0;
+  if (ranks > 1 && ranks <= Mesh::kMaxRanks) return static_cast<int>(ranks);
+  throw InvalidInput(str("reshard=", text,
+                         " is unknown; use all (parameters are given up behind the forward pass), no (they "
+                         "stay whole), or over how many ranks they stay split, 2 or more"));
+}
+
+std::string reshard_text(int reshard) { return reshard == 0 ? "all" : reshard == 1 ? "no" : str(reshard); }
+
+bool parse_sync(std::string_view text) {
+  for (const bool once : {false, true}) {
+    if (text == sync_text(once)) return once;
+  }
+  throw InvalidInput(str("sync=", text,
+                         " is unknown; use micro_batch (gradients are reduced behind each layer) or step "
+                         "(once, behind the last micro-batch)"));
+}
+
+std::string sync_text(bool once) { return once ? "step" : "micro_batch"; }
+
 std::string to_string(AxisOrder order) { return std::string(kOrders[static_cast<std::size_t>(order)]); }
 
 AxisOrder parse_axis_order(std::string_view text) {
@@ -223,6 +249,8 @@ std::vector<LayoutItem> items_of(const ParallelLayout& layout) {
   if (layout.cp > 1) add_strategy(layout, items);
   if (layout.sharding == ShardingGroup::dp_shard) items.push_back({"sharding", "dp_shard"});
   if (layout.zero != 0) items.push_back({"zero", str(layout.zero)});
+  if (layout.reshard != 0) items.push_back({"reshard", reshard_text(layout.reshard)});
+  if (layout.sync_once) items.push_back({"sync", sync_text(true)});
   if (!layout.sequence_parallel) items.push_back({"sequence_parallel", "no"});
   if (layout.order != AxisOrder::tp_cp_dp_pp) items.push_back({"order", to_string(layout.order)});
   add("micro_batch", layout.micro_batch);
@@ -262,6 +290,8 @@ ParallelLayout parse_parallel_layout(std::string_view text, int world) {
   values.word("sharding", "dp_shard", ShardingGroup::dp_shard, "dp_shard_cp", ShardingGroup::dp_shard_cp,
               layout.sharding);
   if (const auto value = values.find("zero")) layout.zero = parse_zero(*value);
+  if (const auto value = values.find("reshard")) layout.reshard = parse_reshard(*value);
+  if (const auto value = values.find("sync")) layout.sync_once = parse_sync(*value);
   values.word("sequence_parallel", "no", false, "yes", true, layout.sequence_parallel);
   values.word("activations", "gpu", false, "host", true, layout.host_activations);
   if (layout.cp > 1) read_strategy(values, layout);

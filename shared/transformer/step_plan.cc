@@ -149,6 +149,12 @@ class PartWriter {
     if (has_experts(place)) pieces.experts = experts_->unshard(place.of_mlp, place.mlp_turn);
     return pieces;
   }
+  // Backward.
+  LayerPieces unshard_again(const LayerPlace& place) {
+    LayerPieces pieces{layers_[place.parts]->unshard_again(place.of_parts, place.turn), {}};
+    if (has_experts(place)) pieces.experts = experts_->unshard_again(place.of_mlp, place.mlp_turn);
+    return pieces;
+  }
   bool has_experts(const LayerPlace& place) const { return place.parts.mlp == Mlp::experts; }
 
   void layers_forward(Activations& activations, KvCache* cache) {
@@ -195,7 +201,7 @@ class PartWriter {
   // input, dx. Both are the same where the layer is at the same home.
   void layer_backward(LayerBackward& backward, Activations& activations, const LayerPlace& place,
                       const View& handed_on, const View& dx) {
-    const LayerPieces weights = unshard(place);
+    const LayerPieces weights = unshard_again(place);
     UnshardWriter& layers = *layers_[place.parts];
     LayerGradients gradients{layers.gradient(place.of_parts, place.turn), {}};
     if (has_experts(place)) gradients.experts = experts_->gradient(place.of_mlp, place.mlp_turn);

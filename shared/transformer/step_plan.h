@@ -22,6 +22,7 @@
 //   homes                                                 the cp ranks, with the tp ranks that split their
 //     rows
 //   fsdp_experts, fsdp_experts_reduce, replicas_experts   experts, which are sharded over other ranks
+//   fsdp_kept, fsdp_experts_kept                          parameters that are gathered again from fewer ranks
 //   tp_kv                                                 tp ranks that hold one kv head
 //   tied                                                  the first and the last stage, where both have the
 //                                                         embedding's table: it is tied, or prediction layers
@@ -38,7 +39,9 @@
 // with the final norm are units of their own (shared/fully_shard/unshard_writer.h). They are gathered when
 // they are needed, forward and backward. With zero=1, and with stages, a rank keeps whole parameters in
 // `dtype` and whole gradients in `gradient_dtype`; they are gathered and reduced once a step, in the update.
-// With zero=2, gradients are reduced and scattered behind each layer. A unit that a rank does not share is
+// With zero=2, gradients are reduced and scattered behind each layer. With sync=step whole gradients stay
+// beside sharded parameters; with reshard layers, not the ends, keep what was gathered for their backward
+// pass. A unit that a rank does not share is
 // treated the same way, without the gathers. Products add to whole gradients themselves, in f32. Serving
 // keeps whole parameters, whatever the layout shards. Gradients are added to those that the caller hands
 // over; these must be zero before the first micro-batch.

@@ -183,7 +183,7 @@ class Places {
 }  // namespace
 
 UnitTensors::Element UnitTensors::owned(std::int64_t index_in_shard) const {
-  if (unit.has_whole_gradients() && unit.ranks.size() > 1) {
+  if (unit.shares_all_pieces()) {
     // All pieces are shared as one.
     const std::int64_t at = index * num_owned() + index_in_shard;
     return {at / unit.numel, at % unit.numel};
@@ -193,13 +193,13 @@ UnitTensors::Element UnitTensors::owned(std::int64_t index_in_shard) const {
 }
 
 std::int64_t UnitTensors::num_owned() const {
-  if (unit.has_whole_gradients() && unit.ranks.size() > 1) return unit.whole_numel() / unit.num_ranks();
+  if (unit.shares_all_pieces()) return unit.whole_numel() / unit.num_ranks();
   return unit.pieces * unit.shard_numel();
 }
 
 void UnitTensors::for_each_owned(
     const std::function<void(const TensorRun& run, std::int64_t index)>& use) const {
-  const bool stretch = unit.has_whole_gradients() && unit.ranks.size() > 1;
+  const bool stretch = unit.shares_all_pieces();
   const std::int64_t all = num_owned();
   for (std::int64_t done = 0; done < all;) {
     const Element element = owned(done);

@@ -1,6 +1,7 @@
 #include "shared/transformer/update_writer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
@@ -69,19 +70,29 @@ StepUnits::StepUnits(const StepContext& context) {
     // Serving keeps whole parameters, and has no gradients to scatter.
     if (!context.training) sharded.resident = true;
     if (!context.training) sharded.resident_sums = true;
-    if (context.training && layout.keeps_whole_parameters() && sharded.ranks.size() > 1) {
-      sharded.resident = true, sharded.resident_sums = layout.keeps_whole_gradients();
+    if (context.training && sharded.ranks.size() > 1) {
+      sharded.resident = layout.keeps_whole_parameters();
+      sharded.resident_sums = layout.keeps_whole_gradients();
       sharded.resident_parameters = "unsharded", sharded.resident_gradients = "unsharded/gradients";
     }
     sharded.sends_gradients = workload.optimizer.offload && completes_gradients(context, made);
     return made;
   };
+  // Of layers alone: the ends are used once, or soon again. Experts are shared by other ranks, over as many
+  // of which as divide these; over all of them is what shards are.
+  const auto keep = [&](StepUnit& made) {
+    const std::int64_t ranks = made.sharded.num_ranks(), over = std::gcd(layout.reshard, ranks);
+    if (layout.reshard > 0 && over < ranks) made.sharded.kept_over = over;
+  };
   const auto& with = context.layers_with;
-  for (const LayerParts parts : kLayerParts)
+  for (const LayerParts parts : kLayerParts) {
     layers[parts] = unit(name_of_layers(context.model, parts),
                          with[parts] > 0 ? context.layer[parts].numel : 0, with[parts], false);
+    keep(layers[parts]);
+  }
   const std::int64_t with_experts = count_of(with, Mlp::experts);
   experts = unit("experts", with_experts > 0 ? context.experts.numel : 0, with_experts, true);
+  keep(experts);
   // With stages, the last one has a table of its own for the head, even if it is tied: the head's unit.
   embedding = unit("embedding", context.has_embedding() ? context.embedding.numel() : 0, 1, false);
   prediction = unit("prediction", context.predictions > 0 ? context.prediction.numel : 0,
@@ -143,8 +154,8 @@ BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
   // An update behind the reductions reads its own block of them alone.
   const bool reads = context_.part == StepPart::update && context_.reduces_before_updates();
   PlanBuilder& builder = writer_.builder();
-  const BufferId buffer = reads ? builder.input(name, u.gradient_dtype, u.whole_numel())
-                                : builder.inout(name, u.gradient_dtype, u.whole_numel());
+  const BufferId buffer = reads ? builder.input(name, u.gradient_dtype, u.whole_gradients_numel())
+                                : builder.inout(name, u.gradient_dtype, u.whole_gradients_numel());
   whole_.emplace_back(&unit, buffer);
   return buffer;
 }
@@ -189,14 +200,14 @@ void UpdateWriter::add_up_pieces(const StepUnit& unit, const std::string& group,
                                  const std::vector<Rank>& ranks, std::int64_t begin, std::int64_t numel,
                                  const std::string& label) {
   const ShardedUnit& layers = unit.sharded;
-  const View pieces{whole_gradients(unit), begin, {layers.pieces, numel}, {layers.numel, 1}, {}};
+  const View pieces{whole_gradients(unit), begin, {layers.pieces, numel}, {layers.gradient_stride(), 1}, {}};
   // What makes latent rows, and replicated kv heads, are millions of elements of a layer: packed they would
   // need as much memory again for all layers. Chosen: 2 to 4 MB take longer on a link than its latency.
   constexpr std::int64_t kLeastAlone = std::int64_t{1} << 20;
   if (numel >= kLeastAlone) {
     for (std::int64_t piece = 0; piece < layers.pieces; ++piece) {
       writer_.all_reduce(group, ranks, ReduceOp::sum,
-                         flat_view(pieces.buffer, begin + piece * layers.numel, numel), "tp",
+                         flat_view(pieces.buffer, begin + piece * layers.gradient_stride(), numel), "tp",
                          str("add up d ", label));
     }
     return;
@@ -237,8 +248,8 @@ View UpdateWriter::own_gradients(const StepUnit& unit) {
     const std::int64_t numel = u.pieces * u.shard_numel();
     return flat_view(builder.inout(name, u.gradient_dtype, numel), 0, numel);
   }
-  // All pieces are one here: their shards are never needed one by one.
-  const std::int64_t shard = u.whole_numel() / u.num_ranks();
+  // Where parameters are whole all pieces are one here: their shards are never needed one by one.
+  const std::int64_t shard = u.whole_gradients_numel() / u.num_ranks();
   // What lasts until the updates takes no memory beside the whole gradients.
   if (context_.reduces_before_updates())
     return flat_view(whole_gradients(unit), index_of(context_.self, u.ranks) * shard, shard);
@@ -249,11 +260,20 @@ View UpdateWriter::reduced_gradients(const StepUnit& unit) {
   const ShardedUnit& u = unit.sharded;
   const View gradients = own_gradients(unit);
   if (u.resident_sums && u.ranks.size() > 1) {
-    const GroupId group = writer_.builder().group(u.group + "_reduce", u.ranks);
-    writer_.builder().add(
-        writer_.builder().stream("fsdp_reduce"),
-        ReduceScatter{group, ReduceOp::sum, flat_view(whole_gradients(unit), 0, u.whole_numel()), gradients},
-        "reduce gradients");
+    PlanBuilder& builder = writer_.builder();
+    const GroupId group = builder.group(u.group + "_reduce", u.ranks);
+    // The shards of sharded parameters are those of each piece.
+    const std::int64_t pieces = u.shares_all_pieces() ? 1 : u.pieces,
+                       whole = u.whole_gradients_numel() / pieces, shard = whole / u.num_ranks();
+    const Advance wholes = pieces > 1 ? Advance{whole, 0, 0} : Advance{},
+                  shards = pieces > 1 ? Advance{shard, 0, 0} : Advance{};
+    const BufferId in = whole_gradients(unit);
+    if (pieces > 1) builder.begin_repeat(pieces);
+    builder.add(builder.stream("fsdp_reduce"),
+                ReduceScatter{group, ReduceOp::sum, flat_view(in, 0, whole, wholes),
+                              flat_view(gradients.buffer, gradients.offset, shard, shards)},
+                "reduce gradients");
+    if (pieces > 1) builder.end_repeat();
   }
   writer_.all_reduce(unit.replica_group, u.replicas, ReduceOp::sum, gradients, "replicas", "add up replicas");
   return gradients;
@@ -300,7 +320,7 @@ void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std:
   }
   const std::int64_t index = index_of(context_.self, u.ranks);
   // The rank's elements of the pieces: of each piece alike, or a stretch of all of them one behind the other.
-  const bool stretch = u.resident_sums && u.num_ranks() > 1;
+  const bool stretch = u.shares_all_pieces();
   const std::int64_t shard = stretch ? gradients.numel() : u.shard_numel(), begin = index * shard,
                      end = stretch ? begin + shard : std::min(u.numel, begin + shard);
   const auto add = [&](std::int64_t first, std::int64_t last, std::int64_t times) {

@@ -192,6 +192,11 @@ class ModelDraw {
     if (layout_.cp > 1 && numbers_.one_in(2)) layout_.sharding = ShardingGroup::dp_shard;
     if (layout_.sharding_size() > 1 && swarm_.take(numbers_, "zero"))
       layout_.zero = layout_.pp > 1 ? 1 : numbers_.of({1, 2, 3});
+    if (layout_.sharding_size() > 1 && layout_.zero_stage() == 3) {
+      if (swarm_.take(numbers_, "reshard"))
+        layout_.reshard = layout_.sharding_size() % 4 == 0 ? numbers_.of({1, 2}) : 1;
+      layout_.sync_once = swarm_.take(numbers_, "sync");
+    }
     layout_.recompute =
         swarm_.choose<Recompute>(numbers_, {{"recompute.none", Recompute{}},
                                             {"recompute.selective", {Recompute::Kind::selective, 1}},
@@ -223,7 +228,7 @@ class ModelDraw {
       layout_.recompute = {};
       layout_.dp_replicate = layout_.dp_shard = layout_.loss_chunks = 1;
       layout_.ep = layout_.virtual_stages = layout_.mlp_chunks = 1;
-      layout_.zero = 0, layout_.host_activations = false;
+      layout_.zero = layout_.reshard = 0, layout_.host_activations = layout_.sync_once = false;
       step_.set_cached(step_.phase() == proto::PlanLayouts::decode ? step_.seq_len() - 1
                                                                    : numbers_.in(0, step_.seq_len() - 1));
       if (step_.phase() == proto::PlanLayouts::decode) step_.set_new_tokens(1);

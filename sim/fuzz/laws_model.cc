@@ -45,12 +45,14 @@ std::vector<ParallelLayout> neighbours(const ParallelLayout& layout) {
     with([&](ParallelLayout& next) { next.loss_chunks = n; });
     with([&](ParallelLayout& next) { next.mlp_chunks = n; });
     if (n < 4) with([&](ParallelLayout& next) { next.zero = n; });
+    with([&](ParallelLayout& next) { next.reshard = n; });
     if (n > 1) with([&](ParallelLayout& next) { next.recompute = {Recompute::Kind::every, n}; });
   }
   for (const auto kind : {Recompute::Kind::none, Recompute::Kind::selective, Recompute::Kind::full})
     with([&](ParallelLayout& next) { next.recompute = {kind, 1}; });
   for (const bool yes : {false, true}) {
     with([&](ParallelLayout& next) { next.sequence_parallel = yes; });
+    with([&](ParallelLayout& next) { next.sync_once = yes; });
     with([&](ParallelLayout& next) { next.host_activations = yes; });
   }
   for (const auto group : {ShardingGroup::dp_shard, ShardingGroup::dp_shard_cp})

@@ -29,6 +29,22 @@ TEST(ProveStep, HoldsForLayoutsOfADenseModel) {
   }
 }
 
+// Parameters that are kept for the backward pass, whole or over fewer ranks, and gradients that are reduced
+// once a step: with padding, weights that all tp ranks hold, replicas, experts that other ranks share, and
+// optimizers in host memory.
+TEST(ProveStep, HoldsWhateverIsKept) {
+  const auto expect_proved = [](const Transformer& model, const char* layout, const char* optimizer) {
+    StepRequest request = request_of(model, layout);
+    request.workload.optimizer = parse_optimizer(optimizer);
+    const StepProof proof = prove_step(request);
+    EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+  };
+  expect_proved(dense_model(), "dp_shard=3,reshard=no,sync=step", "adamw");
+  expect_proved(dense_model(), "tp=2,dp_shard=2,sync=step", "adamw:offload");
+  expect_proved(dense_model(), "dp_replicate=2,cp=2,dp_shard=2,strategy=ring,reshard=2", "adamw");
+  expect_proved(testing::model_of_experts(), "ep=2,dp_shard=4,reshard=2,sync=step", "adamw");
+}
+
 // With several stages on a rank: the norm is over all of them, and a tied table is on the first rank and the
 // last.
 TEST(ProveStep, HoldsForVirtualStages) {

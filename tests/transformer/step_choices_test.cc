@@ -81,7 +81,8 @@ std::int64_t moved_on(const Plan& plan, const std::string& stream) {
 
 TEST(StepChoices, HaveTextsAndRefusals) {
   for (const char* text : {"dp_shard=8,zero=1", "dp_shard=8,zero=2", "tp=2,sequence_parallel=no",
-                           "tp=1,mlp_chunks=4", "dp_shard=8,recompute=full,mlp_chunks=4,activations=host"}) {
+                           "dp_shard=8,reshard=no", "dp_shard=8,reshard=2,sync=step", "tp=1,mlp_chunks=4",
+                           "dp_shard=8,recompute=full,mlp_chunks=4,activations=host"}) {
     const ParallelLayout layout = parse_parallel_layout(text);
     EXPECT_EQ(parse_parallel_layout(to_string(layout)), layout) << text;
     EXPECT_THAT(to_string(layout), HasSubstr(std::string(text).substr(std::string(text).find(',') + 1)));
@@ -93,13 +94,23 @@ TEST(StepChoices, HaveTextsAndRefusals) {
               HasSubstr("use no or yes"));
   EXPECT_THAT(message_of([] { parse_parallel_layout("activations=disk"); }), HasSubstr("use gpu or host"));
   const auto refusal = [](const char* layout) {
-    const StepRequest request = request_of(layout);
+    StepRequest request = request_of(layout);
+    request.workload.global_batch = 2 * request.layout.dp();
     const auto refused = refuse(request.model, request.workload, request.layout);
     return refused ? refused->text() : "legal";
   };
   EXPECT_EQ(refusal("dp_shard=2,pp=2,zero=1"), "legal");
   EXPECT_THAT(refusal("dp_shard=2,pp=2,zero=2"), HasSubstr("stages keep whole parameters and gradients"));
   EXPECT_THAT(refusal("zero=1"), HasSubstr("each is on one rank only"));
+  EXPECT_THAT(refusal("dp_shard=4,zero=2,reshard=no"), HasSubstr("here zero is 2; leave reshard=no out"));
+  EXPECT_THAT(refusal("tp=2,sync=step"), HasSubstr("each is on one rank only; use dp_shard above 1"));
+  EXPECT_THAT(refusal("dp_shard=6,reshard=4"), HasSubstr("use reshard=3"));
+  EXPECT_THAT(refusal("dp_shard=4,reshard=4"), HasSubstr("use reshard=all"));
+  EXPECT_THAT(refusal("dp_shard=3,reshard=2"), HasSubstr("use reshard=no"));
+  EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,reshard=-1"); }),
+              HasSubstr("reshard=-1 is unknown; use all"));
+  EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,sync=never"); }),
+              HasSubstr("use micro_batch (gradients are reduced behind each layer) or step"));
   EXPECT_THAT(refusal("sequence_parallel=no"), HasSubstr("mean the same with tp=1"));
   EXPECT_THAT(refusal("mlp_chunks=65"), HasSubstr("a layer has at most 64 chunks; use mlp_chunks=64"));
   StepRequest experts = request_of("mlp_chunks=4");
@@ -136,9 +147,34 @@ TEST(StepChoices, ShardedStatesAreGatheredOnceAStep) {
   EXPECT_EQ(update(one).at("fsdp_reduce reduce_scatter"), scattered);
 }
 
+// What is kept of a layer is not gathered from all again, and gradients that stay are reduced once.
+TEST(StepChoices, KeptParametersAndGradientsTravelLess) {
+  const std::int64_t layer = 512 * (2 * 1024 + 2 * 512) + 3 * 512 * 1280 + 2 * 512,
+                     ends = 2 * 4096 * 512 + 512, all = 8 * layer + ends;
+  const std::int64_t gathered = 3 * k16 * all / 4, scattered = 3 * kF32 * all / 4;
+  const auto sent = [](const char* layout, StepPart part) {
+    return sent_by(step_plan(request_of(layout), part, 0, 1));
+  };
+  const auto micro_batch = StepPart::micro_batch, update = StepPart::update;
+  EXPECT_THAT(
+      sent("dp_shard=4,reshard=no", micro_batch),
+      UnorderedElementsAre(Pair("fsdp all_gather", gathered), Pair("fsdp_reduce reduce_scatter", scattered)));
+  // Half of each layer, to one neighbour.
+  EXPECT_THAT(sent("dp_shard=4,reshard=2", micro_batch),
+              UnorderedElementsAre(Pair("fsdp all_gather", gathered),
+                                   Pair("fsdp_kept all_gather", k16 * 8 * layer / 2),
+                                   Pair("fsdp_reduce reduce_scatter", scattered)));
+  EXPECT_THAT(sent("dp_shard=4,reshard=no,sync=step", micro_batch),
+              UnorderedElementsAre(Pair("fsdp all_gather", gathered)));
+  const auto once = sent("dp_shard=4,sync=step", update);
+  EXPECT_EQ(once.at("fsdp_reduce reduce_scatter"), scattered);
+  EXPECT_EQ(once.count("fsdp all_gather"), 0u) << "parameters stay sharded";
+}
+
 TEST(StepChoices, WhatIsShardedIsTheMemoryThatPlansDeclare) {
-  for (const char* layout : {"dp_shard=4,zero=1", "dp_shard=4,zero=2", "tp=2,dp_shard=4,zero=1",
-                             "cp=4,strategy=ring,zero=2", "dp_replicate=2,dp_shard=4,zero=1"}) {
+  for (const char* layout :
+       {"dp_shard=4,sync=step", "dp_shard=4,zero=1", "dp_shard=4,zero=2", "tp=2,dp_shard=4,zero=1",
+        "cp=4,strategy=ring,zero=2", "dp_replicate=2,dp_shard=4,zero=1"}) {
     for (const char* optimizer : {"adamw", "adamw:offload", "sgd"}) {
       for (const DType gradients : {DType::f32, DType::bf16}) {
         StepRequest request = request_of(layout, optimizer);
@@ -147,9 +183,10 @@ TEST(StepChoices, WhatIsShardedIsTheMemoryThatPlansDeclare) {
         const Plan step = step_plan(request, StepPart::micro_batch, 0, 0),
                    update = step_plan(request, StepPart::update, 0, 0);
         const auto where = str(to_string(request.layout), " ", optimizer, " ", name(gradients));
-        EXPECT_EQ(memory.parameters, bytes_of(update, "parameters")) << where;
+        const Plan& reads = request.layout.keeps_whole_parameters() ? update : step;
+        EXPECT_EQ(memory.parameters, bytes_of(reads, "parameters")) << where;
         EXPECT_EQ(memory.optimizer, bytes_of(update, "optimizer")) << where;
-        if (request.layout.zero == 1) {  // the update makes shards of them
+        if (request.layout.keeps_whole_gradients()) {  // the update makes shards of them
           EXPECT_EQ(memory.gradients, 0) << where;
         } else {
           EXPECT_EQ(memory.gradients, bytes_of(step, "gradients")) << where;

@@ -36,7 +36,7 @@ struct Flags {
   std::int64_t documents = 3;
   double expert_imbalance = 1.25;  // a usual capacity factor; some tokens are dropped
   std::optional<std::int64_t> global_batch;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32, gradient_dtype = DType::f32;
   std::string optimizer = "adamw";
   sim::StepProofOptions options;
   std::int64_t mtp_layers = 0;
@@ -73,6 +73,7 @@ std::vector<ParallelLayout> layouts_of(const Flags& flags, const Transformer& mo
 StepRequest request_of(const Flags& flags, const Transformer& model, const ParallelLayout& layout) {
   StepRequest request = sim::proof_request(model, layout, workload_of(flags));
   request.workload.optimizer = parse_optimizer(flags.optimizer);
+  request.workload.gradient_dtype = flags.gradient_dtype;
   if (flags.global_batch) request.workload.global_batch = *flags.global_batch;
   validate_workload(request.workload);
   if (const auto refusal = refuse(model, request.workload, layout)) throw InvalidInput(refusal->text());
@@ -290,6 +291,9 @@ Command add_prove(FlagSet cpsim) {
             });
   add_value(app, "--dtype", "DTYPE", "The dtype of matmuls and activations: f32, bf16 or f16 [f32]",
             [flags](const std::string& text) { flags->dtype = parse_dtype(text); });
+  add_value(app, "--gradient-dtype", "DTYPE",
+            "The dtype in which gradients are added up and reduced: f32, bf16 or f16 [f32]",
+            [flags](const std::string& text) { flags->gradient_dtype = parse_dtype(text); });
   app.add_option("--optimizer", flags->optimizer, "adamw, adamw_16, sgd or sgd_momentum; :offload [adamw]")
       .type_name("NAME");
   add_value(app, "--seed", "N", "The seed of parameters and tokens [0]", [flags](const std::string& text) {

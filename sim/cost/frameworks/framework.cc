@@ -189,6 +189,16 @@ std::string lost_sharding(FrameworkCase& said, std::string_view ranks) {
              layout.dp_shard * layout.cp, " ranks instead of ", layout.dp_shard);
 }
 
+std::string lost_timing(FrameworkCase& said) {
+  std::vector<std::string> lost;
+  if (const int reshard = std::exchange(said.layout.reshard, 0); reshard != 0)
+    lost.push_back(
+        str("reshard=", reshard_text(reshard), ": parameters are given up behind the forward pass"));
+  if (std::exchange(said.layout.sync_once, false))
+    lost.emplace_back("sync=step: gradients are reduced behind each micro-batch");
+  return join(lost, "; ");
+}
+
 std::string frameworks_page() {
   std::string page =
       "# What each framework can say\n\n"

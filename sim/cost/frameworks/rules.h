@@ -36,5 +36,7 @@ std::string lost_savings(FrameworkCase& said, std::string_view chunks, std::stri
 std::string lost_prediction_layers(FrameworkCase& said);
 // Sharding over dp_shard alone: parameters are sharded over the cp ranks, too.
 std::string lost_sharding(FrameworkCase& said, std::string_view ranks);
+// reshard and sync: what the framework does instead.
+std::string lost_timing(FrameworkCase& said);
 
 }  // namespace cp::sim

@@ -173,7 +173,7 @@ class MegatronFlags {
   void sharding() {
     if (!r_.shards_parameters()) return;
     flag("use-distributed-optimizer");
-    if (layout_.keeps_whole_gradients()) {
+    if (layout_.zero_stage() < 2) {
       if (layout_.dp_replicate > 1) flag("num-distributed-optimizer-instances", layout_.dp_replicate);
       return;
     }

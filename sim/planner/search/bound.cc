@@ -198,11 +198,12 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
     const double behind_last =
         parts.mlp == Mlp::experts ? shared.work[parts].experts.forward_ns : of_kinds[last].forward_ns;
     forward = std::max(forward, shared.table.gather_ns + all.gather_ns + behind_last);
-    gathered_twice = shared.table.gather_ns + shared.head_shards.gather_ns + 2 * all.gather_ns +
+    // What is kept of a layer comes from fewer ranks, or from none: nothing is claimed of it.
+    const int gathers = layout.reshard == 0 ? 2 : 1;
+    gathered_twice = shared.table.gather_ns + shared.head_shards.gather_ns + gathers * all.gather_ns +
                      shared.predictions.gather_ns + behind_ns;
-  } else {
-    late.gather_ns = late.port_gather_ns = 0;
   }
+  if (layout.keeps_whole_parameters() || layout.reshard != 0) late.gather_ns = late.port_gather_ns = 0;
   if (!layout.keeps_whole_gradients()) {
     // What is scattered has a stream of its own, which the head's gradients come to first.
     backward = std::max(backward, shared.head_shards.scatter_ns + all.scatter_ns + shared.table.scatter_ns);

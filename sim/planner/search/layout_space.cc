@@ -168,6 +168,11 @@ void LayoutSpace::add_variants(ParallelLayout layout, std::vector<ParallelLayout
   for (const int zero : stages) {
     if (shares ? zero != fixed.zero.value_or(every_choice_ ? zero : as_usual) : zero != as_usual) continue;
     layout.zero = zero == as_usual ? 0 : zero;
+    // When shards are gathered and reduced is asked for, not searched.
+    const bool timed = shares && zero == 3;
+    if (!timed && (fixed.reshard.value_or(0) != 0 || fixed.sync_once.value_or(false))) continue;
+    layout.reshard = timed ? fixed.reshard.value_or(0) : 0;
+    layout.sync_once = timed && fixed.sync_once.value_or(false);
     for (const bool sequence_parallel : {true, false}) {
       const bool wanted =
           layout.tp == 1 || fixed.sequence_parallel.value_or(every_choice_ ? sequence_parallel : true);

@@ -113,6 +113,8 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
   // A layer begins with a norm, which needs its weights, and ends backward with that norm's gradient, the
   // last of its gradients. Without one other kernels come first and last, and nothing is claimed.
   if (layout.sharding_size() == 1 || !model.norms_before || model.prediction_layers > 0) return 0;
+  // Of what comes from fewer ranks backward, nothing is claimed either.
+  if (layout.reshard != 0) return 0;
   const bool gathers = !layout.keeps_whole_parameters(), scatters = !layout.keeps_whole_gradients();
   const auto unit_of = [&](const Sharding& sharding, std::int64_t parameters) {
     Unit unit;

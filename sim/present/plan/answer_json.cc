@@ -199,6 +199,8 @@ ordered_json fixed_json(const Fixed& fixed) {
   add("loss_chunks", fixed.loss_chunks);
   add("mlp_chunks", fixed.mlp_chunks);
   add("zero", fixed.zero);
+  if (fixed.reshard) out["reshard"] = reshard_text(*fixed.reshard);
+  if (fixed.sync_once) out["sync"] = sync_text(*fixed.sync_once);
   if (fixed.sequence_parallel) out["sequence_parallel"] = *fixed.sequence_parallel ? "yes" : "no";
   if (fixed.host_activations) out["activations"] = *fixed.host_activations ? "host" : "gpu";
   return out;

@@ -125,6 +125,11 @@ class LayoutList {
       layout.virtual_stages = 2;
     if (layout.cp > 1 && model_.latent && turn % 2 == 1) layout.keys = Strategy::Keys::latent;
     if (layout.cp > 1 && turn % 6 == 5) layout.sharding = ShardingGroup::dp_shard;
+    if (layout.zero_stage() == 3 && layout.sharding_size() > 1) {
+      layout.sync_once = turn % 3 == 0;
+      const bool halves = layout.sharding_size() > 2 && layout.sharding_size() % 2 == 0;
+      if (turn % 4 == 1) layout.reshard = halves && turn % 8 == 5 ? 2 : 1;
+    }
     return layout;
   }
 
