@@ -26,8 +26,8 @@ using testing::RowRun;
 
 // An exponential has an error of one unit in the last place on a GPU (CUDA C++ Programming Guide,
 // mathematical functions) and on the host, which is two roundings; a sigmoid adds a sum and a quotient, and
-// silu a product. Both sides together:
-constexpr double kSigmoid = 2 * 4 * kRounding, kSilu = 2 * 5 * kRounding;
+// silu a product. Both sides together, of |x| below 1:
+constexpr double kSilu = 2 * 5 * kRounding;
 // The slope s (1 + x (1 - s)), of |x| below `most`: on both sides the sigmoid and five more roundings, of
 // terms below 1 + most.
 constexpr double slope_error(double most) { return 2 * (4 + 5) * (1 + most) * kRounding; }
