@@ -158,11 +158,11 @@ struct DecayBackward {
 
 // ---- norm and gates ----
 
-// The first packs of a lane, which it keeps: of up to four matrices. More would leave no registers for the
-// sums of the gradients.
-constexpr int kGatedPacks = 2;
+// A lane keeps its first packs, kKept of each of up to four matrices: two forward, and backward as many as a
+// group of its lanes needs, one or two. More would leave no registers for the sums of the gradients.
+constexpr int kMostKept = 2;
 
-template <int kPack>
+template <int kPack, int kKept>
 struct GatedNormOperands {
   RowLanes lanes;  // packs: of a group
   std::int64_t width = 0;
@@ -177,7 +177,7 @@ struct GatedNormOperands {
     RowBits x, gates, v, dy;
   };
   struct Kept {
-    Bits packs[kGatedPacks];
+    Bits packs[kKept];
   };
   CP_DEVICE Bits read(std::int64_t row, std::int64_t column) const {
     Bits bits{x.read(row, column), gates.read(row, column), {}, {}};
@@ -187,7 +187,7 @@ struct GatedNormOperands {
   }
   CP_DEVICE void keep(int lane, std::int64_t row, std::int64_t first, Kept& kept) const {
     CP_UNROLL
-    for (int i = 0; i < kGatedPacks; ++i) {
+    for (int i = 0; i < kKept; ++i) {
       const std::int64_t pack = lane + i * lanes.lanes();
       if (pack < lanes.packs) kept.packs[i] = read(row, first + pack * kPack);
     }
@@ -197,12 +197,12 @@ struct GatedNormOperands {
   CP_DEVICE void for_group(int lane, const Kept& kept, std::int64_t row, std::int64_t first,
                            Use&& use) const {
     CP_UNROLL
-    for (int i = 0; i < kGatedPacks; ++i) {
+    for (int i = 0; i < kKept; ++i) {
       const std::int64_t pack = lane + i * lanes.lanes();
       if (pack < lanes.packs) use(pack, i, kept.packs[i]);
     }
     CP_NO_UNROLL
-    for (std::int64_t pack = lane + kGatedPacks * lanes.lanes(); pack < lanes.packs; pack += lanes.lanes())
+    for (std::int64_t pack = lane + kKept * lanes.lanes(); pack < lanes.packs; pack += lanes.lanes())
       use(pack, -1, read(row, first + pack * kPack));
   }
 
@@ -254,15 +254,17 @@ struct GatedNormOperands {
 
 template <int kPack>
 struct GatedNormForward {
+  using Norm = GatedNormOperands<kPack, kMostKept>;
+
   static constexpr int kThreads = kRowThreads;
   static constexpr const char* kName = "gated_norm";
   static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(double));
 
-  GatedNormOperands<kPack> norm;  // rows of its lanes: groups, row by row
+  Norm norm;  // rows of its lanes: groups, row by row
   Divider groups;
   RowMatrix<kPack> y;
 
-  using Kept = typename GatedNormOperands<kPack>::Kept;
+  using Kept = typename Norm::Kept;
   struct Place {
     std::int64_t row = 0, first = 0;  // first: the group's first column
   };
@@ -285,7 +287,7 @@ struct GatedNormForward {
       norm.keep(lane, at.row, at.first, kept[thread]);
       double all = 0;
       norm.for_group(lane, kept[thread], at.row, at.first, [&](std::int64_t pack, int, const auto& bits) {
-        typename GatedNormOperands<kPack>::Values of;
+        typename Norm::Values of;
         norm.normalized(bits, at.first + pack * kPack, of);
         float sum = 0;
         CP_UNROLL
@@ -305,7 +307,7 @@ struct GatedNormForward {
       norm.for_group(lanes.lane(thread), kept[thread], at.row, at.first,
                      [&](std::int64_t pack, int, const auto& bits) {
                        const std::int64_t column = at.first + pack * kPack;
-                       typename GatedNormOperands<kPack>::Values of;
+                       typename Norm::Values of;
                        float factors[kPack];
                        norm.all_values(bits, column, of), norm.load_weight(column, factors);
                        CP_UNROLL
@@ -320,17 +322,17 @@ struct GatedNormForward {
 // A block has one group of columns, and rows in turns, so that a thread has the same columns in all of them
 // and adds up the terms of the weight's and the skip's gradients in registers. `partial` has a row of
 // `columns` sums for each of the `strands` blocks of a group, and `partial_skip` one of columns / kPack.
-template <int kPack>
+template <int kPack, int kKept>
 struct GatedNormBackward {
   static constexpr int kThreads = kRowThreads;
   static constexpr const char* kName = "gated_norm_backward";
   static constexpr int kLeastBlocks = 2;  // as kGradientBlocks
 
-  using Norm = GatedNormOperands<kPack>;
+  using Norm = GatedNormOperands<kPack, kKept>;
   struct Sums {
     double squares = 0, products = 0;
   };
-  static constexpr int kOfThread = kGatedPacks * (kPack + 1);  // sums in registers
+  static constexpr int kOfThread = kKept * (kPack + 1);  // sums in registers
   static constexpr int kSharedBytes =
       kThreads * std::max(static_cast<int>(sizeof(Sums)), kOfThread* static_cast<int>(sizeof(float)));
 
@@ -342,7 +344,7 @@ struct GatedNormBackward {
 
   struct Own {
     typename Norm::Kept kept;
-    float weights[kGatedPacks][kPack], skips[kGatedPacks];  // sums
+    float weights[kKept][kPack], skips[kKept];  // sums
   };
   // A block's partial sums, from its group's first column on.
   struct Partial {
@@ -361,13 +363,13 @@ struct GatedNormBackward {
     block.for_each_thread([&](int thread) {
       Own& its = own[thread];
       CP_UNROLL
-      for (int i = 0; i < kGatedPacks; ++i) {
+      for (int i = 0; i < kKept; ++i) {
         its.skips[i] = 0;
         CP_UNROLL
         for (int e = 0; e < kPack; ++e) its.weights[i][e] = 0;
       }
       // Packs behind those in registers: only where a block has one row at a time.
-      for (std::int64_t pack = lanes.lane(thread) + kGatedPacks * lanes.lanes(); pack < lanes.packs;
+      for (std::int64_t pack = lanes.lane(thread) + kKept * lanes.lanes(); pack < lanes.packs;
            pack += lanes.lanes()) {
         for (int e = 0; e < kPack; ++e) own_partial.weights[pack * kPack + e] = 0;
         if (norm.skips) own_partial.skips[pack] = 0;
@@ -472,12 +474,12 @@ struct GatedNormBackward {
   // The sums of the threads that have the same columns, by row of the block.
   CP_DEVICE void leave_sums(Block& block, PerThread<Own>& own, const Partial& own_partial) const {
     const RowLanes& lanes = norm.lanes;
-    const std::int64_t packs = std::int64_t{lanes.lanes()} * kGatedPacks, of_row = packs * kPack;
+    const std::int64_t packs = std::int64_t{lanes.lanes()} * kKept, of_row = packs * kPack;
     float* const weights = block.template shared<float>();
-    float* const skips = weights + kThreads * kGatedPacks * kPack;
+    float* const skips = weights + kThreads * kKept * kPack;
     block.for_each_thread([&](int thread) {
       CP_UNROLL
-      for (int i = 0; i < kGatedPacks; ++i) {
+      for (int i = 0; i < kKept; ++i) {
         const std::int64_t pack = (thread >> lanes.shift) * packs + lanes.lane(thread) + i * lanes.lanes();
         skips[pack] = own[thread].skips[i];
         CP_UNROLL
@@ -535,10 +537,10 @@ struct GatedNormViews {
   std::vector<std::int64_t> bounds() const { return {rule.width, of_head()}; }
 
   // All but the rows of its lanes.
-  template <int kPack>
-  GatedNormOperands<kPack> operands(std::int64_t rows, std::int64_t iteration) const {
-    GatedNormOperands<kPack> norm;
-    norm.lanes = row_lanes(rows, rule.width / kPack, kGatedPacks);
+  template <int kPack, int kKept>
+  GatedNormOperands<kPack, kKept> operands(std::int64_t rows, std::int64_t iteration) const {
+    GatedNormOperands<kPack, kKept> norm;
+    norm.lanes = row_lanes(rows, rule.width / kPack, kKept);
     norm.width = rule.width, norm.inverse_width = 1 / static_cast<double>(rule.width), norm.eps = rule.eps;
     norm.of_weight = divider(weight.numel()), norm.of_head = divider(std::max<std::int64_t>(1, of_head()));
     norm.x = row_matrix<kPack>(x, memory, iteration),
@@ -619,7 +621,7 @@ PreparedKernel prepare_gated_norm(const RowKernel& kernel, const CudaMemory& mem
       norm.packed({&y}), norm.bounds(), memory,
       [norm, &y]<int kPack>(std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
         using Body = GatedNormForward<kPack>;
-        const Body body{norm.operands<kPack>(norm.x.shape[0] * norm.groups, iteration),
+        const Body body{norm.operands<kPack, kMostKept>(norm.x.shape[0] * norm.groups, iteration),
                         divider(std::max<std::int64_t>(1, norm.groups)),
                         row_matrix<kPack>(y, norm.memory, iteration)};
         launch(stream, {body.norm.lanes.blocks(), Body::kSharedBytes}, body);
@@ -643,30 +645,37 @@ PreparedKernel prepare_gated_norm_backward(const RowKernel& kernel, const CudaMe
       norm.packed(written), norm.bounds(), memory,
       [norm, results, of_rows, strands, sums, partial]<int kPack>(
           std::integral_constant<int, kPack>, std::int64_t iteration, cudaStream_t stream) {
-        using Body = GatedNormBackward<kPack>;
+        auto* const partial_sums = reinterpret_cast<float*>(partial->data());
+        auto* const partial_skip = partial_sums + sums;
         const auto output = [&](const RowResult& result) {
           return row_output<kPack>(result, norm.memory, iteration);
         };
-        Body body;
-        body.norm = norm.operands<kPack>(norm.x.shape[0], iteration);
-        body.groups = divider(std::max<std::int64_t>(1, norm.groups));
-        body.strands = std::min(strands, body.norm.lanes.blocks()), body.columns = norm.columns;
-        body.dx = output(results[0]), body.d_gates = output(results[1]);
-        if (norm.skip != nullptr) body.d_v = output(results[2]);
-        body.partial = reinterpret_cast<float*>(partial->data()), body.partial_skip = body.partial + sums;
-        launch(stream, {norm.groups * body.strands, Body::kSharedBytes}, body);
+        std::int64_t blocks = 0;  // of a group
+        const auto give = [&]<int kKept>(std::integral_constant<int, kKept>) {
+          using Body = GatedNormBackward<kPack, kKept>;
+          Body body;
+          body.norm = norm.operands<kPack, kKept>(norm.x.shape[0], iteration);
+          body.groups = divider(std::max<std::int64_t>(1, norm.groups));
+          body.strands = blocks = std::min(strands, body.norm.lanes.blocks());
+          body.columns = norm.columns;
+          body.dx = output(results[0]), body.d_gates = output(results[1]);
+          if (norm.skip != nullptr) body.d_v = output(results[2]);
+          body.partial = partial_sums, body.partial_skip = partial_skip;
+          launch(stream, {norm.groups * blocks, Body::kSharedBytes}, body);
+        };
+        norm.rule.width / kPack <= kRowThreads ? give(std::integral_constant<int, 1>())
+                                               : give(std::integral_constant<int, kMostKept>());
         // A row of partial sums has the weight several times, and so is several rows of it.
         const std::int64_t weights = norm.weight.numel();
-        launch_partial_sums(stream, body.partial, body.strands * (norm.columns / weights), weights,
+        launch_partial_sums(stream, partial_sums, blocks * (norm.columns / weights), weights,
                             row_matrix<1>(*results[of_rows].view, norm.memory, iteration),
                             results[of_rows].adds);
         if (norm.skip == nullptr) return;
         // The sums of a head's packs: of all blocks first, and then of the head, of which each pack is a row.
         const std::int64_t heads = norm.skip->numel(), packs = norm.columns / kPack, of_head = packs / heads;
-        float* const of_packs = body.partial_skip + sums;
+        float* const of_packs = partial_skip + sums;
         const RowMatrix<1> in{{reinterpret_cast<std::byte*>(of_packs), DType::f32}, 1, of_head};
-        launch_partial_sums(stream, body.partial_skip, body.strands, packs,
-                            RowMatrix<1>{in.elements, packs, 1}, false);
+        launch_partial_sums(stream, partial_skip, blocks, packs, RowMatrix<1>{in.elements, packs, 1}, false);
         launch_column_sums(stream, in, of_head, heads,
                            row_matrix<1>(*results.back().view, norm.memory, iteration), results.back().adds);
       });
