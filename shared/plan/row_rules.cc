@@ -353,11 +353,12 @@ void RowRules::check_convolution(const RowKernel& op) const {
           backward ? ", and the gradients of q, k and v" : "");
   const bool any = op.reads.size() > least, two = op.reads.size() > least + 1;
   const bool has_bias = any && op.reads[2].shape.size() == 1, has_halo = two || (any && !has_bias);
-  require(!two || has_bias, "reads ", text(op.reads[2]), " where its bias stands, a vector before the halo");
+  if (two) require(has_bias, "reads ", text(op.reads[2]), " where its bias stands, a vector before the halo");
   counts(op, op.reads.size(), backward ? 2U + (has_halo ? 1 : 0) + (has_bias ? 1 : 0) : 3U);
   require(backward || op.updates.empty(), "updates views; it writes them");
   const ConvolutionOperands operands = convolution_operands(op);
   two_dims(*operands.x, "x");
+  if (has_halo) two_dims(*operands.halo, "halo");
   const std::int64_t rows = operands.x->shape[0], columns = operands.x->shape[1],
                      halo_rows = has_halo ? operands.halo->shape[0] : 0;
   require(rule.taps >= 1 && rule.taps <= kMaxElements / std::max<std::int64_t>(1, columns), "has ", rule.taps,
