@@ -5,10 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -722,22 +720,18 @@ LeastMemory::Ranks LeastMemory::count(const ParallelLayout& layout, const StageL
 }
 
 std::shared_ptr<const LeastMemory::Ranks> LeastMemory::ranks(const ParallelLayout& layout,
-                                                             const StageLayers& layers) const {
+                                                             const StageLayers& layers) {
   RanksKey key{layout.pp,
                layout.virtual_stages,
                layout.recompute.kind,
                layout.recompute.every,
                {layers.homes.begin(), layers.homes.end()}};
-  {
-    const std::shared_lock lock(mutex_);
-    if (const auto found = ranks_.find(key); found != ranks_.end()) return found->second;
-  }
+  if (const auto found = ranks_.find(key); found != ranks_.end()) return found->second;
   auto counted = std::make_shared<const Ranks>(count(layout, layers));
-  const std::unique_lock lock(mutex_);
   return ranks_.try_emplace(std::move(key), std::move(counted)).first->second;
 }
 
-Memory LeastMemory::of(const ParallelLayout& layout) const {
+Memory LeastMemory::of(const ParallelLayout& layout) {
   std::vector<int> homes;
   if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
   const StageLayers all_layers{kinds_, parts_, homes};

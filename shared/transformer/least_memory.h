@@ -11,7 +11,6 @@
 
 #include <map>
 #include <memory>
-#include <shared_mutex>
 #include <tuple>
 #include <vector>
 
@@ -30,9 +29,9 @@ class LeastMemory {
   LeastMemory(const Transformer& model, const Workload& workload, MemoryRules&& rules,
               LivingBuffersOf living = nullptr) = delete;
 
-  // Of the stage that needs most. The layout must not be one that is refused. Several threads may ask, if
-  // they may ask `living`.
-  Memory of(const ParallelLayout& layout) const;
+  // Of the stage that needs most. The layout must not be one that is refused. One thread at a time may ask,
+  // since what it counts is kept.
+  Memory of(const ParallelLayout& layout);
 
  private:
   // How many layers of which kinds pipeline ranks have, counted once for all layouts that have the same
@@ -41,7 +40,7 @@ class LeastMemory {
   // By pp and virtual_stages, what is computed again, and homes of layers.
   using RanksKey = std::tuple<int, int, Recompute::Kind, int, std::vector<int>>;
   Ranks count(const ParallelLayout& layout, const StageLayers& layers) const;
-  std::shared_ptr<const Ranks> ranks(const ParallelLayout& layout, const StageLayers& layers) const;
+  std::shared_ptr<const Ranks> ranks(const ParallelLayout& layout, const StageLayers& layers);
 
   // Null where a micro-batch has several plans, or is not trained. `layers` are those of the model.
   std::shared_ptr<const LivingBuffers> living(const ParallelLayout& layout, const StageLayers& layers) const;
@@ -53,8 +52,7 @@ class LeastMemory {
   const std::vector<LayerParts> parts_;              // of the kinds
   const std::vector<ByParts<std::int64_t>> before_;  // by layer, and of all: how many layers with which parts
   const LivingBuffersOf living_;
-  mutable std::shared_mutex mutex_;  // guards what has been counted
-  mutable std::map<RanksKey, std::shared_ptr<const Ranks>> ranks_;
+  std::map<RanksKey, std::shared_ptr<const Ranks>> ranks_;
 };
 // Of one layout alone.
 Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,

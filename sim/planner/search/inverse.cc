@@ -98,7 +98,7 @@ std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
   const std::int64_t usable = usable_bytes(question);
   MixerPlanCache mixer_plans;
   LivingCache living;
-  const LeastMemory least_memory(
+  LeastMemory least_memory(
       question.model, question.workload, rules,
       [&](const StageLayers& layers, const Recompute& recompute) { return living.get(layers, recompute); });
   const auto least = [&](const ParallelLayout& layout) { return least_memory.of(layout); };

@@ -14,7 +14,6 @@
 
 #include "shared/base/text.h"
 #include "shared/base/units.h"
-#include "shared/transformer/least_memory.h"
 #include "sim/base/number_text.h"
 #include "sim/base/parallel_for.h"
 #include "sim/base/stop.h"
@@ -25,7 +24,7 @@
 #include "sim/planner/search/first_token.h"
 #include "sim/planner/search/known_parts.h"
 #include "sim/planner/search/layout_space.h"
-#include "sim/planner/search/living_cache.h"
+#include "sim/planner/search/least_memories.h"
 #include "sim/planner/search/nothing_fits.h"
 #include "sim/planner/search/overlap.h"
 #include "sim/planner/search/ranking.h"
@@ -57,10 +56,7 @@ class Search {
         attention_(question),
         overlap_(question, space_, attention_),
         rules_(memory_rules(question)),
-        least_memory_(question.model, question.workload, rules_,
-                      [this](const StageLayers& layers, const Recompute& recompute) {
-                        return living_.get(layers, recompute);
-                      }),
+        least_memories_(question, rules_),
         usable_(usable_bytes(question)) {
     const auto known = std::make_shared<KnownParts>();
     for (int thread = 0; thread < threads_; ++thread)
@@ -125,7 +121,7 @@ class Search {
 
   // By the least that a layout needs until it is replayed, and then by what its plans declare.
   bool fits(const Memory& memory) const { return counted_bytes(memory) <= usable_; }
-  Memory memory(const ParallelLayout& layout) const { return least_memory_.of(layout); }
+  Memory memory(const ParallelLayout& layout) const { return least_memories_.of(layout); }
 
   // What does not fit by one scan of recurrences may do so by that which needs least: in training the one
   // that hands one state on, and in serving maybe heads, which spreads what is cached. Whether these are
@@ -660,8 +656,7 @@ class Search {
   mutable AttentionTimer attention_;
   const OverlapChoice overlap_;
   const MemoryRules rules_;
-  mutable LivingCache living_;
-  const LeastMemory least_memory_;
+  mutable LeastMemories least_memories_;
   const std::int64_t usable_;
   std::vector<Evaluator> evaluators_;   // by thread
   std::optional<PlanQuestion> prompt_;  // decode under a limit: reading the prompts
