@@ -26,7 +26,7 @@ TEST(ProveCommand, PrintsWhatIsExact) {
 // Of 19 rows rank 1 sees the 10 of rank 0: of a tp rank one kv head with K and V of 10 columns.
 TEST(ProveCommand, SaysWhatEachLayerTakesFromOtherRanks) {
   const Finished finished = cpsim({"prove", "--model", "llama-3.1-8b", "--layout", "tp=2,cp=2,strategy=ring",
-                                   "--seq-len", "19", "--json"});
+                                   "--seq-len", "19", "--documents", "1", "--json"});
   const auto layers = nlohmann::json::parse(finished.out).at("layouts").at(0).at("attention");
   ASSERT_EQ(layers.size(), 4U);
   const auto& move = layers.at(3).at("moves").at(0);
@@ -43,6 +43,24 @@ TEST(ProveCommand, TakesAllLayoutsOfSomeRanks) {
   const auto answer = nlohmann::json::parse(finished.out);
   EXPECT_TRUE(answer.at("ok").get<bool>());
   EXPECT_GE(answer.at("layouts").size(), 15U);
+}
+
+// Documents are packed and tokens dropped unless the flags say otherwise, and what was proved says so.
+TEST(ProveCommand, PacksDocumentsAndDropsTokens) {
+  const std::vector<std::string> words = {"prove", "--model", "mixtral-8x7b", "--layout", "ep=2,dp_shard=2"};
+  EXPECT_THAT(cpsim(words).out, AllOf(HasSubstr(", documents 0/"), HasSubstr("; experts drop ")));
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    more.emplace_back("--json");
+    return nlohmann::json::parse(cpsim(more).out);
+  };
+  const auto plain = with({"--documents", "1", "--expert-imbalance", "8"});
+  EXPECT_FALSE(plain.contains("cu_seqlens"));
+  EXPECT_EQ(plain["layouts"][0]["dropped_choices"], 0);
+  const auto packed = with({"--documents", "5", "--expert-imbalance", "1"});
+  EXPECT_EQ(packed["cu_seqlens"].size(), 6U);
+  EXPECT_GT(packed["layouts"][0]["dropped_choices"], 0);
+  EXPECT_EQ(packed["ok"], true);
 }
 
 TEST(ProveCommand, RefusesWhatItCannotProve) {
