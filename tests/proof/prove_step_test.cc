@@ -130,7 +130,7 @@ TEST(ProveStep, HoldsForRecurrentLayers) {
   LayerKind attends, recurs;
   recurs.mixer = Mixer::recurrence;
   for (Transformer* const model : {&delta, &decay}) {
-    set_layers(*model, {recurs, attends, recurs});
+    set_layers(*model, {recurs, attends, recurs, attends});
     for (const char* layout :
          {"tp=1,micro_batch=2", "tp=2,dp_shard=2", "cp=2,strategy=ring,balance=head_tail,recompute=selective",
           "cp=2,strategy=ring,scan_balance=head_tail", "cp=2,tp=2,strategy=all_gather,scan=sequential",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "shared/base/error.h"
 #include "shared/base/nearest.h"
@@ -30,9 +31,13 @@ std::vector<FieldError> software_errors(const SoftwareProfile& software) {
         {"strategy", str("unknown strategy '", software.strategy, "'; the nearest one is '",
                          nearest_name(software.strategy, views), "'; use one of ", join(names, ", "))});
   }
-  if (software.framework != "none" && !find_framework(software.framework)) {
+  // Attention alone is cprun's.
+  const std::optional<Framework> framework = find_framework(software.framework);
+  if (software.framework != "none" && (!framework || *framework == Framework::attention)) {
     std::vector<std::string_view> known{"none"};
-    for (const FrameworkFacts& framework : all_frameworks()) known.push_back(framework.name);
+    for (const FrameworkFacts& of : all_frameworks()) {
+      if (of.framework != Framework::attention) known.push_back(of.name);
+    }
     errors.push_back(
         {"framework", str("unknown framework '", software.framework, "'; the nearest one is '",
                           nearest_name(software.framework, known), "'; use one of ", join(known, ", "))});
