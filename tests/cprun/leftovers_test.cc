@@ -176,7 +176,7 @@ TEST(CprunLeftovers, TheTraceOfAFailedRunHasThePassThatFailed) {
 // Ranks that lose a peer write all that they did, with its times.
 TEST(CprunLeftovers, ARankWhosePassFailsWritesAllOfIt) {
   // What a busy machine writes takes it longer than the usual grace.
-  TracedJob job(kLength / 2, {"--timeout", "20", "--grace", "60"});
+  TracedJob job(kLength, {"--timeout", "20", "--grace", "60"});
   ASSERT_TRUE(job.await_backward(1));
   job.signal(1, SIGSTOP);
   EXPECT_EQ(job.finish().exit_code, 13);
