@@ -1,6 +1,6 @@
 // Rows of recurrent layers: the short convolution along the sequence, what heads decay by and write with, and
 // the norm and gates of their outputs. Sums over rows and columns are in f64.
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -187,11 +187,6 @@ void short_convolution_backward(const RowKernel& kernel, const HostMemory& memor
 // ---- decay and beta ----
 
 namespace {
-
-// The numbers of one row and head.
-struct HeadNumbers {
-  float beta_logit = 0, step_logit = 0;
-};
 
 class Decay {
  public:

@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "shared/base/error.h"
 #include "shared/kernels/row_kernels.h"
 #include "shared/kernels/row_views.h"
 
@@ -54,8 +53,6 @@ struct Matrix {
 }  // namespace
 
 void rotary(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration) {
-  if (kernel.rule.index() == 0)
-    throw InvalidInput("the host cannot run a rotary kernel without a rule; it has shapes only");
   const auto& rule = std::get<RotaryRule>(kernel.rule);
   const bool backward = kernel.operation == RowOperation::rotary_backward;
   const std::int64_t of_sequence = size(rule.positions), rows = rule.sequences * of_sequence;

@@ -57,9 +57,9 @@ struct Rule {
       : homes(homes_of_layers(request.model, request.workload, request.layout)) {
     for (int home = 0; home <= *std::max_element(homes.begin(), homes.end()); ++home)
       rows.push_back(rows_at_home(request, home));
-    // All ranks send as much as the one with most rows, where most layers have them.
+    // All ranks send as much as the one with most rows at the layout's own home.
     std::int64_t most = 0;
-    for (const auto& of_rank : rows_at_home(request, 0)) most = std::max(most, std::ssize(of_rank));
+    for (const auto& of_rank : rows.front()) most = std::max(most, std::ssize(of_rank));
     room = room_of_experts(request, most);
   }
 
