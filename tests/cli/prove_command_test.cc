@@ -73,6 +73,8 @@ TEST(ProveCommand, RefusesWhatItCannotProve) {
   EXPECT_THAT(error({"--layout", "tp=2"}), HasSubstr("--model is missing"));
   EXPECT_THAT(error({"--model", "llama-3.1-8b"}), HasSubstr("give one layout with --layout"));
   EXPECT_THAT(error({"--model", "llama-3.1-8b", "--layout", "tp=3"}), HasSubstr("tp=3"));
+  EXPECT_THAT(error({"--model", "mixtral-8x7b", "--layouts", "all", "--expert-imbalance", "0.5"}),
+              HasSubstr("expert_imbalance=0.5 must be at least 1"));
   EXPECT_THAT(error({"--model", "llama-3.1-8b", "--layout", "pp=8,virtual_stages=8"}),
               HasSubstr("pp * virtual_stages = 64 is more than the 32 layers"));
 }

@@ -34,7 +34,7 @@ struct Flags {
   int ranks = 8;
   std::int64_t seq_len = 53;  // a prime, so that no number of ranks divides it
   std::int64_t documents = 3;
-  double expert_imbalance = 1.25;  // a usual capacity factor; some tokens are dropped
+  double expert_imbalance = 1.25;  // a usual capacity factor (Fedus et al. 2021): some tokens are dropped
   std::optional<std::int64_t> global_batch;
   DType dtype = DType::f32, gradient_dtype = DType::f32;
   std::string optimizer = "adamw";
@@ -213,6 +213,7 @@ int prove(Flags& flags) {
         flags.layout.empty() ? ParallelLayout{} : parse_parallel_layout(flags.layout);
     model = sim::scaled_down(model, layout);
   }
+  validate_workload(sim::proof_request(model, {}, workload_of(flags)).workload);
   const std::vector<ParallelLayout> layouts = layouts_of(flags, model);
   if (layouts.empty())
     throw InvalidInput(str("no layout of ", flags.ranks, " ranks is legal for ", model.name,
