@@ -180,6 +180,9 @@ RC_GTEST_PROP(Halo, IsTheRowsBeforeEachChunk, ()) {
     const std::int64_t document = *std::prev(std::upper_bound(starts.begin(), starts.end(), chunk.begin));
     for (std::int64_t row = std::max(document, chunk.begin - reach); row < chunk.begin; ++row)
       expected[static_cast<std::size_t>(chunk.index)].push_back(row);
+    if (chunk.comes_in)
+      RC_ASSERT(halo_rows_before(problem, chunk, reach) ==
+                chunk.begin - std::max(document, chunk.begin - reach));
   }
   for (const HaloPart& part : halo_parts(chunks, reach)) {
     std::vector<std::int64_t>& halo = halos[static_cast<std::size_t>(part.to)];
