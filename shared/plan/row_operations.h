@@ -154,13 +154,13 @@ struct ActivationRule {
 
 // ---- rows of recurrent layers ----
 
-//   short_convolution           reads x [n, c], weights [c taps], bias [c] if there is one, halo [h, c] if
-//                               any writes q, k, v, whose columns together are the c ones
+//   short_convolution           reads x [n, c], weights [c taps]; a bias [c] and a halo [h, c] if it has them
+//                               writes q, k, v, which share the c columns
 //   short_convolution_backward  reads x, weights, bias, halo, dq, dk, dv
-//                               writes dx, and d halo if there is a halo; gives d weights, d bias
+//                               writes dx, and d halo if there is one; gives d weights, d bias
 // With z[i] = bias + sum over j of weights[j] x[i - (taps - 1) + j] for each column, whose weights stand side
 // by side, a column is silu(z). With `normalized` the columns of q and k are heads of so many, and each is
-// divided by sqrt(sum of squares + eps) then, as Qwen3-Next does. V stays.
+// divided by sqrt(sum of squares + eps) then, as Qwen3-Next does, whose eps is 1e-6. V stays.
 //
 // Which rows are one another's neighbours say runs, of each of `sequences` sequences alike. Rows of x are
 // those of one sequence behind the other; a run of x has rows first .. first + rows - 1 of each. In the halo
