@@ -10,6 +10,7 @@ namespace cp::runtime {
 
 CudaDeviceMemory::~CudaDeviceMemory() {
   for (void* data : allocated_) cuda_allocator().release(data);
+  for (void* data : on_host_) pinned_allocator().release(data);
 }
 
 void* CudaDeviceMemory::allocate(std::int64_t bytes) {
@@ -21,6 +22,15 @@ void* CudaDeviceMemory::allocate(std::int64_t bytes) {
                            " are free; use a smaller model or batch, or shard it over more ranks"));
   }
   allocated_.push_back(data);
+  return data;
+}
+
+void* CudaDeviceMemory::allocate_on_host(std::int64_t bytes) {
+  void* const data = pinned_allocator().allocate(static_cast<std::size_t>(bytes));
+  if (data == nullptr)
+    throw InvalidInput(str("the host has no room for ", bytes, " bytes of pinned memory more (",
+                           human_bytes(bytes), "); use fewer ranks on a host, or keep less there"));
+  on_host_.push_back(data);
   return data;
 }
 

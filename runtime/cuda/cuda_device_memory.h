@@ -16,13 +16,14 @@ class CudaDeviceMemory : public DeviceMemory {
   CudaDeviceMemory& operator=(const CudaDeviceMemory&) = delete;
 
   void* allocate(std::int64_t bytes) override;
+  void* allocate_on_host(std::int64_t bytes) override;
   void upload(void* to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, const void* from) override;
   void fill_with_zeros(void* to, std::int64_t bytes) override;
 
  private:
   HostCopies copies_;
-  std::vector<void*> allocated_;
+  std::vector<void*> allocated_, on_host_;
 };
 
 }  // namespace cp::runtime

@@ -1,6 +1,7 @@
 #include "runtime/cuda/cuda_memory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include <cuda_runtime_api.h>
@@ -10,6 +11,7 @@
 #include "runtime/cuda/cuda_streams.h"
 #include "shared/base/error.h"
 #include "shared/plan/bindings.h"
+#include "shared/plan/host_place.h"
 
 namespace cp::runtime {
 namespace {
@@ -39,6 +41,47 @@ void* allocate_by_cuda(std::size_t size_bytes) {
 
 void release_by_cuda(void* data) { cudaFree(data); }
 
+void* allocate_pinned(std::size_t size_bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMallocHost(&data, size_bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check_cuda(error, "cudaMallocHost");
+  return data;
+}
+
+void release_pinned(void* data) { cudaFreeHost(data); }
+
+DeviceBytes allocate_on_host(const Buffer& buffer) {
+  const CudaAllocator allocator = pinned_allocator();
+  if (buffer.bytes() == 0) return {nullptr, {allocator.release}};
+  const auto size = static_cast<std::size_t>(buffer.bytes());
+  DeviceBytes bytes(static_cast<std::byte*>(allocator.allocate(size)), {allocator.release});
+  if (bytes == nullptr)
+    throw InvalidInput(str("the host has no room for buffer ", buffer.name, " of ", buffer.bytes(),
+                           " bytes (", human_bytes(buffer.bytes()),
+                           ") of pinned memory; use fewer ranks on a host, or keep less there"));
+  std::memset(bytes.get(), 0xFB, size);
+  return bytes;
+}
+
+// Neither copies of the GPU reach pageable memory, nor the host's kernels the GPU's.
+void check_pinned(const Plan& plan, const Binding& binding) {
+  const Buffer& buffer = plan.buffers[static_cast<std::size_t>(binding.buffer)];
+  if (!lies_on_host(buffer) || binding.size_bytes == 0) return;
+  cudaPointerAttributes attributes{};
+  CP_CUDA(cudaPointerGetAttributes(&attributes, binding.data));
+  if (attributes.type == cudaMemoryTypeHost || attributes.type == cudaMemoryTypeManaged) return;
+  throw InvalidInput(str("buffer ", buffer.name, " is the host's, and is bound to ",
+                         attributes.type == cudaMemoryTypeDevice
+                             ? "memory of a GPU"
+                             : "pageable memory, which copies of the GPU do not reach",
+                         "; bind memory of cudaMallocHost or cudaHostRegister, or nothing: the device then "
+                         "has some of its own"));
+}
+
 DeviceBytes allocate(std::int64_t size_bytes, std::string_view what, const Need& need,
                      const CudaAllocator& allocator, cudaStream_t stream) {
   if (size_bytes == 0) return {nullptr, {allocator.release}};
@@ -59,6 +102,7 @@ DeviceBytes allocate(std::int64_t size_bytes, std::string_view what, const Need&
 }  // namespace
 
 CudaAllocator cuda_allocator() { return {allocate_by_cuda, release_by_cuda}; }
+CudaAllocator pinned_allocator() { return {allocate_pinned, release_pinned}; }
 
 struct CudaMemory::Impl {
   struct Place {
@@ -88,13 +132,16 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
     : impl_(std::make_unique<Impl>()) {
   const std::vector<std::byte*> bound = bound_addresses(plan, bindings);
   impl_->alignments = bound_alignments(plan);
-  for (const Binding& binding : bindings) check_alignment(plan, impl_->alignments, binding);
+  for (const Binding& binding : bindings) {
+    check_alignment(plan, impl_->alignments, binding);
+    check_pinned(plan, binding);
+  }
   const auto is_missing = [&](std::size_t i) {
     return plan.buffers[i].kind != BufferKind::temporary && bound[i] == nullptr;
   };
   Need need{plan.arena_bytes, peak_bytes(plan)};
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
-    if (is_missing(i)) need.asked += plan.buffers[i].bytes();
+    if (is_missing(i) && !lies_on_host(plan.buffers[i])) need.asked += plan.buffers[i].bytes();
   }
   // An arena that is too large, and that nobody else has, is not kept if there are buffers to allocate, too:
   // they may lack what the arena has too much of. The factor of two is chosen.
@@ -119,8 +166,9 @@ CudaMemory::CudaMemory(const Plan& plan, const Bindings& bindings, const CudaAll
     const Buffer& buffer = plan.buffers[i];
     Impl::Place& place = impl_->places.emplace_back(Impl::Place{bound[i], buffer.bytes(), buffer.dtype});
     if (!is_missing(i)) continue;
-    impl_->owned.push_back(
-        allocate(buffer.bytes(), str("buffer ", buffer.name), need, allocator, filling.get()));
+    impl_->owned.push_back(lies_on_host(buffer) ? allocate_on_host(buffer)
+                                                : allocate(buffer.bytes(), str("buffer ", buffer.name), need,
+                                                           allocator, filling.get()));
     place.data = impl_->owned.back().get();
   }
   impl_->place_temporaries(plan);
@@ -149,6 +197,7 @@ void CudaMemory::bind(const Plan& plan, const Bindings& changed) {
   for (const Binding& binding : changed) {
     check_binding(plan, binding);
     check_alignment(plan, impl_->alignments, binding);
+    check_pinned(plan, binding);
   }
   for (const Binding& binding : changed)
     impl_->places[static_cast<std::size_t>(binding.buffer)].data = static_cast<std::byte*>(binding.data);

@@ -18,7 +18,8 @@ struct CudaAllocator {
   void* (*allocate)(std::size_t size_bytes) = nullptr;
   void (*release)(void* data) = nullptr;
 };
-CudaAllocator cuda_allocator();  // cudaMalloc
+CudaAllocator cuda_allocator();    // cudaMalloc
+CudaAllocator pinned_allocator();  // cudaMallocHost: of the host, and GPUs reach it
 
 // Where the temporaries of one plan are on the GPU, or of several plans whose runs follow one another.
 struct CudaArena {
@@ -40,6 +41,9 @@ class CudaMemory {
   // 0xFB, like HostMemory's, so that reading what was never written shows. This waits until the memory is
   // filled, and for nothing else on the device.
   //
+  // Buffers that lie on the host (host_place.h) are pinned memory, those without a binding that of
+  // pinned_allocator().
+  //
   // `shared` is an arena from the same allocator: that of a plan that has ended, or of plans whose runs and
   // this one's follow one another. If it is large enough, it becomes that of this object too, with its
   // contents.
@@ -48,8 +52,9 @@ class CudaMemory {
   // the arena is the rest.
   //
   // Throws InvalidInput if a binding has another size than its buffer, if its address is not aligned as a
-  // fused step of the plan needs it (bound_alignment.h), or if the GPU's memory is too small;
-  // the message has what was asked for, what is free, and the plan's peak.
+  // fused step of the plan needs it (bound_alignment.h), if a buffer of the host is bound to memory that
+  // is not pinned, or if the GPU's memory is too small; the message has what was asked for, what is free, and
+  // the plan's peak.
   explicit CudaMemory(const Plan& plan, const Bindings& bindings,
                       const CudaAllocator& allocator = cuda_allocator(),
                       std::shared_ptr<CudaArena> shared = nullptr,

@@ -24,7 +24,7 @@ void HostCopies::upload(std::byte* device, std::span<const std::byte> host) {
     const std::size_t bytes = std::min(kPieceBytes, host.size() - at);
     if (i >= pieces_.size()) CP_CUDA(cudaEventSynchronize(piece.copied.get()));
     std::memcpy(memory(piece), host.data() + at, bytes);
-    CP_CUDA(cudaMemcpyAsync(device + at, piece.memory, bytes, cudaMemcpyHostToDevice, stream_.get()));
+    CP_CUDA(cudaMemcpyAsync(device + at, piece.memory, bytes, cudaMemcpyDefault, stream_.get()));
     CP_CUDA(cudaEventRecord(piece.copied.get(), stream_.get()));
   }
   CP_CUDA(cudaStreamSynchronize(stream_.get()));
@@ -35,8 +35,8 @@ void HostCopies::download(std::span<std::byte> host, const std::byte* device) {
   const auto bytes = [&](std::size_t i) { return std::min(kPieceBytes, host.size() - i * kPieceBytes); };
   const auto begin = [&](std::size_t i) {
     Piece& piece = pieces_[i % pieces_.size()];
-    CP_CUDA(cudaMemcpyAsync(memory(piece), device + i * kPieceBytes, bytes(i), cudaMemcpyDeviceToHost,
-                            stream_.get()));
+    CP_CUDA(
+        cudaMemcpyAsync(memory(piece), device + i * kPieceBytes, bytes(i), cudaMemcpyDefault, stream_.get()));
     CP_CUDA(cudaEventRecord(piece.copied.get(), stream_.get()));
   };
   if (count > 0) begin(0);

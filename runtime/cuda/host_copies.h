@@ -1,6 +1,7 @@
 // HostCopies copies bytes between the host's memory and the GPU's by way of two pieces of pinned memory. The
 // GPU copies one piece while the host fills or empties the other. So the link runs at full speed, whatever
-// memory the caller has.
+// memory the caller has. What is called the device's may also be pinned memory of the host, for a plan's
+// buffers there.
 #pragma once
 
 #include <array>

@@ -8,10 +8,13 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/cuda/cuda_error.h"
+#include "runtime/cuda/host_kernels_on_streams.h"
 #include "runtime/cuda/prepared_kernels.h"
 #include "runtime/cuda/row_kernels.h"
 #include "shared/base/error.h"
 #include "shared/base/types.h"
+#include "shared/plan/host_place.h"
 
 namespace cp::runtime {
 namespace {
@@ -35,21 +38,39 @@ std::optional<FusedStep> fused_step(const StepRef& ref, std::span<const StreamId
   return of(std::get_if<AttentionBackward>(&kernel));
 }
 
-// Chooses among the libraries' kernels and the project's own, for steps that are not fused.
+// Chooses among the libraries' kernels, the project's own and the host's, for steps that are not fused.
 class Preparation {
  public:
-  Preparation(std::span<const StreamId> streams, const CudaMemory& memory, LibraryKernels& libraries)
-      : streams_(streams), memory_(memory), libraries_(libraries) {}
+  Preparation(const Plan& plan, std::span<const StreamId> streams, const CudaMemory& memory,
+              LibraryKernels& libraries, HostKernelsOnStreams& of_host)
+      : plan_(plan), streams_(streams), memory_(memory), libraries_(libraries), of_host_(of_host) {}
 
-  PreparedKernel kernel_of(const Step& step) const {
+  PreparedKernel kernel_of(const StepRef& ref) const {
+    const Step& step = *ref.step;
+    const auto& kernel = std::get<Kernel>(step.work);
+    const KernelPlace place = place_of(kernel, plan_);
+    if (place == KernelPlace::host) return of_host_.prepare(kernel, ref.count);
+    if (place == KernelPlace::host_copy) {
+      const auto& copy = std::get<Copy>(kernel);
+      if (is_contiguous(copy.in) && is_contiguous(copy.out)) return copy_engine(copy);
+    }
     return std::visit(Overloaded{[&](const auto& op) { return prepare(op, memory_); },
                                  [&](const MatMul& op) {
                                    return product(op, streams_[static_cast<std::size_t>(step.stream)]);
                                  }},
-                      std::get<Kernel>(step.work));
+                      kernel);
   }
 
  private:
+  // Between the GPU and the host's memory, beside kernels, of which it takes no multiprocessor.
+  PreparedKernel copy_engine(const Copy& op) const {
+    const auto bytes = static_cast<std::size_t>(op.in.numel() * size_bytes(memory_.dtype(op.in)));
+    return [&op, &memory = memory_, bytes](std::int64_t iteration, cudaStream_t stream) {
+      CP_CUDA(cudaMemcpyAsync(memory.at(op.out, iteration), memory.at(op.in, iteration), bytes,
+                              cudaMemcpyDefault, stream));
+    };
+  }
+
   PreparedKernel product(const MatMul& op, StreamId stream) const {
     if (op.out.shape.size() == 3) return products(op, stream);
     if (PreparedKernel kernel = libraries_.products.prepare(op, stream, memory_)) return kernel;
@@ -70,21 +91,24 @@ class Preparation {
     };
   }
 
+  const Plan& plan_;
   const std::span<const StreamId> streams_;
   const CudaMemory& memory_;
   LibraryKernels& libraries_;
+  HostKernelsOnStreams& of_host_;
 };
 
 }  // namespace
 
 struct StepKernels::Impl {
+  HostKernelsOnStreams of_host;
   std::vector<PreparedKernel> kernels;  // by StepId; none for a collective
 };
 
 StepKernels::StepKernels(const Plan& plan, std::span<const StreamId> streams, const CudaMemory& memory,
                          LibraryKernels& libraries)
-    : impl_(std::make_unique<Impl>()) {
-  const Preparation preparation(streams, memory, libraries);
+    : impl_(new Impl{.of_host{plan, memory}, .kernels = {}}) {
+  const Preparation preparation(plan, streams, memory, libraries, impl_->of_host);
   const std::vector<StepRef> steps = steps_of(plan);
   impl_->kernels.resize(steps.size());
   std::vector<FusedStep> fused;
@@ -98,15 +122,15 @@ StepKernels::StepKernels(const Plan& plan, std::span<const StreamId> streams, co
       continue;
     }
     try {
-      impl_->kernels[id] = preparation.kernel_of(step);
+      impl_->kernels[id] = preparation.kernel_of(steps[id]);
     } catch (const InvalidInput& error) {
       throw InvalidInput(str(described(steps[id]), ": ", error.what()));
     }
   }
   FusedPlan prepared = libraries.fused.prepare(fused, memory);
   for (std::size_t i = 0; i < ids.size(); ++i)
-    impl_->kernels[ids[i]] = prepared.kernels.empty() ? preparation.kernel_of(*steps[ids[i]].step)
-                                                      : std::move(prepared.kernels[i]);
+    impl_->kernels[ids[i]] =
+        prepared.kernels.empty() ? preparation.kernel_of(steps[ids[i]]) : std::move(prepared.kernels[i]);
 }
 
 StepKernels::~StepKernels() = default;

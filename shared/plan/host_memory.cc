@@ -46,6 +46,12 @@ HostMemory::HostMemory(const Plan& plan, const Bindings& bindings, std::shared_p
   place_temporaries(plan);
 }
 
+HostMemory HostMemory::without_addresses(const Plan& plan) {
+  HostMemory memory;
+  for (const Buffer& buffer : plan.buffers) memory.places_.push_back({nullptr, buffer.bytes(), buffer.dtype});
+  return memory;
+}
+
 void HostMemory::take_owned(const std::vector<std::int64_t>& sizes, std::vector<Owned> before) {
   for (const std::int64_t size_bytes : sizes) {
     Owned& owned = owned_.emplace_back(Owned{nullptr, size_bytes});

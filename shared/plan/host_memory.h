@@ -33,6 +33,8 @@ class HostMemory {
   // The same with the arena `shared`, which other plans use too whose runs and this one's follow one another.
   // If it is null or too small, the arena is a new one.
   HostMemory(const Plan& plan, const Bindings& bindings, std::shared_ptr<HostArena> shared);
+  // Memory that owns nothing, for a device of whose buffers some lie on the host: set_address() says where.
+  static HostMemory without_addresses(const Plan& plan);
 
   const std::shared_ptr<HostArena>& arena() const { return arena_; }
   // Puts the plan's temporaries into `arena`, which is not smaller than theirs; what they hold is lost.
@@ -43,7 +45,7 @@ class HostMemory {
   DType dtype(const View& view) const;
   std::span<std::byte> bytes(BufferId buffer) const;
 
-  // For RebindableMemory. Memory with the same addresses that owns nothing: the owner must outlive it.
+  // For RebindableMemory: memory with the same addresses that owns nothing: the owner must outlive it.
   HostMemory with_same_addresses() const;
   void copy_addresses(const HostMemory& other) { places_ = other.places_; }  // of the same plan
   void set_address(BufferId buffer, std::byte* data);

@@ -216,14 +216,18 @@ void StepBuffers::fill(Place& place, const Buffer& buffer, int stage, std::int64
   if (is_new) place.size = buffer.bytes();
   if (is_new && on_device) place.device = memory_->allocate(place.size);
   if (on_device && is_gradient(buffer.name)) return memory_->fill_with_zeros(place.device, place.size);
-  if (!is_new && is_gradient(buffer.name))
-    return std::fill(place.host.begin(), place.host.end(), std::byte{});
-  place.host.assign(idx(place.size), std::byte{});
+  if (is_new && !on_device && memory_ != nullptr) {
+    place.host = {static_cast<std::byte*>(memory_->allocate_on_host(place.size)), idx(place.size)};
+  } else if (is_new || on_device) {
+    place.own.resize(idx(place.size)), place.host = place.own;
+  }
+  std::fill(place.host.begin(), place.host.end(), std::byte{});
+  if (is_gradient(buffer.name)) return;
   fill_tensors(buffer, stage, place.host);
   store(buffer.dtype, initial(buffer, micro_batch), 0, place.host);
   if (!on_device) return;
   memory_->upload(place.device, place.host);
-  place.host = {};
+  place.own = {}, place.host = {};
 }
 
 std::span<const std::byte> StepBuffers::bytes_of(const Place& place, std::vector<std::byte>& copy) const {

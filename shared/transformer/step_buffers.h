@@ -39,9 +39,9 @@ class StepBuffers {
   // is asked for what the rank has, in stretches, and more than once.
   using Values = std::function<void(int role, const TensorRun& run, std::span<double> values)>;
 
-  // Parameters and states begin with these values, gradients with zeros. Buffers are in `memory`, but for
-  // those of the host (host_place.h), or all are the host's. The request and the memory must outlive this,
-  // and the phase must be training. Throws InvalidInput as step_plan() does.
+  // Parameters and states begin with these values, gradients with zeros. Buffers are in `memory`, those of
+  // the host (host_place.h) in its part of the host's, or all are the host's. The request and the memory must
+  // outlive this, and the phase must be training. Throws InvalidInput as step_plan() does.
   StepBuffers(const StepRequest& request, Rank self, Values values, DeviceMemory* memory = nullptr);
 
   // The stages that the rank holds.
@@ -87,7 +87,8 @@ class StepBuffers {
  private:
   // Of the host, or of the device's memory.
   struct Place {
-    std::vector<std::byte> host;
+    std::span<std::byte> host;  // of `own`, or what the device's copies reach
+    std::vector<std::byte> own;
     void* device = nullptr;
     std::int64_t size = 0;
     bool is_input = false;  // filled anew for each micro-batch that uses it

@@ -49,21 +49,6 @@ struct HandOnHost {
   Plan plan() { return std::move(builder).build({}); }
 };
 
-TEST(KernelPlace, IsWhereTheOperandsLie) {
-  HandOnHost hand;
-  const BufferId x = hand.gpu, y = hand.far, z = hand.other;
-  const Kernel to{Copy{hand.view(x), hand.view(y)}}, from{Copy{hand.view(y), hand.view(x)}},
-      there{Copy{hand.view(y), hand.view(z)}}, here{Fill{hand.view(x), 0}}, adam{hand.optimizer(y)},
-      mixed{hand.optimizer(x)};
-  const Plan plan = hand.plan();
-  EXPECT_EQ(place_of(to, plan), KernelPlace::host_copy);
-  EXPECT_EQ(place_of(from, plan), KernelPlace::host_copy);
-  EXPECT_EQ(place_of(there, plan), KernelPlace::host);
-  EXPECT_EQ(place_of(here, plan), KernelPlace::gpu);
-  EXPECT_EQ(place_of(adam, plan), KernelPlace::host);
-  EXPECT_EQ(place_of(mixed, plan), KernelPlace::gpu);
-}
-
 Cluster slow_host() {
   Cluster cluster = round_cluster();
   cluster.node.pcie_gbps = 10, cluster.node.pcie_root_gbps = 1000, cluster.node.host_memory_gbps = 40;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "shared/plan/host_place.h"
-
 namespace cp::sim {
 
 HostRates host_rates(const Node& node) {
@@ -15,22 +13,6 @@ HostRates host_rates(const Node& node) {
   }
   const double memory = node.host_memory_gbps > 0 ? node.host_memory_gbps / node.gpus : 2 * copy;
   return {copy, memory};
-}
-
-KernelPlace place_of(const Kernel& kernel, const Plan& plan) {
-  const auto on_host = [&](const View& view) {
-    return lies_on_host(plan.buffers[static_cast<std::size_t>(view.buffer)]);
-  };
-  if (const auto* copy = std::get_if<Copy>(&kernel)) {
-    const bool from = on_host(copy->in), to = on_host(copy->out);
-    return from && to ? KernelPlace::host : from || to ? KernelPlace::host_copy : KernelPlace::gpu;
-  }
-  const auto* rows = std::get_if<RowKernel>(&kernel);
-  if (rows == nullptr) return KernelPlace::gpu;
-  const auto all = [&](const std::vector<View>& views) {
-    return std::all_of(views.begin(), views.end(), on_host);
-  };
-  return all(rows->reads) && all(rows->writes) && all(rows->updates) ? KernelPlace::host : KernelPlace::gpu;
 }
 
 }  // namespace cp::sim

@@ -3,9 +3,6 @@
 // each gets an equal part.
 #pragma once
 
-#include <cstdint>
-
-#include "shared/plan/plan.h"
 #include "sim/cost/cluster/cluster.h"
 
 namespace cp::sim {
@@ -17,9 +14,5 @@ struct HostRates {
   double copy_gbps = 0, memory_gbps = 0;
 };
 HostRates host_rates(const Node& node);
-
-// Where a kernel runs.
-enum class KernelPlace : std::uint8_t { gpu, host_copy, host };
-KernelPlace place_of(const Kernel& kernel, const Plan& plan);
 
 }  // namespace cp::sim

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "shared/base/units.h"
+#include "shared/plan/host_place.h"
 #include "shared/plan/operations.h"
 #include "shared/plan/recurrence_rules.h"
 

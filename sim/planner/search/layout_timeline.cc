@@ -6,8 +6,8 @@
 
 #include "shared/base/text.h"
 #include "shared/base/units.h"
+#include "shared/plan/host_place.h"
 #include "shared/transformer/group_axis.h"
-#include "sim/cost/timeline/host_cost.h"
 #include "sim/planner/search/evaluate.h"
 
 namespace cp::sim {
