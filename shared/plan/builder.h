@@ -52,6 +52,7 @@ class PlanBuilder {
     return plan_.buffers[static_cast<std::size_t>(buffer)].symmetric;
   }
   DType dtype(BufferId buffer) const { return plan_.buffers[static_cast<std::size_t>(buffer)].dtype; }
+  StepId next_step() const { return next_step_; }  // the number of the step that is added next
 
   // Appends a step and returns its number. Throws InvalidInput if the target lacks the operation or a dtype,
   // which the message names, if a view reaches beyond its buffer, or if its size does not fit the operation.

@@ -306,24 +306,27 @@ void StepWriter::move_rows(int from_home, const View& from, const View& to, cons
 
 void StepWriter::attention(AttentionPass pass, int kind,
                            const std::function<View(std::string_view, std::int64_t)>& place) {
-  splice(context_.mixer_plans.get(context_.attention[idx(kind)], pass, context_.self, shape_target()), place,
-         "attention/");
+  splice(context_.mixer_plans.get(context_.attention[idx(kind)], pass, context_.self, shape_target()),
+         pass == AttentionPass::backward, place, "attention/");
 }
 
 // Its workspace counts as attention's does: a rank has either at once.
 void StepWriter::recurrence(RecurrencePass pass,
                             const std::function<View(std::string_view, std::int64_t)>& place) {
-  splice(context_.mixer_plans.get(*context_.recurrence, pass, context_.self, shape_target()), place,
-         "attention/recurrence/");
+  splice(context_.mixer_plans.get(*context_.recurrence, pass, context_.self, shape_target()),
+         pass == RecurrencePass::backward, place, "attention/recurrence/");
 }
 
-void StepWriter::splice(const Plan& plan, const std::function<View(std::string_view, std::int64_t)>& place,
+void StepWriter::splice(const Plan& plan, bool backward,
+                        const std::function<View(std::string_view, std::int64_t)>& place,
                         std::string_view prefix) {
   std::map<std::string, View> places;
   for (const Buffer& buffer : plan.buffers) {
     if (buffer.kind != BufferKind::temporary) places.emplace(buffer.name, place(buffer.name, buffer.numel));
   }
+  const StepId begin = builder_.next_step();
   builder_.splice(plan, places, prefix);
+  mixer_steps_.push_back({begin, builder_.next_step(), backward});
 }
 
 Plan StepWriter::build() && {

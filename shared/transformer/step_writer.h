@@ -115,6 +115,12 @@ struct StepContext {
   std::array<std::vector<RowMove>, kMostHomes> moves_from_;
 };
 
+// The steps begin .. end - 1, which one pass of a mixer's own plan gave.
+struct MixerSteps {
+  StepId begin = 0, end = 0;
+  bool backward = false;
+};
+
 class StepWriter {
  public:
   explicit StepWriter(const StepContext& context);
@@ -188,12 +194,14 @@ class StepWriter {
 
   // The same of recurrences.
   void recurrence(RecurrencePass pass, const std::function<View(std::string_view, std::int64_t)>& place);
+  // Of both, in the order in which they were written.
+  const std::vector<MixerSteps>& mixer_steps() const { return mixer_steps_; }
 
   Plan build() &&;
 
  private:
-  void splice(const Plan& plan, const std::function<View(std::string_view, std::int64_t)>& place,
-              std::string_view prefix);
+  void splice(const Plan& plan, bool backward,
+              const std::function<View(std::string_view, std::int64_t)>& place, std::string_view prefix);
   void exchange(int direction, const View& rows, bool sends);
   // A buffer of its own, whatever has the same name: regions gather rows one after the other.
   View new_rows(std::string_view name, std::int64_t rows, std::int64_t width);
@@ -204,6 +212,7 @@ class StepWriter {
   GroupId tp_ = -1, ep_ = -1;
   BufferId positions_ = -1;
   std::vector<std::pair<std::string, BufferId>> working_;
+  std::vector<MixerSteps> mixer_steps_;
 };
 
 // Rows first .. first + count - 1 of a matrix.

@@ -9,7 +9,6 @@
 #include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "sim/planner/search/evaluate.h"
-#include "sim/planner/search/layer_launches.h"
 #include "sim/planner/search/layout_space.h"
 #include "tests/planner/questions.h"
 #include "tests/support/any_case.h"
@@ -103,30 +102,6 @@ void choose_recurrence(Transformer& model) {
   set_layers(model, layers);
 }
 
-// By hand. Attention: norm, qkv, rotary, attention, projection out, residual sum. MLP: norm, gate and up,
-// activation, down, residual sum. Backward each product has two; attention has delta, and a norm no sum.
-TEST(LayerLaunches, AreThoseOfTheLayersSteps) {
-  PlanQuestion question = testing::small_question(8, 4096);
-  question.model.recurrence = Recurrence{RecurrenceRule::delta, 8, 8, 64, 32, 4, false};
-  set_layers(question.model,
-             {{}, {{}, {}, false, Mixer::recurrence, true}, {{}, {}, false, Mixer::none, true}});
-  question.model.layers = 3;
-  question.software.fused_rows = false;
-  std::vector<LayerLaunches> launches = launches_of_kinds(question);
-  ASSERT_EQ(launches.size(), 3U);
-  EXPECT_EQ(launches[0].forward, 6 + 5);
-  EXPECT_EQ(launches[0].backward, 8 + 6);
-  // Norm, projection, convolution, decay and beta, recurrence, norm and gates, projection out, residual sum.
-  EXPECT_EQ(launches[1].forward, 8 + 5);
-  EXPECT_EQ(launches[1].backward, 9 + 6);
-  EXPECT_EQ(launches[2].forward, 5);
-  EXPECT_EQ(launches[2].backward, 6);
-  question.software.fused_rows = true;  // sums ride in the norms
-  launches = launches_of_kinds(question);
-  EXPECT_EQ(launches[0].forward, 5 + 4);
-  EXPECT_EQ(launches[2].forward, 4);
-}
-
 RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   PlanQuestion question = testing::small_question(16, pick("seq_len", rc::gen::element(4096, 5001, 65536)));
   if (pick("whether question.model.experts", rc::gen::arbitrary<bool>()))
@@ -206,8 +181,8 @@ double median(std::vector<double> values) {
 
 // Nothing is below a bound of 0, and then the search would replay every layout: on layouts from all over the
 // space the median of the sharper bounds is at least `least` of the step. That of the plain ones, which know
-// nothing of windows' own strategies and of when blocks arrive, is at least 0.84. All are chosen, below what
-// was measured (gpt-oss-20b, the least: 0.856 plain, 0.886 sharper), so that a term that gets lost shows.
+// nothing of windows' own strategies and of when blocks arrive, is at least 0.86. All are chosen, below what
+// was measured (gpt-oss-20b, the least: 0.877 plain, 0.946 sharper), so that a term that gets lost shows.
 TEST(StepBound, IsNearTheTimelineOfWholeModels) {
   constexpr std::size_t kMembers = 47;  // one of so many, and of families
   const struct {
@@ -216,9 +191,9 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
     std::int64_t seq_len;
     std::size_t families;
     double least;
-  } rows[] = {{"llama-3.1-8b", 2, 131072, 83, 0.95}, {"llama-3.1-8b", 2, 8192, 83, 0.95},
-              {"llama-3.1-70b", 8, 8192, 499, 0.91}, {"mixtral-8x7b", 4, 8192, 499, 0.93},
-              {"gpt-oss-20b", 4, 8192, 499, 0.87},   {"nemotron-h-8b", 2, 8192, 83, 0.93}};
+  } rows[] = {{"llama-3.1-8b", 2, 131072, 83, 0.99}, {"llama-3.1-8b", 2, 8192, 83, 0.975},
+              {"llama-3.1-70b", 8, 8192, 499, 0.98}, {"mixtral-8x7b", 4, 8192, 499, 0.97},
+              {"gpt-oss-20b", 4, 8192, 499, 0.94},   {"nemotron-h-8b", 2, 8192, 83, 0.97}};
   for (const auto& row : rows) {
     const PlanQuestion question = testing::training_question(row.model, row.nodes, row.seq_len, 64);
     const LayoutSpace space(question);
@@ -237,7 +212,7 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
     }
     const std::string of = str(row.model, " of ", row.seq_len, " tokens, ", shares.size(), " layouts");
     EXPECT_GE(shares.size(), 20U) << of;
-    EXPECT_GE(median(shares), 0.84) << of;
+    EXPECT_GE(median(shares), 0.86) << of;
     EXPECT_GE(median(sharper), row.least) << of;
   }
 }
@@ -249,11 +224,11 @@ TEST(StepBound, CountsWhatLayersWaitForAndSkip) {
   const struct {
     const char *model, *layout;
     double least;
-  } rows[] = {{"llama-3.1-8b", "tp=4,dp_shard=4", 0.955},
-              {"llama-3.1-8b", "tp=4,dp_shard=4,recompute=selective", 0.945},
-              {"gemma-3-12b", "dp_shard=16,recompute=selective", 0.965},
-              {"nemotron-h-8b", "dp_shard=16", 0.99},
-              {"nemotron-h-8b", "dp_shard=16,recompute=selective", 0.99}};
+  } rows[] = {{"llama-3.1-8b", "tp=4,dp_shard=4", 0.965},
+              {"llama-3.1-8b", "tp=4,dp_shard=4,recompute=selective", 0.965},
+              {"gemma-3-12b", "dp_shard=16,recompute=selective", 0.97},
+              {"nemotron-h-8b", "dp_shard=16", 0.995},
+              {"nemotron-h-8b", "dp_shard=16,recompute=selective", 0.995}};
   for (const auto& row : rows) {
     const PlanQuestion question = testing::training_question(row.model, 2, 8192, 64);
     const ParallelLayout layout = parse_parallel_layout(row.layout);
@@ -276,8 +251,8 @@ TEST(StepBound, KnowsHowFarTransfersRunAhead) {
               {"dp_shard=32,dp_replicate=64,micro_batch=2,recompute=selective", 0.94},
               {"cp=2,dp_shard=32,dp_replicate=32,ep=2,micro_batch=4,strategy=ulysses,scan=sequential,"
                "recompute=every:4",
-               0.945},
-              {"tp=2,dp_shard=64,dp_replicate=16,micro_batch=4,recompute=every:4,loss_chunks=4", 0.97}};
+               0.95},
+              {"tp=2,dp_shard=64,dp_replicate=16,micro_batch=4,recompute=every:4,loss_chunks=4", 0.975}};
   for (const auto& row : rows) {
     const ParallelLayout layout = parse_parallel_layout(row.layout);
     const double step_ns = Evaluator(question).evaluate(layout).step_us * 1e3,

@@ -13,15 +13,32 @@ namespace cp::sim {
 
 using namespace bound_terms;
 
+namespace {
+
+// What a mixer looks at is its own business: layers that differ in that alone do the same beside it.
+Transformer with_one_layer(const Transformer& model, LayerKind kind) {
+  Transformer alone = model;
+  kind.window.reset(), kind.chunk.reset();
+  set_layers(alone, {kind});
+  alone.layers = 1, alone.prediction_layers = 0;
+  if (kind.mixer != Mixer::recurrence) alone.recurrence.reset();
+  return alone;
+}
+
+}  // namespace
+
 StepBound::StepBound(const PlanQuestion& question)
     : question_(question),
       kernels_(question_.cluster, question_.software),
-      launches_(launches_of_kinds(question)),
       layers_of_kinds_(layers_of_kinds(question.model)),
       layers_of_parts_(layers_of_parts(question.model, layers_of_kinds_)),
       collectives_(settings_of({}, question.software)) {
-  for (const LayerKind& kind : question.model.kinds)
+  for (const LayerKind& kind : question.model.kinds) {
     pairs_.push_back(allowed_pairs(question.model, question.workload, kind));
+    alone_.push_back(with_one_layer(question.model, kind));
+    const auto alike = std::find(alone_.begin(), alone_.end(), alone_.back());
+    first_alike_.push_back(idx(alike - alone_.begin()));
+  }
   const Cluster& cluster = question.cluster;
   best_hbm_ = cluster.gpu.hbm_gbps;
   launch_ns_ = cluster.gpu.kernel_launch_us * 1e3;
@@ -37,10 +54,6 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   Shared shared;
   shared.sizes = local_sizes(question_.model, question_.workload, layout);
   const LocalSizes& sizes = shared.sizes;
-  for (const LayerParts parts : kLayerParts) {
-    if (layers_of_parts_[parts] > 0) shared.work[parts] = layer_work(layout, sizes, parts);
-  }
-  shared.positions_ns = positions_ns(sizes);
   if (question_.workload.phase != Phase::training) return shared;
   for (const LayerParts parts : kLayerParts) {
     if (layers_of_parts_[parts] == 0) continue;
@@ -144,8 +157,9 @@ StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shar
     ends.behind_ns = shared.table.scatter_ns + (model.norms_before ? shared.shards[first].scatter_ns : 0);
   // Where the first layer has experts, their products come behind all that the layer does before them.
   if (first.mlp == Mlp::experts && !layout.keeps_whole_parameters()) {
-    const LayerWork& work = shared.work[first];
-    ends.experts_ns = shared.table.gather_ns + shared.shards[first].gather_ns + work.experts.forward_ns;
+    const LayerReading& forward = read(layout, shared, idx(model.kind_of(0)), Read::forward);
+    ends.experts_ns =
+        shared.table.gather_ns + shared.shards[first].gather_ns + kSlack * forward.from_experts->ns;
   }
   return ends;
 }
@@ -195,8 +209,9 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
     // One stream gathers the table, then layer by layer, and what comes last is computed with behind that.
     const std::size_t last = kind_of(model.layers - 1);
     const LayerParts parts = model.parts_of(model.kinds[last]);
-    const double behind_last =
-        parts.mlp == Mlp::experts ? shared.work[parts].experts.forward_ns : of_kinds[last].forward_ns;
+    const double behind_last = parts.mlp == Mlp::experts
+                                   ? kSlack * read(layout, shared, last, Read::forward).from_experts->ns
+                                   : of_kinds[last].forward_ns;
     forward = std::max(forward, shared.table.gather_ns + all.gather_ns + behind_last);
     // What is kept of a layer comes from fewer ranks, or from none: nothing is claimed of it.
     const int gathers = layout.reshard == 0 ? 2 : 1;

@@ -1,21 +1,22 @@
-// StepBound: a lower bound of the time that a layout's step takes on the timeline. It is a closed formula
-// and takes a few microseconds, where a replay takes about a millisecond.
+// StepBound: a lower bound of the time that a layout's step takes on the timeline. It takes some
+// microseconds, where a replay takes about a millisecond.
 //
-// Why it is a bound:
-//   - The kernels of a rank run one after the other, so their sum is one.
-//   - Forward, nothing can hide the transfers between tensor-parallel regions, those before and behind
-//     attention, and those to experts and back: the next kernel needs what they bring. They are added to the
-//     kernels.
-//   - Backward, the chain of the gradients of inputs is a bound, with its transfers. (Gradients of weights
-//     can run beside transfers.) So are the kernels with what each region waits for before its first product:
-//     the rows of its output's gradient, which come from the kernel before; and with what goes home behind
-//     the last kernel of attention.
+// What a layer does is read from its plan (layer_reading.h): which steps it has, what each takes alone, and
+// in which order they have to run. A plan is read once for all layouts whose layers are alike, and is small.
+// What is told here is how layers, and what goes on beside them, follow one another:
+//   - Layers, head and embedding come one behind the other: their kernels share a stream.
 //   - All weights must be gathered, and all gradients scattered and added up over replicas; the optimizer
 //     begins behind the sums, since it needs the norm of all gradients. Nothing hides what the first layer
 //     waits for, nor what is scattered behind the last gradients. Nor do transfers run ahead of kernels, or
 //     fall behind them, by more than a layer or two: sharded_bound.cc walks the layers.
-//   - No link and no kernel is taken to be faster than its peak.
-// tests/planner/bound_test.cc compares it with the timeline.
+//   - Stages are put into their schedule.
+// Attention and recurrences have formulas of their own (attention_bound.cc): they bound all layouts of a
+// family, whatever strategy these have, and no plan of a family exists. Of one layout a replay of them counts
+// in their place (attention_times.h). Head, embedding, prediction layers, and what is gathered, scattered and
+// updated (bound.cc, sharding_bound.cc) have formulas, too.
+//
+// No link and no kernel is taken to be faster than its peak. tests/planner/bound_test.cc compares the bound
+// with the timeline.
 #pragma once
 
 #include <array>
@@ -35,7 +36,7 @@
 #include "sim/cost/timeline/kernel_cost.h"
 #include "sim/cost/timeline/nccl_model.h"
 #include "sim/planner/search/attention_times.h"
-#include "sim/planner/search/layer_launches.h"
+#include "sim/planner/search/layer_reading.h"
 #include "sim/planner/search/pipeline_bound.h"
 #include "sim/planner/search/question.h"
 
@@ -71,11 +72,11 @@ class StepBound {
   friend class FamilyBound;
 
   struct Pass {
+    // Backward, the mean over the layers of a kind, of which some may be computed again first.
     double forward_ns = 0, backward_ns = 0;
+    double kept_backward_ns = 0, again_backward_ns = 0;  // of layers that are not, and that are
     double again_moved_ns = 0;  // of a layer that is computed again: what its transfers take then
-    // Of backward_ns, what the share of layers that are computed again adds.
-    double again_ns = 0;
-    // Of attention or a recurrence, its kernels.
+    // What each call of attention or of a recurrence takes, with the transfers that nothing hides.
     double mixer_forward_ns = 0, mixer_backward_ns = 0;
   };
   struct Attention {
@@ -102,26 +103,12 @@ class StepBound {
   struct Products {
     double forward_ns = 0, input_ns = 0, weight_ns = 0;
   };
-  // What a layer computes beside its attention or recurrence.
-  struct LayerWork {
-    Products products;
-    double forward_rows_ns = 0, backward_rows_ns = 0;
-    double sorts = 0;                                    // kernels that sort rows of experts, in each pass
-    double forward_moved_ns = 0, backward_moved_ns = 0;  // rows to experts and back, and their gradients
-    Products experts;                                    // those of experts, among `products`
-    Products shared_experts;                             // those of shared ones, which come behind
-    double to_experts_ns = 0;                            // what of rows goes one way
-    // Keys and values of latent rows, where they are expanded before attention: of what attention itself
-    // expands nothing is claimed beside it.
-    Products expanding;
-    double expanding_rows_ns = 0;
-    double mlp_again_ns = 0;       // products of chunks that the backward pass makes again
-    double cheap_again_ns = 0;     // rows that selective recomputation makes again, with their launches
-    double regions_ns = 0;         // between tensor-parallel regions, in one direction
-    double gathered_again_ns = 0;  // backward: inputs of products, for the gradients of weights
-    double regions = 0;            // that gather rows of gradients backward, and for how long each waits
-    double gradients_ns = 0;
-  };
+  // Passes of a layer that are read apart. Backward: where the layer keeps all that its writers can keep,
+  // where it makes cheap things again (Recompute::Kind::selective), and where it is computed again first.
+  enum class Read : std::uint8_t { forward, backward, selective, again };
+  static constexpr std::size_t kReads = 4;
+  // What was read of a layer so far; null: nobody has asked. The readings stay where they are (readings_).
+  using Readings = std::array<const LayerReading*, kReads>;
   // What stands before the first layer of a micro-batch and behind the last one of its backward pass, and
   // nothing hides.
   struct Ends {
@@ -137,8 +124,8 @@ class StepBound {
   // comment says otherwise.
   struct Shared {
     LocalSizes sizes;
-    ByParts<LayerWork> work;
-    double positions_ns = 0;
+    // Of a layer of each kind, with what attention takes of latent rows: nothing, or the rows.
+    mutable std::array<std::vector<Readings>, 2> readings;
     ByParts<Sharding> shards;     // of one layer
     Sharding expert_shards;       // of that, its experts
     Sharding table, head_shards;  // of the embedding, and of the head with its norm
@@ -176,22 +163,19 @@ class StepBound {
                            const AttentionTimes* replayed) const;
   Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const Attention& of_attention,
              bool whole_family) const;
-  // Found once for all layouts whose layers are alike, as sharding() is for each size: a search asks for the
-  // families of all layouts, and much of what these differ in is none of a layer's business.
-  LayerWork layer_work(const ParallelLayout& layout, const LocalSizes& sizes, LayerParts parts) const;
-  LayerWork made_layer_work(const ParallelLayout& layout, const LocalSizes& sizes, LayerParts parts) const;
-  void add_attention(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const;
-  // Whether the layout, or all of its family, expands latent rows before attention.
-  bool expands_before(const ParallelLayout& layout, bool whole_family) const;
-  void add_recurrence(LayerWork& work, const LocalSizes& sizes) const;
-  void add_mlp(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes, Mlp mlp) const;
-  // A norm, the sum behind its part of the layer, and the transfers between.
-  void add_region(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes, bool latent) const;
-  static void add_products(LayerWork& work, const Products& one, std::int64_t times);
-  void add_experts(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const;
-  // Of queries, keys and values, or of what latent attention surely rotates: queries, or their rotated parts.
-  double positions_ns(const LocalSizes& sizes) const;
-  double positions_of_latent_ns(const LocalSizes& sizes) const;
+  // The same where attention takes that of latent rows.
+  Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const Attention& of_attention,
+             bool whole_family, LatentUse use) const;
+  // What is read of a layer of that kind: found once for all layouts whose layers are alike, since a search
+  // asks for the families of all layouts, and much of what these differ in is none of a layer's business.
+  const LayerReading& read(const ParallelLayout& layout, const Shared& shared, std::size_t kind, Read what,
+                           LatentUse use) const;
+  const LayerReading& read(const ParallelLayout& layout, const Shared& shared, std::size_t kind,
+                           Read what) const {
+    return read(layout, shared, kind, what, latent_use(question_.model, question_.workload, layout));
+  }
+  LayerReading made_reading(const ParallelLayout& layout, std::size_t kind, std::int64_t tokens, Read what,
+                            LatentUse use) const;
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, std::size_t kind,
                       bool whole_family) const;
   Pass recurrence(const ParallelLayout& layout, const LocalSizes& sizes) const;
@@ -234,7 +218,6 @@ class StepBound {
   // How the ranks that are i * stride apart along each of these groups lie on the nodes.
   Spread spread_of_ranks(std::initializer_list<Ranks> groups) const;
 
-  Products experts(std::int64_t rows, std::int64_t number, std::int64_t k, std::int64_t n) const;
   double product(std::int64_t m, std::int64_t k, std::int64_t n) const;
   Products products(std::int64_t m, std::int64_t k, std::int64_t n) const;
   double memory(double bytes) const { return bytes / best_hbm_; }
@@ -243,7 +226,10 @@ class StepBound {
 
   const PlanQuestion& question_;
   const KernelCost kernels_;
-  const std::vector<LayerLaunches> launches_;        // of a layer of each kind
+  // Of each kind of layers: a model of one layer of it, without what the mixer alone knows (windows); and the
+  // first kind that has the same one.
+  std::vector<Transformer> alone_;
+  std::vector<std::size_t> first_alike_;
   const std::vector<std::int64_t> layers_of_kinds_;  // of the whole model, without prediction layers
   const ByParts<std::int64_t> layers_of_parts_;
   std::vector<double> pairs_;  // of one sequence and head, for each kind of layers
@@ -253,10 +239,11 @@ class StepBound {
   const CollectiveSettings collectives_;
   mutable std::mutex mutex_;                                                 // guards the maps
   mutable std::map<std::pair<std::int64_t, std::int64_t>, Spread> spreads_;  // by stride and size
-  // All that the work of a layer depends on: its parts; degrees, and how far apart tp ranks are; how ep ranks
-  // lie on nodes; and how many rows there are.
-  using WorkKey = std::tuple<Mixer, Mlp, std::array<int, 5>, std::array<std::int64_t, 3>>;
-  mutable std::map<WorkKey, LayerWork> works_;
+  // All that what is read of a layer depends on: its kind, the pass, and the use of latent rows; degrees; how
+  // far apart tp ranks are, and how ep ranks lie on nodes; and how many rows there are.
+  using ReadingKey =
+      std::tuple<std::size_t, Read, LatentUse, std::array<int, 6>, std::array<std::int64_t, 2>>;
+  mutable std::map<ReadingKey, LayerReading> readings_;
   mutable std::map<std::array<std::int64_t, 4>, Sharding> shardings_;  // by spread and parameters
 };
 

@@ -12,8 +12,8 @@ namespace cp::sim::bound_terms {
 // replayed; one that does not err enough breaks the promise that no layout beats its bound, on which the
 // search rests. The property StepBound.IsBelowTheTimeline (tests/planner/bound_test.cc) fails then.
 
-// The formulas below divide exactly what plans split into whole rows and heads, and add up in another order
-// than the replay. A per mille covers both.
+// Formulas divide exactly what plans split into whole rows and heads, and add up in another order than the
+// replay. A per mille covers both.
 inline constexpr double kSlack = 0.999;
 
 inline double real(std::int64_t number) { return static_cast<double>(number); }

@@ -1,11 +1,15 @@
-// What the layers of a step take at least: their products, rows, attention and recurrences, and what these
-// wait for.
+// What the layers of a step take at least: what is read of their plans, with what attention and recurrences
+// take at least.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "shared/base/index.h"
 #include "shared/context_parallel/cores.h"
+#include "shared/plan/operations.h"
+#include "shared/transformer/group_axis.h"
+#include "shared/transformer/layer_plan.h"
+#include "sim/cost/timeline/collective_cost.h"
 #include "sim/planner/search/bound.h"
 #include "sim/planner/search/bound_terms.h"
 
@@ -14,11 +18,6 @@ namespace cp::sim {
 using namespace bound_terms;
 
 namespace {
-
-// Kernels that experts on several ranks have in addition to those on one (expert_writer.cc). Where a rank has
-// several experts, rows and weights that arrived are sorted, and outputs are unsorted; backward the gradients
-// of all three.
-constexpr double kSorts = 3;
 
 // Of the layers of a kind, at least: on the stage where fewest are.
 double recomputed_share(const ParallelLayout& layout, const Transformer& model, int kind) {
@@ -55,22 +54,6 @@ double recomputed_share(const ParallelLayout& layout, const Transformer& model, 
 double StepBound::product(std::int64_t m, std::int64_t k, std::int64_t n) const {
   if (m == 0 || k == 0 || n == 0) return 0;
   return kernels_.product_ns(product_work(real(m), real(n), real(k)), question_.workload.dtype);
-}
-
-// Of all experts of a rank, whose rows are dealt to them as a plan does: all have as many, but the last ones.
-StepBound::Products StepBound::experts(std::int64_t rows, std::int64_t number, std::int64_t k,
-                                       std::int64_t n) const {
-  const std::int64_t with_rows = rows == 0 ? 0 : ceil_div(rows, ceil_div(rows, number));
-  const DType dtype = question_.workload.dtype;
-  if (with_rows < 2 || !kernels_.groups(dtype)) {
-    Products all = products(rows / number, k, n);
-    for (double* ns : {&all.forward_ns, &all.input_ns, &all.weight_ns}) *ns *= real(number);
-    return all;
-  }
-  const auto ns = [&](std::int64_t columns, std::int64_t inner) {
-    return kernels_.grouped_ns({real(with_rows), real(rows), real(columns), real(inner), dtype});
-  };
-  return {ns(n, k), ns(k, n), ns(k, n)};
 }
 
 StepBound::Products StepBound::products(std::int64_t m, std::int64_t k, std::int64_t n) const {
@@ -134,34 +117,65 @@ StepBound::Pass StepBound::recurrence(const ParallelLayout& layout, const LocalS
   return {forward, kernels_.recurrence_ns(work, question_.workload.dtype)};
 }
 
-StepBound::LayerWork StepBound::layer_work(const ParallelLayout& layout, const LocalSizes& sizes,
-                                           LayerParts parts) const {
-  const Spread of_ep = layout.ep > 1 ? spread_of_ep(layout) : Spread{};
-  const WorkKey key{
-      parts.mixer,
-      parts.mlp,
-      {layout.tp, layout.sequence_parallel ? 1 : 0, layout.mlp_chunks, of_ep.gpus, of_ep.fewest_on_a_node},
-      {strides_of(layout).tp, sizes.tokens, sizes.tokens_tp}};
+const LayerReading& StepBound::read(const ParallelLayout& layout, const Shared& shared, std::size_t kind,
+                                    Read what, LatentUse use) const {
+  std::vector<Readings>& known = shared.readings[use == LatentUse::rows ? 1 : 0];
+  if (known.empty()) known.resize(alone_.size());
+  const LayerReading*& reading = known[kind][static_cast<std::size_t>(what)];
+  if (reading != nullptr) return *reading;
+  const Transformer& model = alone_[kind];
+  const LayerParts parts = model.parts_of(model.kinds.front());
+  // What the layer has no use for is left out: most layouts of a search differ in that alone.
+  const bool has_chunks = shared.sizes.columns(parts.mlp) > 0,
+             travels = parts.mlp == Mlp::experts && layout.ep > 1;
+  const Spread of_ep = travels ? spread_of_ep(layout) : Spread{};
+  const int stride = layout.tp > 1 ? static_cast<int>(strides_of(layout).tp) : 1;
+  const ReadingKey key{first_alike_[kind],
+                       what,
+                       use,
+                       {layout.tp, layout.row_ranks(), has_chunks ? layout.mlp_chunks : 1,
+                        travels ? layout.ep : 1, of_ep.fewest_on_a_node, of_ep.nodes},
+                       {stride, shared.sizes.tokens}};
   {
     const std::scoped_lock lock(mutex_);
-    if (const auto known = works_.find(key); known != works_.end()) return known->second;
+    if (const auto at = readings_.find(key); at != readings_.end()) return *(reading = &at->second);
   }
-  const LayerWork work = made_layer_work(layout, sizes, parts);
+  LayerReading made = made_reading(layout, kind, shared.sizes.tokens, what, use);
   const std::scoped_lock lock(mutex_);
-  return works_.try_emplace(key, work).first->second;
+  return *(reading = &readings_.try_emplace(key, made).first->second);
 }
 
-StepBound::LayerWork StepBound::made_layer_work(const ParallelLayout& layout, const LocalSizes& sizes,
-                                                LayerParts parts) const {
-  LayerWork work;
-  if (parts.mixer != Mixer::none)
-    add_region(work, layout, sizes, parts.mixer == Mixer::attention && question_.model.latent);
-  if (parts.mixer == Mixer::attention) add_attention(work, layout, sizes);
-  if (parts.mixer == Mixer::recurrence) add_recurrence(work, sizes);
-  if (parts.mlp == Mlp::none) return work;
-  add_region(work, layout, sizes, false);
-  add_mlp(work, layout, sizes, parts.mlp);
-  return work;
+// Its rows are those of as many sequences of one token, which no other rank has a part of: beside its mixer a
+// layer does the same with each row, whatever sequence that is of. (Rotary kernels read the sines and cosines
+// of one position then. Those of more are left out.) A prompt is one sequence, since each has rows in the
+// cache that its short convolutions saw last; of a prompt that cp ranks share one of them reads and replaces
+// these, three rows or so, which is less than what kSlack leaves out.
+LayerReading StepBound::made_reading(const ParallelLayout& layout, std::size_t kind, std::int64_t tokens,
+                                     Read what, LatentUse use) const {
+  StepRequest request{alone_[kind], question_.workload, {}};
+  ParallelLayout& alone = request.layout;
+  alone.tp = layout.tp, alone.sequence_parallel = layout.sequence_parallel;
+  alone.ep = alone.dp_shard = request.model.experts ? layout.ep : 1;
+  alone.mlp_chunks = layout.mlp_chunks;
+  if (what == Read::selective) alone.recompute.kind = Recompute::Kind::selective;
+  if (what == Read::again) alone.recompute.kind = Recompute::Kind::full;
+  Workload& workload = request.workload;
+  const bool one_sequence = workload.phase == Phase::prefill;
+  alone.micro_batch = one_sequence ? 1 : tokens;
+  workload.seq_len = one_sequence ? tokens : 1;
+  workload.cached = 0, workload.global_batch = alone.micro_batch * alone.dp_shard;
+  workload.cu_seqlens.clear();
+  if (workload.phase == Phase::decode) workload.seq_len = 2, workload.cached = workload.new_tokens = 1;
+  MixerPlanCache mixers(2);
+  const LayerPlan plan =
+      layer_plan(request, use, what == Read::forward ? LayerPass::forward : LayerPass::backward, mixers);
+  const Ranks of_tp{strides_of(layout).tp, layout.tp};
+  return read_layer(plan, kernels_, [&](const Collective& transfer, const Plan& of) {
+    const GroupAxis axis = axis_of_group(of.groups[idx(group_of(transfer))].name);
+    if (axis != GroupAxis::tp && axis != GroupAxis::ep) return 0.0;
+    return collective_ns(transfer, of, axis == GroupAxis::tp ? spread_of(of_tp) : spread_of_ep(layout),
+                         question_.cluster, collectives_);
+  });
 }
 
 StepBound::Region StepBound::region(const ParallelLayout& layout, const LocalSizes& sizes) const {
@@ -173,113 +187,6 @@ StepBound::Region StepBound::region(const ParallelLayout& layout, const LocalSiz
           region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp)};
 }
 
-void StepBound::add_region(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes,
-                           bool latent) const {
-  const double between = real(size_bytes(question_.workload.dtype)) *
-                         real(sizes.tokens_tp * question_.model.hidden),
-               sum_ns = question_.software.fused_rows ? kernels_.riding_ns(3 * between)
-                                                      : kernels_.memory_ns(3 * between),
-               norm_ns = kernels_.memory_ns(2 * between);
-  const Transformer& model = question_.model;
-  work.forward_rows_ns += (model.norms_before ? norm_ns : 0) + (model.norms_behind ? norm_ns : 0) + sum_ns;
-  // A norm reads its input and the gradient of its output. That before the region adds what it gives to the
-  // gradient that goes from layer to layer; where there is none, a kernel of its own does.
-  work.backward_rows_ns += (model.norms_before ? kernels_.memory_ns(4 * between) : sum_ns) +
-                           (model.norms_behind ? kernels_.memory_ns(3 * between) : 0);
-  if (model.norms_before) work.cheap_again_ns += norm_ns + launch_ns_;
-  const Region moved = region(layout, sizes);
-  // Latent attention gathers latent rows instead, and backward scatters their gradients: of neither anything
-  // is claimed.
-  if (!layout.sequence_parallel) {
-    work.regions_ns += latent ? 0 : moved.scatter_ns;
-    return;
-  }
-  work.regions_ns +=
-      latent ? std::min(moved.gather_ns, moved.scatter_ns) : moved.gather_ns + moved.scatter_ns;
-  work.gathered_again_ns += latent ? 0 : moved.gather_ns;
-  work.regions += 1, work.gradients_ns = moved.gather_ns;
-}
-
-void StepBound::add_recurrence(LayerWork& work, const LocalSizes& sizes) const {
-  const Recurrence& r = sizes.recurrence;
-  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden;
-  add_products(work, products(tokens, hidden, r.projected()), 1);
-  add_products(work, products(tokens, r.value_width(), hidden), 1);
-  // The convolution reads and writes q, k and v, and backward their gradients, too; norm and gates read the
-  // output and the gates, and write one row.
-  const double width = real(size_bytes(question_.workload.dtype)),
-               convolved = width * real(tokens * r.convolved()),
-               values = width * real(tokens * r.value_width());
-  // With Mamba-2 both also read v, which skips the recurrence, and its gradient is written and then added.
-  const bool skips = r.rule == RecurrenceRule::decay;
-  const double norm_ns = kernels_.memory_ns((skips ? 4 : 3) * values);
-  work.forward_rows_ns += kernels_.memory_ns(2 * convolved) + norm_ns;
-  work.backward_rows_ns += kernels_.memory_ns(3 * convolved) + kernels_.memory_ns((skips ? 7 : 5) * values);
-  if (skips)
-    work.backward_rows_ns +=
-        question_.software.fused_rows ? kernels_.riding_ns(3 * values) : kernels_.memory_ns(3 * values);
-  work.cheap_again_ns += norm_ns + launch_ns_;
-}
-
-void StepBound::add_mlp(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes,
-                        Mlp mlp) const {
-  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, columns = sizes.columns(mlp),
-                     ups = question_.model.up_matrices();
-  if (mlp == Mlp::experts) add_experts(work, layout, sizes);
-  if (columns == 0) return;
-  // In pieces of its rows.
-  const std::int64_t parts = layout.mlp_chunks;
-  const Products up = products(tokens / parts, hidden, ups * columns),
-                 down = products(tokens / parts, columns, hidden);
-  add_products(work, up, parts), add_products(work, down, parts);
-  for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
-    work.shared_experts.*ns = mlp == Mlp::experts ? kSlack * real(parts) * (up.*ns + down.*ns) : 0;
-  if (parts > 1) work.mlp_again_ns = kSlack * real(parts) * up.forward_ns;
-  // Rows before the activation and behind it; backward also the gradients of both.
-  const double activated = real(size_bytes(question_.workload.dtype)) * real(tokens * columns);
-  const double activation_ns = kernels_.memory_ns(real(ups + 1) * activated);
-  work.forward_rows_ns += activation_ns, work.cheap_again_ns += activation_ns + launch_ns_;
-  work.backward_rows_ns += kernels_.memory_ns(real(2 * ups + 1) * activated);
-}
-
-void StepBound::add_products(LayerWork& work, const Products& one, std::int64_t times) {
-  for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
-    work.products.*ns += kSlack * real(times) * one.*ns;
-}
-
-void StepBound::add_experts(LayerWork& work, const ParallelLayout& layout, const LocalSizes& sizes) const {
-  const Experts& model = *question_.model.experts;
-  const std::int64_t tokens = sizes.tokens, hidden = question_.model.hidden, rows = sizes.expert_tokens,
-                     columns = sizes.expert_columns, ups = question_.model.up_matrices();
-  const double width = real(size_bytes(question_.workload.dtype));
-  const bool travel = layout.ep > 1, sorts = travel && sizes.experts > 1;
-  const Products up = experts(rows, sizes.experts, hidden, ups * columns),
-                 down = experts(rows, sizes.experts, columns, hidden);
-  add_products(work, products(tokens, hidden, model.count), 1);
-  add_products(work, up, 1), add_products(work, down, 1);
-  for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
-    work.experts.*ns = kSlack * (up.*ns + down.*ns);
-  // Rows of tokens become rows of experts, or the other way round; a sort reads and writes the latter. What
-  // else these kernels read, the router's weights above all, is a few bytes for each row.
-  const double all = width * real(rows * hidden), inside = width * real(rows * columns),
-               logits = width * real(tokens * model.count),
-               routed_ns = 2 * kernels_.memory_ns(all + width * real(tokens * hidden)),
-               sorted_ns = sorts ? 2 * kernels_.memory_ns(2 * all) : 0;
-  const double activation_ns = kernels_.memory_ns(real(ups + 1) * inside);
-  work.forward_rows_ns += kernels_.memory_ns(logits) + routed_ns + sorted_ns + activation_ns;
-  work.cheap_again_ns += activation_ns + launch_ns_;
-  work.backward_rows_ns +=
-      kernels_.memory_ns(2 * logits) + routed_ns + sorted_ns + kernels_.memory_ns(real(2 * ups + 1) * inside);
-  work.sorts = sorts ? kSorts : 0;
-  if (!travel) return;
-  // Rows go to their experts, and outputs return. Both are waited for, since kernels run in order: only the
-  // gradients of gate and up are computed while gradients of rows return, if these need not be unsorted
-  // first.
-  const double once =
-      kSlack * collective_ns(CollectiveKind::all_to_all, all, spread_of_ep(layout), question_.cluster);
-  work.to_experts_ns = once, work.forward_moved_ns = 2 * once;
-  work.backward_moved_ns = once + (sorts ? once : std::max(0.0, once - up.weight_ns));
-}
 std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, const Shared& shared,
                                                bool whole_family, const AttentionTimes* replayed) const {
   const auto is_least_alone = [&](const LayerKind& kind) {
@@ -291,6 +198,11 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
   for (std::size_t kind = 0; kind < pairs_.size(); ++kind) {
     Attention of_attention = attention(layout, shared.sizes, kind, whole_family);
     const Mixer mixer = question_.model.kinds[kind].mixer;
+    of_attention.kernels.forward_ns +=
+        launch_ns_ * read(layout, shared, kind, Read::forward).forward_launches;
+    if (question_.workload.phase == Phase::training)
+      of_attention.kernels.backward_ns +=
+          launch_ns_ * read(layout, shared, kind, Read::backward).backward_launches;
     if (replayed != nullptr && mixer == Mixer::attention && !is_least_alone(question_.model.kinds[kind])) {
       // Its kernels at least, as fast as they are without transfers beside them.
       const auto& [forward, backward] = replayed->of_kinds[kind];
@@ -306,10 +218,8 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
       const auto& [forward, backward] = replayed->of_kinds[kind];
       of_attention.kernels = {kSlack * forward.kernels_ns, kSlack * backward.kernels_ns};
       of_attention.backward_ns = kSlack * (backward.kernels_ns + backward.behind_ns);
-      // Its first transfers may begin beside the positions of the queries; backward, keys and values may come
-      // long before.
-      if (mixer == Mixer::attention)
-        of_attention.moved.forward_ns = std::max(0.0, kSlack * forward.exposed_ns - shared.positions_ns);
+      // Backward, keys and values may come long before.
+      if (mixer == Mixer::attention) of_attention.moved.forward_ns = kSlack * forward.exposed_ns;
     }
     passes.push_back(layer(layout, shared, static_cast<int>(kind), of_attention, whole_family));
   }
@@ -318,44 +228,49 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
 
 StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, int kind,
                                  const Attention& of_attention, bool whole_family) const {
-  const LayerParts parts = question_.model.parts_of(question_.model.kinds[idx(kind)]);
+  const LatentUse use = latent_use(question_.model, question_.workload, layout);
+  Pass pass = layer(layout, shared, kind, of_attention, whole_family, use);
+  // Of a family, some members may take the rows themselves.
+  if (!whole_family || !question_.model.latent || layout.cp == 1 ||
+      question_.workload.phase != Phase::training)
+    return pass;
+  for (const LatentUse other : {LatentUse::nothing, LatentUse::rows}) {
+    const Pass of_other = layer(layout, shared, kind, of_attention, whole_family, other);
+    pass.forward_ns = std::min(pass.forward_ns, of_other.forward_ns);
+    pass.backward_ns = std::min(pass.backward_ns, of_other.backward_ns);
+  }
+  return pass;
+}
+
+StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, int kind,
+                                 const Attention& of_attention, bool whole_family, LatentUse use) const {
   const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
+  const auto read = [&](Read what) -> const LayerReading& {
+    return this->read(layout, shared, idx(kind), what, use);
+  };
+  const LayerReading& forward = read(Read::forward);
   Pass pass;
-  LayerWork beside = shared.work[parts];
-  if (expands_before(layout, whole_family)) {
-    for (double Products::*ns : {&Products::forward_ns, &Products::input_ns, &Products::weight_ns})
-      beside.products.*ns += beside.expanding.*ns;
-    beside.forward_rows_ns += beside.expanding_rows_ns, beside.backward_rows_ns += beside.expanding_rows_ns;
-  }
-  const LayerLaunches& launches = launches_[idx(kind)];
-  const Products& of_layer = beside.products;
-  pass.forward_ns = of_layer.forward_ns + beside.forward_rows_ns + kernels.forward_ns + moved.forward_ns +
-                    beside.regions_ns + beside.forward_moved_ns +
-                    (launches.forward + beside.sorts) * launch_ns_;
-  const double work = of_layer.input_ns + of_layer.weight_ns +
-                      std::max(kernels.backward_ns, of_attention.backward_ns) + beside.backward_rows_ns +
-                      beside.backward_moved_ns + (launches.backward + beside.sorts) * launch_ns_;
-  const double chain = of_layer.input_ns + kernels.backward_ns + moved.backward_ns + beside.regions_ns +
-                       beside.backward_moved_ns;
-  pass.mixer_forward_ns = kernels.forward_ns, pass.mixer_backward_ns = kernels.backward_ns;
-  double again = 0;
+  pass.mixer_forward_ns = kernels.forward_ns + moved.forward_ns;
+  pass.mixer_backward_ns = std::max(kernels.backward_ns, of_attention.backward_ns);
+  pass.forward_ns = kSlack * std::max(forward.whole.at(pass.mixer_forward_ns, 0), forward.around_ns);
+  if (question_.workload.phase != Phase::training) return pass;
+  // With the transfers of attention backward, gradients of weights may be computed beside these.
+  const double chain_ns = std::max(pass.mixer_backward_ns, kernels.backward_ns + moved.backward_ns);
+  const auto backward_ns = [&](const LayerReading& backward) {
+    return kSlack * std::max({backward.whole.at(pass.mixer_forward_ns, pass.mixer_backward_ns),
+                              backward.chain.at(pass.mixer_forward_ns, chain_ns), backward.around_ns});
+  };
+  // A family has members that keep all they can. Others have the same steps, and more.
   const Recompute::Kind recompute = layout.recompute.kind;
-  if (!whole_family && (recompute == Recompute::Kind::full || recompute == Recompute::Kind::every)) {
-    pass.again_ns = again = recomputed_share(layout, question_.model, kind) * pass.forward_ns;
-    pass.again_moved_ns = std::min(again, moved.forward_ns + beside.regions_ns + beside.forward_moved_ns);
-  }
-  if (!whole_family && recompute == Recompute::Kind::selective) again = beside.cheap_again_ns;
-  // Of the gradients that regions wait for, rows that are made again may hide some; and where the whole layer
-  // is, what comes last of that may hide those of the first region.
-  double waited_ns = beside.regions * beside.gradients_ns;
-  if (!whole_family && recompute == Recompute::Kind::selective) {
-    waited_ns = std::max(0.0, waited_ns - again);
-  } else if (whole_family || recompute != Recompute::Kind::none) {
-    waited_ns = std::max(0.0, waited_ns - beside.gradients_ns);
-  }
-  // Inputs are gathered again for the gradients of weights.
-  pass.backward_ns = std::max({work + waited_ns, chain, beside.regions_ns + beside.gathered_again_ns}) +
-                     again + beside.mlp_again_ns;
+  const bool selective = !whole_family && recompute == Recompute::Kind::selective;
+  pass.kept_backward_ns = backward_ns(read(selective ? Read::selective : Read::backward));
+  pass.backward_ns = pass.kept_backward_ns;
+  if (whole_family || (recompute != Recompute::Kind::full && recompute != Recompute::Kind::every))
+    return pass;
+  pass.again_backward_ns = backward_ns(read(Read::again));
+  const double share = recomputed_share(layout, question_.model, kind);
+  pass.backward_ns += share * (pass.again_backward_ns - pass.kept_backward_ns);
+  pass.again_moved_ns = std::min(share * pass.forward_ns, moved.forward_ns + forward.moved_ns);
   return pass;
 }
 

@@ -163,13 +163,8 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
 
   double gathered_ns = gathers ? shared.table.gather_ns : 0;
   double now_ns = gathered_ns + embed_ns(shared.sizes) + region(layout, shared.sizes).scatter_ns;
-  // The layer forward, or again, once both of its units are gathered; returns when it ends.
-  const auto forward = [&](LayerParts parts, const Pass& pass, double of_dense_ns, double of_experts_ns) {
-    const LayerWork& work = shared.work[parts];
-    const double begin_ns = std::max(now_ns, of_dense_ns);
-    // Behind the products of experts, their outputs return, and shared experts come.
-    const double behind_ns = work.to_experts_ns + work.shared_experts.forward_ns;
-    return std::max(begin_ns + pass.forward_ns, of_experts_ns + work.experts.forward_ns + behind_ns);
+  const auto at = [](const LayerReading::MaybeWay& way, const Pass& pass) {
+    return way ? kSlack * way->at(pass.mixer_forward_ns, pass.mixer_backward_ns) : 0;
   };
   struct Gathered {
     double dense_ns = 0, experts_ns = 0;
@@ -187,16 +182,17 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
     const int kind = model.kind_of(layer);
     const LayerParts parts = model.parts_of(model.kinds[idx(kind)]);
     const Pass& pass = of_kinds[idx(kind)];
-    const LayerWork& work = shared.work[parts];
+    const LayerReading& read = this->read(layout, shared, idx(kind), Read::forward);
     const Gathered gathered = gather(parts);
-    const double begin_ns = std::max(now_ns, gathered.dense_ns),
-                 end_ns = forward(parts, pass, gathered.dense_ns, gathered.experts_ns);
-    // The last product reads the layer's weights: that of shared experts behind the others, or of the router
-    // before them where there are none.
-    const double products_ns = work.products.forward_ns - work.experts.forward_ns;
-    dense[parts].frees(begin_ns + pass.mixer_forward_ns + products_ns);
+    // A way from what reads weights begins when these are there.
+    const double end_ns =
+        std::max({now_ns + pass.forward_ns, gathered.dense_ns + at(read.from_weights, pass),
+                  parts.mlp == Mlp::experts ? gathered.experts_ns + at(read.from_experts, pass) : 0});
+    dense[parts].frees(
+        std::max(now_ns + at(read.to_weights, pass), gathered.dense_ns + at(read.within_weights, pass)));
     if (parts.mlp == Mlp::experts)
-      experts.frees(std::max(begin_ns + work.to_experts_ns, gathered.experts_ns) + work.experts.forward_ns);
+      experts.frees(
+          std::max(now_ns + at(read.to_experts, pass), gathered.experts_ns + at(read.within_experts, pass)));
     now_ns = end_ns + moved_ns(layer, false);
   }
 
@@ -208,38 +204,29 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
     const int kind = model.kind_of(layer);
     const LayerParts parts = model.parts_of(model.kinds[idx(kind)]);
     const Pass& pass = of_kinds[idx(kind)];
-    const LayerWork& work = shared.work[parts];
     if (!hides_moves) now_ns += moved_ns(layer, true);
-    Gathered gathered = gather(parts);
-    const bool of_port = largest == &dense[parts] || (parts.mlp == Mlp::experts && largest == &experts);
+    const bool recomputed = is_recomputed(layer, layout.recompute), has_experts = parts.mlp == Mlp::experts,
+               selective = layout.recompute.kind == Recompute::Kind::selective;
+    const LayerReading& read = this->read(layout, shared, idx(kind),
+                                          recomputed  ? Read::again
+                                          : selective ? Read::selective
+                                                      : Read::backward);
+    const Gathered gathered = gather(parts);
+    const bool of_port = largest == &dense[parts] || (has_experts && largest == &experts);
     if (of_port) scattering.port().gathers();
-    if (is_recomputed(layer, layout.recompute)) {
-      now_ns = forward(parts, pass, gathered.dense_ns, gathered.experts_ns);
-      gathered = {};
-    }
-    // The first product with a layer's weights comes before all others of it but for one: the gradient of the
-    // router's weights. Kernels of a mixer come behind the MLP. Gradients of rows return from experts before
-    // those of the router.
-    const bool has_experts = parts.mlp == Mlp::experts;
-    const Products &all = work.products, &of_experts = work.experts;
-    const double weights_ns = all.weight_ns - of_experts.weight_ns,
-                 inputs_ns = all.input_ns - of_experts.input_ns + pass.mixer_backward_ns,
-                 returned_ns = work.backward_moved_ns - work.to_experts_ns;
-    double end_ns =
-        std::max(now_ns + pass.backward_ns - pass.again_ns,
-                 gathered.dense_ns + inputs_ns + (has_experts ? work.shared_experts.weight_ns : weights_ns));
     // The first gradients of weights wait until those of the layer before them in the same place were cast.
-    end_ns = std::max(end_ns, dense[parts].taken_ns + weights_ns + pass.mixer_backward_ns);
-    if (has_experts) {
-      const double behind_ns = of_experts.weight_ns + returned_ns + inputs_ns + weights_ns;
-      end_ns = std::max(
-          {end_ns, gathered.experts_ns + of_experts.input_ns + behind_ns, experts.taken_ns + behind_ns});
-    }
+    double end_ns = std::max({now_ns + (recomputed ? pass.again_backward_ns : pass.kept_backward_ns),
+                              gathered.dense_ns + at(read.from_weights, pass),
+                              dense[parts].taken_ns + at(read.from_gradients, pass)});
+    if (has_experts)
+      end_ns = std::max({end_ns, gathered.experts_ns + at(read.from_experts, pass),
+                         experts.taken_ns + at(read.from_expert_gradients, pass)});
     dense[parts].frees(end_ns);
     if (of_port) scattering.port().ends(end_ns);
     scattering.add(dense[parts], end_ns);
     if (has_experts) {
-      experts.frees(std::max(now_ns, gathered.experts_ns) + of_experts.input_ns);
+      experts.frees(
+          std::max(now_ns + at(read.to_experts, pass), gathered.experts_ns + at(read.within_experts, pass)));
       scattering.add(experts, end_ns);
     }
     now_ns = end_ns;
