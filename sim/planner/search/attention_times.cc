@@ -176,22 +176,20 @@ AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, i
   return attentions_.try_emplace(key, passes).first->second;
 }
 
-AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, Rank self) {
+AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, int cp_index) {
   AttentionKey key = key_of_places(layout, question_.cluster);
   key.scan = layout.scan, key.window_balance = {};
-  const std::vector<Rank> ranks = RankGroups(layout, self).cp_group();
   const bool training = question_.workload.phase == Phase::training;
-  // In serving the rank of the first row has more to do than the others: it holds the states.
-  const std::pair key_of_rank{key,
-                              training ? 0 : std::find(ranks.begin(), ranks.end(), self) - ranks.begin()};
+  // Ranks differ: the first one's chunk has no state that comes in, and the last one's hands none on.
+  const std::pair key_of_rank{key, cp_index};
   {
     const std::scoped_lock lock(mutex_);
     if (const auto found = recurrences_.find(key_of_rank); found != recurrences_.end()) return found->second;
   }
-  const RecurrenceRequest request{recurrence_problem(question_.model, question_.workload, layout), ranks,
-                                  recurrence_strategy(layout), training};
+  const RecurrenceRequest request{recurrence_problem(question_.model, question_.workload, layout),
+                                  RankGroups(layout, 0).cp_group(), recurrence_strategy(layout), training};
   const auto of = [&](RecurrencePass pass) {
-    return replayed(recurrence_plan(request, pass, self, shape_target()));
+    return replayed(recurrence_plan(request, pass, request.ranks[idx(cp_index)], shape_target()));
   };
   const AttentionTimes::Passes passes{of(RecurrencePass::forward),
                                       training ? of(RecurrencePass::backward) : AttentionTimes::Pass{}};
@@ -201,7 +199,7 @@ AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, 
 
 StateScan AttentionTimer::best_scan(const ParallelLayout& layout, const Fits& fits) {
   if (!question_.model.recurrence || question_.fixed.scan || layout.cp == 1) return layout.scan;
-  const Rank self = busiest_rank({question_.model, question_.workload, layout}, 0);
+  const int busiest = busiest_index({question_.model, question_.workload, layout}, 0);
   ParallelLayout tried = layout;
   StateScan best = layout.scan;
   double least_ns = std::numeric_limits<double>::infinity();
@@ -213,7 +211,7 @@ StateScan AttentionTimer::best_scan(const ParallelLayout& layout, const Fits& fi
         !fits(tried)) {
       continue;
     }
-    const auto [forward, backward] = recurrence(tried, self);
+    const auto [forward, backward] = recurrence(tried, busiest);
     const double ns = forward.kernels_ns + forward.exposed_ns + backward.kernels_ns + backward.exposed_ns;
     if (ns < least_ns) least_ns = ns, best = scan;
   }
@@ -392,13 +390,12 @@ const AttentionTimes& AttentionTimer::of_rank(const ParallelLayout& layout, int 
     if (const auto found = known_.find(key); found != known_.end()) return found->second;
   }
   const Transformer& model = question_.model;
-  const Rank self = RankGroups(layout, 0).cp_group()[idx(cp_index)];
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
   std::vector<std::pair<AttentionProblem, std::size_t>> problems;  // with the kind that has it first
   AttentionTimes times;
   for (std::size_t kind = 0; kind < layers.size(); ++kind) {
     AttentionTimes::Passes of_kind;
-    if (model.kinds[kind].mixer == Mixer::recurrence) of_kind = recurrence(layout, self);
+    if (model.kinds[kind].mixer == Mixer::recurrence) of_kind = recurrence(layout, cp_index);
     if (model.kinds[kind].mixer == Mixer::attention) {
       // Kinds that differ in their MLP alone have the same attention.
       const AttentionProblem problem =

@@ -104,8 +104,8 @@ class AttentionTimer {
   // Of that rank in layers with the problem, whatever scans recurrences have: computed once for each.
   AttentionTimes::Passes attention(const ParallelLayout& layout, int cp_index,
                                    const AttentionProblem& problem);
-  // Of the layout's scan; computed once for each.
-  AttentionTimes::Passes recurrence(const ParallelLayout& layout, Rank self);
+  // Of the layout's scan, on that rank; computed once for each.
+  AttentionTimes::Passes recurrence(const ParallelLayout& layout, int cp_index);
   AttentionTimes::Pass replayed(const Plan& plan) const;
   double behind_ns(const Plan& plan) const;
   // What attention, recurrences and moves of all layers of a micro-batch take alone.
@@ -120,7 +120,7 @@ class AttentionTimer {
   std::mutex mutex_;                                              // guards what is known
   std::map<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
   std::map<Digest, AttentionTimes::Passes> attentions_;  // by problem, strategy, and where the ranks are
-  std::map<std::pair<AttentionKey, std::ptrdiff_t>, AttentionTimes::Passes> recurrences_;  // likewise
+  std::map<std::pair<AttentionKey, int>, AttentionTimes::Passes> recurrences_;  // likewise
   std::map<AttentionKey, bool> rows_fewer_;
   // With the rank's index, whether tp ranks split rows, and where these are.
   std::map<std::tuple<AttentionKey, int, bool, AxisOrder>, std::array<double, kMostHomes>> moves_;
