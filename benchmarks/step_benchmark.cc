@@ -7,9 +7,9 @@
 
 #include <benchmark/benchmark.h>
 
+#include "shared/transformer/pipeline.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/cluster/read_cluster.h"
-#include "sim/cost/schedule/pipeline.h"
 #include "sim/cost/timeline/rank_replay.h"
 #include "sim/planner/models/read_model.h"
 

@@ -1,5 +1,5 @@
 // Pipelines against schedules written out by hand, closed forms, and a list simulation.
-#include "sim/cost/schedule/pipeline.h"
+#include "shared/transformer/pipeline.h"
 
 #include <algorithm>
 #include <numeric>

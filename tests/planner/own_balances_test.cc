@@ -11,8 +11,8 @@
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
+#include "shared/transformer/pipeline.h"
 #include "sim/cost/frameworks/framework.h"
-#include "sim/cost/schedule/pipeline.h"
 #include "sim/planner/search/attention_times.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/layout_space.h"

@@ -6,7 +6,7 @@
 
 #include "shared/base/index.h"
 #include "shared/transformer/flops.h"
-#include "sim/cost/schedule/pipeline.h"
+#include "shared/transformer/pipeline.h"
 #include "sim/planner/search/bound_terms.h"
 
 namespace cp::sim {

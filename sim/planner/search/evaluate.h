@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "shared/transformer/memory_reading.h"
+#include "shared/transformer/pipeline.h"
 #include "shared/transformer/step_plan.h"
-#include "sim/cost/schedule/pipeline.h"
 #include "sim/cost/timeline/rank_replay.h"
 #include "sim/planner/search/answer.h"
 #include "sim/planner/search/known_parts.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/cost/schedule/pipeline.h"
+#include "shared/transformer/pipeline.h"
 
 namespace cp::sim {
 

@@ -1,4 +1,4 @@
-#include "sim/cost/schedule/pipeline.h"
+#include "shared/transformer/pipeline.h"
 
 #include <algorithm>
 #include <array>
@@ -10,13 +10,13 @@
 #include "shared/base/text.h"
 #include "shared/transformer/parallel_layout.h"
 
-namespace cp::sim {
+namespace cp {
 namespace {
 
 // What each rank does, in order.
-class Schedule {
+class PipelineSchedule {
  public:
-  Schedule(std::size_t stages, int ranks, std::int64_t micro_batches)
+  PipelineSchedule(std::size_t stages, int ranks, std::int64_t micro_batches)
       : ranks_(ranks), micro_batches_(micro_batches) {
     if (ranks < 1 || stages == 0 || stages % idx(ranks) != 0) {
       throw InvalidInput(str(stages, " stages on ", ranks,
@@ -48,7 +48,7 @@ class Schedule {
   // hundreds of millions of passes.
   class Passes {
    public:
-    Passes(const Schedule& schedule, int rank, bool backward)
+    Passes(const PipelineSchedule& schedule, int rank, bool backward)
         : ranks_(schedule.ranks_),
           virtual_stages_(schedule.virtual_stages_),
           step_(backward ? -schedule.ranks_ : schedule.ranks_),
@@ -76,9 +76,9 @@ class Schedule {
   std::int64_t micro_batches_;
 };
 
-class Run {
+class PipelineRun {
  public:
-  Run(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches, bool keep_chunks)
+  PipelineRun(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches, bool keep_chunks)
       : stages_(stages),
         ranks_(ranks),
         schedule_(stages.size(), ranks, micro_batches),
@@ -153,11 +153,12 @@ class Run {
 
   // Of a rank. Of each direction, forward and then backward, its next pass, and how many are done.
   struct State {
-    State(const Schedule& schedule, int rank)
-        : passes{Schedule::Passes(schedule, rank, false), Schedule::Passes(schedule, rank, true)},
+    State(const PipelineSchedule& schedule, int rank)
+        : passes{PipelineSchedule::Passes(schedule, rank, false),
+                 PipelineSchedule::Passes(schedule, rank, true)},
           warm_up(schedule.warm_up(rank)) {}
 
-    std::array<Schedule::Passes, 2> passes;
+    std::array<PipelineSchedule::Passes, 2> passes;
     std::int64_t warm_up;
     std::array<std::int64_t, 2> done = {};
     double free_ns = 0, busy_ns = 0;
@@ -190,7 +191,7 @@ class Run {
     bool any = false;
     while (state.done[1] < schedule_.passes()) {
       const bool backward = goes_backward(state);
-      Schedule::Passes& pass = state.passes[backward ? 1 : 0];
+      PipelineSchedule::Passes& pass = state.passes[backward ? 1 : 0];
       const int stage = pass.stage();
       const std::int64_t micro_batch = pass.micro_batch();
       const std::optional<double> input = input_ns(backward, stage, micro_batch);
@@ -217,7 +218,7 @@ class Run {
 
   const std::span<const StageTimes> stages_;
   const int ranks_;
-  const Schedule schedule_;
+  const PipelineSchedule schedule_;
   const std::size_t micro_batches_;
   const bool keep_chunks_;
   std::vector<double> ends_;         // by row, micro-batch
@@ -230,16 +231,16 @@ class Run {
 
 PipelineTimes run_pipeline(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches,
                            bool keep_chunks) {
-  return Run(stages, ranks, micro_batches, keep_chunks).times();
+  return PipelineRun(stages, ranks, micro_batches, keep_chunks).times();
 }
 
 double pipeline_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches,
                    double most_ns) {
-  return Run(stages, ranks, micro_batches, /*keep_chunks=*/false).time_ns(most_ns);
+  return PipelineRun(stages, ranks, micro_batches, /*keep_chunks=*/false).time_ns(most_ns);
 }
 
 double pipeline_bound_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches) {
-  const Schedule schedule(stages.size(), ranks, micro_batches);
+  const PipelineSchedule schedule(stages.size(), ranks, micro_batches);
   const auto sends = [&](double ns) { return ranks == 1 ? 0 : ns; };
   std::vector<double> work(idx(ranks), 0);
   double one_batch = 0;  // all stages, there and back
@@ -260,4 +261,4 @@ double pipeline_bound_ns(std::span<const StageTimes> stages, int ranks, std::int
   return bound;
 }
 
-}  // namespace cp::sim
+}  // namespace cp

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-namespace cp::sim {
+namespace cp {
 
 struct StageTimes {
   double forward_ns = 0, backward_ns = 0;
@@ -51,4 +51,4 @@ double pipeline_ns(std::span<const StageTimes> stages, int ranks, std::int64_t m
 // and of the last one back. Takes constant time for each stage.
 double pipeline_bound_ns(std::span<const StageTimes> stages, int ranks, std::int64_t micro_batches);
 
-}  // namespace cp::sim
+}  // namespace cp
