@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -104,15 +105,16 @@ Workload workload_of(const proto::Train& train, const ParallelLayout& layout) {
   return workload;
 }
 
-std::shared_ptr<const TokenFiles> text_of(const proto::Train& train, const std::string& folder) {
+std::shared_ptr<const TokenFiles> text_of(const proto::Train& train, const std::string& folder,
+                                          Tokenizer* tokenizer) {
   if (train.text().empty()) {
     std::vector<std::string_view> pages;
     for (const EmbeddedText& page : embedded_training()) pages.push_back(page.text);
-    return std::make_shared<TokenFiles>(pages);
+    return std::make_shared<TokenFiles>(pages, tokenizer);
   }
   std::vector<std::string> paths;
   for (const std::string& path : train.text()) paths.push_back(found_path(path, folder));
-  return std::make_shared<TokenFiles>(paths);
+  return std::make_shared<TokenFiles>(paths, tokenizer);
 }
 
 bool is_of_bytes(const proto::Train& train) {
@@ -196,13 +198,18 @@ TrainJob make_train_job(const proto::Train& given, const std::string& folder) {
   ReadModel read = value_of("model", path, [&] { return load_model(path); });
   if (train.has_mtp_layers()) plan_prediction_layers(read, at_least("mtp_layers", train.mtp_layers(), 0));
   job.config = config_text(path);
-  job.text = text_of(train, folder);
+  std::optional<Tokenizer> tokenizer;
+  if (!train.tokenizer().empty()) tokenizer.emplace(found_path(train.tokenizer(), folder));
+  job.text = text_of(train, folder, tokenizer ? &*tokenizer : nullptr);
   ParallelLayout layout;
   if (!train.layout().empty())
     layout = value_of("layout", train.layout(), [&] { return parse_parallel_layout(train.layout()); });
   if (train.scaled_down()) {
     read.model = scaled_down(read.model, layout);
-    if (is_of_bytes(train)) read.model.vocab = std::max(read.model.vocab, kBytes);
+    if (tokenizer)
+      read.model.vocab = std::max(read.model.vocab, tokenizer->vocabulary());
+    else if (is_of_bytes(train))
+      read.model.vocab = std::max(read.model.vocab, kBytes);
     job.config = config_of(job.config, read.model);
   }
   job.family = nlohmann::json::parse(job.config).value("model_type", "");

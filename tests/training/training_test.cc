@@ -1,6 +1,7 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -195,6 +196,27 @@ TEST_F(Resumed, RefusesACheckpointOfAnotherModel) {
   EXPECT_THAT(events_.front().text, HasSubstr("it is of another model; use another folder to save in"));
 }
 
+// A tokenizer of five tokens: two bytes, a merge of them, a byte that begins others, and one for an end.
+std::string tiny_tokenizer() {
+  const std::string path = ::testing::TempDir() + "cp_tiny_tokenizer.json";
+  std::ofstream(path)
+      << R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "Ġ": 3}, "merges": ["a b"]},
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "added_tokens": [{"id": 300, "content": "<end>", "special": true, "normalized": false}]})";
+  return path;
+}
+
+TEST(TrainJob, TakesTheTokensOfATokenizer) {
+  const std::string text = ::testing::TempDir() + "cp_tiny_text.txt";
+  std::ofstream(text) << "ab ba<end>a";
+  proto::Train train = small("tp=1");
+  train.set_tokenizer(tiny_tokenizer()), train.set_seq_len(5), train.set_global_batch(1);
+  train.set_evaluation(0), train.add_text(text);
+  const TrainJob job = make_train_job(train);
+  EXPECT_EQ(job.request.model.vocab, 301) << "a model in small has the tokenizer's vocabulary";
+  EXPECT_THAT(job.windows->training_batch(1).tokens, ElementsAre(2, 3, 1, 0, 300));
+}
+
 TEST(TrainJob, RefusesWhatMakesNoSense) {
   const auto message = [](const auto& change) {
     proto::Train train = small("tp=1");
@@ -207,6 +229,8 @@ TEST(TrainJob, RefusesWhatMakesNoSense) {
               HasSubstr("nowhere"));
   EXPECT_THAT(message([](proto::Train& train) { train.add_text("/nowhere.txt"); }),
               HasSubstr("/nowhere.txt cannot be opened: No such file or directory"));
+  EXPECT_THAT(message([](proto::Train& train) { train.set_tokenizer("/nowhere.json"); }),
+              HasSubstr("/nowhere.json"));
 }
 
 }  // namespace

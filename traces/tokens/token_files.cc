@@ -27,28 +27,53 @@ std::int32_t token_of(const std::byte* bytes, std::int64_t count) {
 
 }  // namespace
 
-TokenFiles::TokenFiles(const std::vector<std::string>& paths) {
+TokenFiles::TokenFiles(const std::vector<std::string>& paths, Tokenizer* tokenizer) {
   for (const std::string& path : paths) {
-    files_.emplace_back(path, DataFile::Mode::read);
-    const std::int64_t bytes = files_.back().size(), each = bytes_of_a_token(path);
+    DataFile file(path, DataFile::Mode::read);
+    const std::int64_t bytes = file.size(), each = bytes_of_a_token(path);
     if (bytes == 0) throw InvalidInput(str(path, " is empty; give a file with text"));
     if (bytes % each != 0)
       throw InvalidInput(str(path, " has ", bytes, " bytes, which are no whole tokens of ", each,
                              " bytes; a file of bytes has another ending, such as .txt"));
-    parts_.push_back({bytes / each, each, {}, std::ssize(files_) - 1});
+    if (tokenizer != nullptr && each == 1) {
+      std::string text(idx(bytes), ' ');
+      file.read(0, std::as_writable_bytes(std::span(text)));
+      try {
+        add_made(tokenizer->encode(text));
+      } catch (const InvalidInput& error) {
+        throw InvalidInput(str(path, ": ", error.message()));
+      }
+      continue;
+    }
+    files_.push_back(std::move(file));
+    parts_.push_back({bytes / each, each, {}, std::ssize(files_) - 1, {}});
     size_ += bytes / each;
   }
 }
 
-TokenFiles::TokenFiles(const std::vector<std::string_view>& texts) {
+TokenFiles::TokenFiles(const std::vector<std::string_view>& texts, Tokenizer* tokenizer) {
   for (const std::string_view text : texts) {
-    parts_.push_back({std::ssize(text), 1, text, -1});
+    if (tokenizer != nullptr) {
+      add_made(tokenizer->encode(text));
+      continue;
+    }
+    parts_.push_back({std::ssize(text), 1, text, -1, {}});
     size_ += std::ssize(text);
   }
 }
 
+void TokenFiles::add_made(std::vector<std::int32_t> tokens) {
+  size_ += std::ssize(tokens);
+  const std::int64_t count = std::ssize(tokens);
+  parts_.push_back({count, 0, {}, -1, std::move(tokens)});
+}
+
 void TokenFiles::read_part(const Part& part, std::int64_t first, std::int64_t count,
                            std::vector<std::int32_t>& to) const {
+  if (part.bytes_each == 0) {
+    to.insert(to.end(), part.made.begin() + first, part.made.begin() + first + count);
+    return;
+  }
   std::vector<std::byte> bytes(idx(count * part.bytes_each));
   if (part.file >= 0) {
     files_[idx(part.file)].read(first * part.bytes_each, bytes);
@@ -93,14 +118,20 @@ Digest TokenFiles::digest() const {
 }
 
 void TokenFiles::require_below(std::int64_t vocabulary) const {
-  for_each_stretch([&](std::int64_t first, const std::vector<std::int32_t>& tokens) {
+  const auto require = [&](std::int64_t first, const std::vector<std::int32_t>& tokens) {
     const auto large = std::find_if(tokens.begin(), tokens.end(),
                                     [&](std::int32_t token) { return token < 0 || token >= vocabulary; });
     if (large != tokens.end())
       throw InvalidInput(str("token ", first + (large - tokens.begin()), " of the text is ", *large,
                              ", and the model's vocabulary has ", vocabulary,
                              " tokens; use the tokenizer of the model, or for bytes a vocabulary of 256"));
-  });
+  };
+  for_each_stretch(require);
+  std::int64_t begin = 0;
+  for (const Part& part : parts_) {
+    require(begin, part.made);
+    begin += part.tokens;
+  }
 }
 
 }  // namespace cp

@@ -1,11 +1,12 @@
 // Texts that models are trained on, as tokens.
 //
-//   book.txt, any other name    each byte is a token, 0 to 255 (as in ByT5 without its special tokens)
+//   book.txt, any other name    with a tokenizer, the text's tokens; without one each byte is a token, 0 to
+//                               255 (as in ByT5 without its special tokens)
 //   corpus.u16, corpus.u32      tokens that a tokenizer has made: little-endian numbers of two or four bytes,
 //                               one after the other, as nanoGPT's prepare.py and Megatron's .bin have them
 //
 // Several files are one text, one behind the other. They are read where they are needed, so that a text may
-// be larger than the memory.
+// be larger than the memory; what a tokenizer makes of a text is kept, four bytes a token.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,17 @@
 
 #include "shared/base/digest.h"
 #include "traces/checkpoints/data_file.h"
+#include "traces/tokens/tokenizer.h"
 
 namespace cp {
 
 class TokenFiles {
  public:
-  // Throws InvalidInput if a file cannot be read, is empty, or ends within a token.
-  explicit TokenFiles(const std::vector<std::string>& paths);
-  // Bytes of memory, which must outlive this.
-  explicit TokenFiles(const std::vector<std::string_view>& texts);
+  // The tokenizer, if there is one, is for the files of text, and each of them is one document to it. Throws
+  // InvalidInput if a file cannot be read, is empty, ends within a token, or is no text for the tokenizer.
+  explicit TokenFiles(const std::vector<std::string>& paths, Tokenizer* tokenizer = nullptr);
+  // Texts in memory, which must outlive this.
+  explicit TokenFiles(const std::vector<std::string_view>& texts, Tokenizer* tokenizer = nullptr);
 
   std::int64_t size() const { return size_; }  // tokens
   // Tokens first .. first + count - 1. Throws InvalidInput if a file has become shorter.
@@ -32,15 +35,18 @@ class TokenFiles {
   // Of their number, and of up to 64 stretches of 64 Ki tokens that are spread over the text: another text
   // shows, and a large one is not read whole.
   Digest digest() const;
-  // Throws InvalidInput if one of the tokens that digest() reads is not below `vocabulary`.
+  // Throws InvalidInput if one of the tokens that digest() reads, or that a tokenizer made, is not below
+  // `vocabulary`.
   void require_below(std::int64_t vocabulary) const;
 
  private:
   struct Part {
-    std::int64_t tokens = 0, bytes_each = 1;
-    std::string_view text;   // in memory, or
-    std::int64_t file = -1;  // index of files_
+    std::int64_t tokens = 0, bytes_each = 1;  // 0: a tokenizer made them
+    std::string_view text;                    // in memory, or
+    std::int64_t file = -1;                   // index of files_, or
+    std::vector<std::int32_t> made;           // by the tokenizer
   };
+  void add_made(std::vector<std::int32_t> tokens);
   void read_part(const Part& part, std::int64_t first, std::int64_t count,
                  std::vector<std::int32_t>& to) const;
   template <class Use>

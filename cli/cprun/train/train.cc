@@ -87,6 +87,7 @@ std::vector<std::string> rank_arguments(const TrainFlags& flags) {
     if (value) words.insert(words.end(), {flag, str(*value)});
   };
   add("--layout", flags.layout), add("--save", flags.save), add("--init-from", flags.init_from);
+  add("--tokenizer", flags.tokenizer);
   add("--steps", flags.steps), add("--save-every", flags.save_every), add("--keep", flags.keep);
   add("--evaluate-every", flags.evaluate_every), add("--seed", flags.seed);
   for (const std::string& text : flags.text) words.insert(words.end(), {"--text", text});
@@ -225,9 +226,13 @@ FlagSet add_train(FlagSet cprun, TrainFlags& flags) {
                  "Layout, instead of the scenario's; dp_shard=-1 in it is what is left of the processes")
       .type_name("LAYOUT");
   count("--steps", flags.steps, 1, "How many steps are made, those before a checkpoint included");
-  app.add_option("--text", flags.text, "File whose bytes are trained on, or whose tokens (.u16, .u32)")
+  app.add_option("--text", flags.text, "File whose text is trained on, or whose tokens (.u16, .u32)")
       .type_name("FILE")
       .one_value_each_time();
+  app.add_option("--tokenizer", flags.tokenizer,
+                 "Tokenizer of the text: a tokenizer.json, or the folder of a model that has one [bytes are "
+                 "tokens]")
+      .type_name("FILE");
   app.add_option("--save", flags.save,
                  "Folder of checkpoints; if it has some, the training goes on from the newest")
       .type_name("FOLDER");
@@ -266,6 +271,7 @@ sim::TrainJob train_job(const TrainFlags& flags, std::optional<int> ranks) {
   if (flags.save) train.set_save(*flags.save);
   if (flags.save_every) train.set_save_every(*flags.save_every);
   if (flags.keep) train.set_keep(static_cast<std::int32_t>(std::min<std::int64_t>(*flags.keep, 1 << 20)));
+  if (flags.tokenizer) train.set_tokenizer(std::filesystem::absolute(*flags.tokenizer).string());
   if (flags.init_from) train.set_init_from(std::filesystem::absolute(*flags.init_from).string());
   if (flags.evaluate_every) train.set_evaluate_every(*flags.evaluate_every);
   if (flags.seed) train.set_seed(static_cast<std::uint64_t>(*flags.seed));
