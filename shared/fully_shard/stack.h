@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "shared/plan/plan.h"
@@ -37,10 +38,19 @@ inline Window in_stack(BufferId buffer, std::int64_t piece, StackIndex index) {
   return {buffer, index.first * piece, index.step == 0 ? Advance{} : Advance{index.step * piece, 0, 0}};
 }
 
-// The slot of a turn: turn n has slot n % slots. `slots` is 1 or 2.
+// A slot of a turn: as many turns as there are slots, one behind the other, have different ones. Turn n has
+// slot n % slots where the turns of a Repeat advance by one. Where they advance by a step that has the
+// greatest common divisor g with `slots`, they visit every g-th slot, and the k-th visit has the k-th of
+// these, so that Advance can say it: turn n = a + g * m, with a below g, has slot a + g * ((m / s) % (slots /
+// g)), where s = step / g, and 1 / s is taken modulo slots / g.
 inline Window in_slot(BufferId buffer, std::int64_t piece, StackIndex index, int slots) {
-  if (index.step % slots == 0) return {buffer, index.first % slots * piece, {}};
-  return {buffer, 0, {piece, slots, index.first % slots}};
+  const std::int64_t g = std::gcd(index.step, std::int64_t{slots}), visited = slots / g;
+  if (visited == 1) return {buffer, index.first % slots * piece, {}};
+  const std::int64_t step = (index.step / g % visited + visited) % visited;
+  std::int64_t inverse = 1;
+  while (inverse * step % visited != 1) ++inverse;
+  return {
+      buffer, index.first % g * piece, {g * piece, visited, index.first / g % visited * inverse % visited}};
 }
 
 }  // namespace cp

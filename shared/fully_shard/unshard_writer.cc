@@ -98,9 +98,9 @@ Window UnshardWriter::unshard_again(StackIndex piece, StackIndex turn) {
 
 Window UnshardWriter::slot(StackIndex turn) {
   const std::int64_t padded = unit_.padded_numel();
-  const BufferId buffer =
-      once(slots_, BufferKind::temporary, str("unsharded/", unit_.name), unit_.dtype, slots() * padded);
-  return in_slot(buffer, padded, turn, slots());
+  const BufferId buffer = once(slots_, BufferKind::temporary, str("unsharded/", unit_.name), unit_.dtype,
+                               gather_slots() * padded);
+  return in_slot(buffer, padded, turn, gather_slots());
 }
 
 Window UnshardWriter::kept(StackIndex piece) {
@@ -124,9 +124,9 @@ GradientPlace UnshardWriter::gradient(StackIndex piece, StackIndex turn) {
   // If gradients are cast, the copy is what travels, and the next layer may overwrite the original. If not,
   // the original travels, and the next layer needs another slot.
   const bool whole = unit_.has_whole_gradients();
-  const int count = whole || casts_gradients() ? 1 : slots();
+  const int count = whole || casts_gradients() ? 1 : gradient_slots();
   const std::int64_t padded = whole ? unit_.numel : unit_.padded_numel();
-  const BufferId buffer = once(gradient_slots_, BufferKind::temporary,
+  const BufferId buffer = once(gradients_made_, BufferKind::temporary,
                                str("unsharded/", unit_.name, " gradients"), unit_.dtype, count * padded);
   return {in_slot(buffer, padded, turn, count), false};
 }

@@ -24,9 +24,10 @@
 // unshard_again() gathers; over one, all of it (reshard_after_forward of fully_shard: a smaller mesh, or
 // false).
 //
-// Two slots take turns, so that the next layer's parameters are gathered while this layer computes: the
-// stream "fsdp" runs ahead by itself. Reductions have a stream "fsdp_reduce" and a communicator of their own,
-// so that they do not hold up the gathers.
+// Slots take turns, two of them if `prefetch` does not say otherwise, so that the next layer's parameters are
+// gathered while this layer computes: the stream "fsdp" runs ahead by itself, as far as there are slots. Of
+// one slot a gather waits until the layer before is done. Reductions have a stream "fsdp_reduce" and a
+// communicator of their own, so that they do not hold up the gathers.
 //
 // Gradients can go to the host as soon as they are sums over all ranks: behind the backward pass of a piece,
 // on the stream "to_host".
@@ -36,6 +37,7 @@
 // with unsharded/<name>.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -66,6 +68,8 @@ struct ShardedUnit {
   // Over how many of `ranks`, which it divides, gathered pieces stay split behind the forward pass; 0: they
   // are given up.
   std::int64_t kept_over = 0;
+  // How many pieces ahead of the one at work are gathered: there is a slot more than that.
+  int prefetch = 1;
 
   std::int64_t num_ranks() const { return static_cast<std::int64_t>(ranks.size()); }
   std::int64_t shard_numel() const { return ceil_div(numel, num_ranks()); }
@@ -120,13 +124,15 @@ class UnshardWriter {
 
   // Behind it, what is gathered and reduced has temporaries of its own, and turns begin anew. For a unit that
   // is used again much later: in between nothing of its whole pieces lives.
-  void begin_use() { slots_ = gradient_slots_ = cast_ = -1; }
+  void begin_use() { slots_ = gradients_made_ = cast_ = -1; }
 
   const ShardedUnit& unit() const { return unit_; }
 
  private:
   bool casts_gradients() const { return unit_.dtype != unit_.gradient_dtype; }
-  int slots() const { return unit_.pieces > 1 ? 2 : 1; }
+  int gather_slots() const { return slots_of(unit_.prefetch + 1); }
+  int gradient_slots() const { return slots_of(2); }
+  int slots_of(int most) const { return static_cast<int>(std::min<std::int64_t>(most, unit_.pieces)); }
   // Where this rank's block begins in a padded piece.
   std::int64_t own_block() const;
   BufferId once(BufferId& buffer, BufferKind kind, const std::string& name, DType dtype, std::int64_t numel);
@@ -143,7 +149,7 @@ class UnshardWriter {
   ShardedUnit unit_;
   GroupId gather_group_ = -1, kept_group_ = -1, reduce_group_ = -1;
   std::int64_t index_ = 0;  // of this rank among unit_.ranks
-  BufferId parameters_ = -1, gradients_ = -1, slots_ = -1, kept_ = -1, gradient_slots_ = -1, cast_ = -1,
+  BufferId parameters_ = -1, gradients_ = -1, slots_ = -1, kept_ = -1, gradients_made_ = -1, cast_ = -1,
            host_gradients_ = -1;
 };
 

@@ -10,8 +10,8 @@ namespace cp::checker {
 namespace {
 
 // The most steps of a rank that the checker unrolls. Chosen: at some tens of bytes for each (estimated) a
-// plan near the limit takes some GiB. Our builders' periods are 1 or 2, and their unrolled plans have
-// thousands of steps.
+// plan near the limit takes some GiB. Our builders' periods are the slots of a unit, mostly 1 or 2, and their
+// unrolled plans have thousands of steps.
 constexpr std::int64_t kMaxNodes = std::int64_t{1} << 26;
 
 }  // namespace

@@ -294,22 +294,30 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
 // When sharded parameters are given up, and gradients reduced.
 std::optional<LayoutRefusal> refuse_timing(const ParallelLayout& layout) {
   const int ranks = layout.sharding_size();
-  const std::string reshard = str("reshard=", reshard_text(layout.reshard)), sync = "sync=step";
-  if ((layout.reshard != 0 || layout.sync_once) && (ranks == 1 || layout.zero_stage() != 3)) {
-    const std::string key = layout.reshard != 0 ? reshard : sync;
+  const std::vector<LayoutItem> items = items_of(static_cast<const ShardChoices&>(layout));
+  if (!items.empty() && (ranks == 1 || layout.zero_stage() != 3)) {
     return LayoutRefusal{
         "timing without sharding",
-        str(key, " says when parameters that are sharded (zero=3) are given up, or their gradients reduced, ",
-            "and here ", ranks == 1 ? "each is on one rank only" : str("zero is ", layout.zero_stage())),
-        ranks == 1 ? str("use dp_shard above 1, or leave ", key, " out") : str("leave ", key, " out")};
+        str(items.front(),
+            " is about parameters that are sharded (zero=3): when they are gathered and given ",
+            "up, and their gradients reduced; and here ",
+            ranks == 1 ? "each is on one rank only" : str("zero is ", layout.zero_stage())),
+        str(ranks == 1 ? "use dp_shard above 1, or " : "", "leave ", items.front(), " out")};
+  }
+  if (layout.reshard == 1 && layout.prefetch != kUsualPrefetch) {
+    return LayoutRefusal{"the same layout twice",
+                         str("prefetch=", layout.prefetch,
+                             " with reshard=no: each layer is gathered to a place of its own, where ",
+                             "it stays for the backward pass, so that no gather waits for another layer"),
+                         str("leave prefetch=", layout.prefetch, " out")};
   }
   if (layout.reshard > 1 && (layout.reshard >= ranks || ranks % layout.reshard != 0)) {
-    return LayoutRefusal{"reshard does not divide",
-                         str(reshard, " is no smaller part of the ", ranks, " ranks that share a layer"),
-                         layout.reshard == ranks
-                             ? "use reshard=all, which is over all of them"
-                             : str("use reshard=", reshard_text(static_cast<int>(nearest_divisor(
-                                                       ranks, std::min(layout.reshard, ranks / 2)))))};
+    return LayoutRefusal{
+        "reshard does not divide",
+        str("reshard=", layout.reshard, " is no smaller part of the ", ranks, " ranks that share a layer"),
+        layout.reshard == ranks ? "use reshard=all, which is over all of them"
+                                : str("use reshard=", reshard_text(static_cast<int>(nearest_divisor(
+                                                          ranks, std::min(layout.reshard, ranks / 2)))))};
   }
   return std::nullopt;
 }
@@ -363,8 +371,7 @@ std::optional<LayoutRefusal> refuse_serving(const Transformer& model, const Work
                          "plan training, or prediction_layers=0"};
   }
   if (layout.recompute.kind != Recompute::Kind::none || layout.loss_chunks != 1 || layout.dp_shard != 1 ||
-      layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations || layout.reshard != 0 ||
-      layout.sync_once) {
+      layout.zero != 0 || layout.mlp_chunks != 1 || layout.host_activations || layout.has_shard_choices()) {
     return LayoutRefusal{"a choice of training",
                          str(name(workload.phase), " has no backward pass, loss or sharded parameters (",
                              to_string(layout), ")"),

@@ -222,7 +222,10 @@ class MemoryModel {
 
   // Where as many ranks share the experts as share the parameters, each expert is whole.
   int expert_ranks() const { return std::max(1, layout_.sharding_size() / layout_.ep); }
-  // Slots of a unit: two, or one for a layer that is alone.
+  // Slots of a unit, or one for a layer that is alone: of what is gathered, and of gradients on their way.
+  std::int64_t gather_turns(std::int64_t count) const {
+    return std::min<std::int64_t>(layout_.prefetch + 1, count);
+  }
   static std::int64_t turns(std::int64_t count) { return std::min<std::int64_t>(2, count); }
   // Whole pieces are as many elements as shards of equal sizes make.
   static std::int64_t padded(std::int64_t numel, std::int64_t ranks) {
@@ -274,7 +277,8 @@ class MemoryModel {
       const std::int64_t piece = padded(numel, ranks) * width_,
                          over = std::gcd<std::int64_t>(layout_.reshard, ranks);
       const bool kept = layout_.reshard > 0 && over < ranks;
-      slots.gathered = (kept && over == 1 ? 0 : turns(count) * piece) + (kept ? count * (piece / over) : 0);
+      slots.gathered =
+          (kept && over == 1 ? 0 : gather_turns(count) * piece) + (kept ? count * (piece / over) : 0);
     }
     if (ranks > 1 && !layout_.keeps_whole_gradients()) {
       slots.made = padded(numel, ranks) * width_ * (as_made ? turns(count) : 1);

@@ -303,6 +303,7 @@ Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
   // Digests of layouts without them stay what they were.
   if (layout.reshard != 0 || layout.sync_once)
     hasher.add(std::string_view("timing")).add(layout.reshard).add(layout.sync_once ? 1 : 0);
+  if (layout.prefetch != kUsualPrefetch) hasher.add(std::string_view("prefetch")).add(layout.prefetch);
   return hash(hasher, layout.strategy);
 }
 

@@ -62,6 +62,12 @@ std::string reshard_text(int reshard);
 // Reads a value of ParallelLayout::sync_once: "step" or "micro_batch". Throws InvalidInput.
 bool parse_sync(std::string_view text);
 std::string sync_text(bool once);
+// Reads a value of ParallelLayout::prefetch: 0 to kMostPrefetch. Throws InvalidInput.
+inline constexpr int kUsualPrefetch = 1;  // two slots: one layer is at work, and the next one arrives
+// Chosen: what comes sixteen layers ahead hides behind sixteen, and every slot is a layer's memory. Plans are
+// checked for twice as many iterations as there are slots.
+inline constexpr int kMostPrefetch = 16;
+int parse_prefetch(std::string_view text);
 
 // Which ranks are neighbours. The first axis in the name varies fastest: with tp_cp_dp_pp and tp=8, ranks
 // 0..7 are one tensor-parallel group.
@@ -70,8 +76,26 @@ std::string to_string(AxisOrder order);             // "tp-cp-dp-pp"
 AxisOrder parse_axis_order(std::string_view text);  // throws InvalidInput that lists them
 const std::vector<AxisOrder>& axis_orders();
 
-// The degrees follow the rules of shared/mesh/parallel_dims.h, with ExpertRule::nested and etp = tp.
-struct ParallelLayout : ParallelDegrees {
+// How parameters of zero stage 3, which several ranks share, are gathered and given up, and their gradients
+// reduced: layer by layer, unless it is said here. Other layouts have the defaults.
+struct ShardChoices {
+  // Gathered layers behind their forward pass: over so many of the ranks that share a layer its parameters
+  // stay split until the backward pass, which gathers them from these. 1: they stay whole, and are not
+  // gathered again; 0: they are given up, and gathered from all (reshard_after_forward of PyTorch's
+  // fully_shard).
+  int reshard = 0;
+  // Gradients stay whole until the last micro-batch of a step, and are reduced once, in the update (no_sync).
+  // Stage 1 does so anyway.
+  bool sync_once = false;
+  // How many layers ahead of the one at work parameters are gathered, forward and backward. Layers with the
+  // same parts have one slot more than that, and a gather waits for its slot; with 0 a layer is gathered when
+  // the one before it is done (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch).
+  int prefetch = kUsualPrefetch;
+  bool operator==(const ShardChoices&) const = default;
+};
+
+// All else that a layout says beside its degrees.
+struct LayoutChoices {
   int virtual_stages = 1;
   Strategy strategy;  // has no meaning if cp is 1
   // The core of layers whose window or chunk cuts the sequence, in place of the strategy's; unset: the same.
@@ -101,14 +125,6 @@ struct ParallelLayout : ParallelDegrees {
   // default: 3 without pipeline stages, and 1 with them, since pipeline stages keep whole parameters and
   // gradients for the step.
   int zero = 0;
-  // Gathered layers behind their forward pass, of zero stage 3: over so many of the ranks that share a layer
-  // its parameters stay split until the backward pass, which gathers them from these. 1: they stay whole,
-  // and are not gathered again; 0: they are given up, and gathered from all (reshard_after_forward of
-  // PyTorch's fully_shard).
-  int reshard = 0;
-  // Gradients stay whole until the last micro-batch of a step, and are reduced once, in the update (no_sync).
-  // Stage 1 does so anyway.
-  bool sync_once = false;
   bool sequence_parallel = true;  // has no meaning if tp is 1
   // A dense MLP takes the rows in this many pieces, one after the other, so that only the intermediate rows
   // of one piece exist at a time. The backward pass computes gate and up of each piece again (TiledMLP of
@@ -117,6 +133,28 @@ struct ParallelLayout : ParallelDegrees {
   // What the layers keep for the backward pass is in host memory: each layer's part is sent there behind its
   // forward pass, and fetched ahead of its backward pass.
   bool host_activations = false;
+  bool operator==(const LayoutChoices&) const = default;
+};
+
+// Calls visit(name, field) for each choice of a layout. Tests walk layouts with it: a field that is added
+// does not compile until it has a name here.
+template <class Visit>
+void visit_choices(LayoutChoices& choices, ShardChoices& of_shards, const Visit& visit) {
+  auto& [virtual_stages, strategy, window_core, window_balance, scan_balance, scan, keys, sharding, order,
+         micro_batch, recompute, loss_chunks, zero, sequence_parallel, mlp_chunks, host_activations] =
+      choices;
+  visit("virtual_stages", virtual_stages), visit("strategy", strategy), visit("window_core", window_core);
+  visit("window_balance", window_balance), visit("scan_balance", scan_balance), visit("scan", scan);
+  visit("keys", keys), visit("sharding", sharding), visit("order", order), visit("micro_batch", micro_batch);
+  visit("recompute", recompute), visit("loss_chunks", loss_chunks), visit("zero", zero);
+  visit("sequence_parallel", sequence_parallel), visit("mlp_chunks", mlp_chunks);
+  visit("host_activations", host_activations);
+  auto& [reshard, sync_once, prefetch] = of_shards;
+  visit("reshard", reshard), visit("sync_once", sync_once), visit("prefetch", prefetch);
+}
+
+// The degrees follow the rules of shared/mesh/parallel_dims.h, with ExpertRule::nested and etp = tp.
+struct ParallelLayout : ParallelDegrees, LayoutChoices, ShardChoices {
   bool operator==(const ParallelLayout&) const = default;
 
   int world() const { return dp() * cp * tp * pp; }
@@ -128,6 +166,7 @@ struct ParallelLayout : ParallelDegrees {
   // them.
   bool keeps_whole_parameters() const { return zero_stage() < 3; }
   bool keeps_whole_gradients() const { return zero_stage() < 2 || sync_once; }
+  bool has_shard_choices() const { return static_cast<const ShardChoices&>(*this) != ShardChoices{}; }
   // The number of tp ranks among which the rows between tensor-parallel regions are split.
   int row_ranks() const { return sequence_parallel ? tp : 1; }
 };
@@ -255,5 +294,7 @@ inline std::ostream& operator<<(std::ostream& out, const LayoutItem& item) {
 // What to_string(layout) joins with commas, in that order: the degrees above 1, and what differs from the
 // defaults; tp=1 where there is nothing else to say.
 std::vector<LayoutItem> items_of(const ParallelLayout& layout);
+// The choices among these that differ from the defaults.
+std::vector<LayoutItem> items_of(const ShardChoices& choices);
 
 }  // namespace cp

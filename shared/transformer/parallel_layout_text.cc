@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shared/base/error.h"
@@ -21,11 +22,7 @@ constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", 
 constexpr std::string_view kKeys =
     "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, slots, pieces, "
     "merges, window_strategy, window_balance, scan, scan_balance, keys, sharding, zero, reshard, sync, "
-    "order, "
-    "sequence_parallel, micro_batch, recompute, "
-    "loss_chunks, "
-    "mlp_chunks, "
-    "activations";
+    "prefetch, order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, activations";
 
 int parse_number(std::string_view text, std::string_view key) {
   const std::int64_t value = parse_int(text, key);
@@ -222,6 +219,24 @@ bool parse_sync(std::string_view text) {
 
 std::string sync_text(bool once) { return once ? "step" : "micro_batch"; }
 
+namespace {
+
+// A whole number between two; one that is too long for any is out of range, too.
+std::int64_t parse_between(std::string_view key, std::string_view text, std::int64_t least, std::int64_t most,
+                           std::string_view meaning) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  const std::int64_t value = digits && text.size() < 19 ? parse_int(text, key) : -1;
+  if (value >= least && value <= most) return value;
+  throw InvalidInput(str(key, "=", text, " is not a number from ", least, " to ", most, ": ", meaning));
+}
+
+}  // namespace
+
+int parse_prefetch(std::string_view text) {
+  return static_cast<int>(parse_between("prefetch", text, 0, kMostPrefetch,
+                                        "so many layers ahead parameters are gathered; 1 is usual"));
+}
+
 std::string to_string(AxisOrder order) { return std::string(kOrders[static_cast<std::size_t>(order)]); }
 
 AxisOrder parse_axis_order(std::string_view text) {
@@ -238,6 +253,14 @@ const std::vector<AxisOrder>& axis_orders() {
   return orders;
 }
 
+std::vector<LayoutItem> items_of(const ShardChoices& choices) {
+  std::vector<LayoutItem> items;
+  if (choices.reshard != 0) items.push_back({"reshard", reshard_text(choices.reshard)});
+  if (choices.sync_once) items.push_back({"sync", sync_text(true)});
+  if (choices.prefetch != kUsualPrefetch) items.push_back({"prefetch", str(choices.prefetch)});
+  return items;
+}
+
 std::vector<LayoutItem> items_of(const ParallelLayout& layout) {
   std::vector<LayoutItem> items;
   const auto add = [&](std::string_view key, std::int64_t value) {
@@ -249,8 +272,8 @@ std::vector<LayoutItem> items_of(const ParallelLayout& layout) {
   if (layout.cp > 1) add_strategy(layout, items);
   if (layout.sharding == ShardingGroup::dp_shard) items.push_back({"sharding", "dp_shard"});
   if (layout.zero != 0) items.push_back({"zero", str(layout.zero)});
-  if (layout.reshard != 0) items.push_back({"reshard", reshard_text(layout.reshard)});
-  if (layout.sync_once) items.push_back({"sync", sync_text(true)});
+  for (LayoutItem& item : items_of(static_cast<const ShardChoices&>(layout)))
+    items.push_back(std::move(item));
   if (!layout.sequence_parallel) items.push_back({"sequence_parallel", "no"});
   if (layout.order != AxisOrder::tp_cp_dp_pp) items.push_back({"order", to_string(layout.order)});
   add("micro_batch", layout.micro_batch);
@@ -292,6 +315,7 @@ ParallelLayout parse_parallel_layout(std::string_view text, int world) {
   if (const auto value = values.find("zero")) layout.zero = parse_zero(*value);
   if (const auto value = values.find("reshard")) layout.reshard = parse_reshard(*value);
   if (const auto value = values.find("sync")) layout.sync_once = parse_sync(*value);
+  if (const auto value = values.find("prefetch")) layout.prefetch = parse_prefetch(*value);
   values.word("sequence_parallel", "no", false, "yes", true, layout.sequence_parallel);
   values.word("activations", "gpu", false, "host", true, layout.host_activations);
   if (layout.cp > 1) read_strategy(values, layout);

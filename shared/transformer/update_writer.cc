@@ -73,6 +73,7 @@ StepUnits::StepUnits(const StepContext& context) {
     if (context.training && sharded.ranks.size() > 1) {
       sharded.resident = layout.keeps_whole_parameters();
       sharded.resident_sums = layout.keeps_whole_gradients();
+      sharded.prefetch = layout.prefetch;
       sharded.resident_parameters = "unsharded", sharded.resident_gradients = "unsharded/gradients";
     }
     sharded.sends_gradients = workload.optimizer.offload && completes_gradients(context, made);

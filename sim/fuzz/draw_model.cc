@@ -196,6 +196,8 @@ class ModelDraw {
       if (swarm_.take(numbers_, "reshard"))
         layout_.reshard = layout_.sharding_size() % 4 == 0 ? numbers_.of({1, 2}) : 1;
       layout_.sync_once = swarm_.take(numbers_, "sync");
+      if (layout_.reshard != 1 && swarm_.take(numbers_, "prefetch"))
+        layout_.prefetch = numbers_.of({0, 2, 3});
     }
     layout_.recompute =
         swarm_.choose<Recompute>(numbers_, {{"recompute.none", Recompute{}},
@@ -228,7 +230,8 @@ class ModelDraw {
       layout_.recompute = {};
       layout_.dp_replicate = layout_.dp_shard = layout_.loss_chunks = 1;
       layout_.ep = layout_.virtual_stages = layout_.mlp_chunks = 1;
-      layout_.zero = layout_.reshard = 0, layout_.host_activations = layout_.sync_once = false;
+      layout_.zero = 0, layout_.host_activations = false;
+      static_cast<ShardChoices&>(layout_) = {};
       step_.set_cached(step_.phase() == proto::PlanLayouts::decode ? step_.seq_len() - 1
                                                                    : numbers_.in(0, step_.seq_len() - 1));
       if (step_.phase() == proto::PlanLayouts::decode) step_.set_new_tokens(1);

@@ -98,6 +98,9 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"ep", {"1", "more"}},
                        {"dp_shard", {"1", "more"}},
                        {"dp_replicate", {"1", "more"}},
+                       {"reshard", {"all", "no", "a part"}},
+                       {"sync", {"micro_batch", "step"}},
+                       {"prefetch", {"0", "1", "more"}},
                        {"recompute", {"none", "selective", "full", "every"}},
                        {"experts", {"no", "yes", "with a shared one"}},
                        {"dense layers", {"no", "yes"}},
@@ -121,6 +124,9 @@ const Groups kProof = {{"tp", {"1", "more"}},
                        {"dp_shard", {"1", "more"}},
                        {"dp_replicate", {"1", "more"}},
                        {"zero", {"0", "1", "2", "3"}},
+                       {"reshard", {"all", "no", "a part"}},
+                       {"sync", {"micro_batch", "step"}},
+                       {"prefetch", {"0", "1", "more"}},
                        {"recompute", {"none", "selective", "full", "every"}},
                        {"experts", {"no", "yes", "with a shared one"}},
                        {"dense layers", {"no", "yes"}},
@@ -321,12 +327,20 @@ std::vector<int> features(const proto::FuzzCase& fuzz_case, const proto::Recurre
   return answers.take();
 }
 
-// The value of a key of its layout, or "1".
-std::string layout_word(const proto::ModelStep& job, std::string_view key) {
+// The value of a key of its layout, or what it is where the text does not say it.
+std::string layout_word(const proto::ModelStep& job, std::string_view key, std::string_view without = "1") {
   for (const std::string_view part : split(job.layout(), ',')) {
     if (part.starts_with(str(key, "="))) return std::string(part.substr(key.size() + 1));
   }
-  return "1";
+  return std::string(without);
+}
+
+// When sharded parameters are gathered and given up, and gradients reduced.
+void add_sharding(const proto::ModelStep& job, Answers& answers) {
+  const std::string reshard = layout_word(job, "reshard", "all"), ahead = layout_word(job, "prefetch");
+  answers.add("reshard", reshard == "all" || reshard == "no" ? reshard : "a part");
+  answers.add("sync", layout_word(job, "sync", "micro_batch"));
+  answers.add("prefetch", ahead == "0" || ahead == "1" ? ahead : "more");
 }
 
 // What steps that are planned and steps that are proved have alike.
@@ -335,6 +349,7 @@ void add_step(const proto::ModelStep& job, Answers& answers) {
     answers.add(key, layout_word(job, key) == "1" ? "1" : "more");
   const std::string cp = layout_word(job, "cp");
   answers.add("cp", cp == "1" || cp == "2" || cp == "3" ? cp : "more");
+  add_sharding(job, answers);
   const std::string recompute = layout_word(job, "recompute");
   answers.add("recompute", recompute == "1" ? "none" : recompute.starts_with("every") ? "every" : recompute);
   answers.add("experts", job.shared_expert() > 0 ? "with a shared one" : job.experts() > 0 ? "yes" : "no");
@@ -374,8 +389,7 @@ std::vector<int> features(const proto::FuzzCase&, const proto::Proof& job) {
   const proto::ModelStep& step = job.step();
   add_step(step, answers);
   answers.add("virtual_stages", layout_word(step, "virtual_stages") == "1" ? "1" : "more");
-  const bool has_zero = step.layout().find("zero=") != std::string::npos;
-  answers.add("zero", has_zero ? layout_word(step, "zero") : "0");
+  answers.add("zero", layout_word(step, "zero", "0"));
   answers.add("optimizer", step.optimizer().empty() ? "adamw" : step.optimizer());
   answers.add("labels", job.without_label() > 0 ? "a sequence without" : job.ignored() > 0 ? "some" : "all");
   answers.add("tokens of experts", step.has_expert_imbalance() ? "some dropped" : "all");

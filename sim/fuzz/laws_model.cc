@@ -46,6 +46,7 @@ std::vector<ParallelLayout> neighbours(const ParallelLayout& layout) {
     with([&](ParallelLayout& next) { next.mlp_chunks = n; });
     if (n < 4) with([&](ParallelLayout& next) { next.zero = n; });
     with([&](ParallelLayout& next) { next.reshard = n; });
+    with([&](ParallelLayout& next) { next.prefetch = n; });
     if (n > 1) with([&](ParallelLayout& next) { next.recompute = {Recompute::Kind::every, n}; });
   }
   for (const auto kind : {Recompute::Kind::none, Recompute::Kind::selective, Recompute::Kind::full})

@@ -368,6 +368,9 @@ TEST(PlanCommand, BadInputIsRefusedBeforeTheSearch) {
   EXPECT_THAT(changed({"--dtype", "fp9"}), HasSubstr("--dtype fp9"));
   EXPECT_THAT(changed({"--explain", "tp=3"}), HasSubstr("--explain tp=3"));
   EXPECT_THAT(changed({"--fix", "tp=3"}), HasSubstr("do not fit 8 GPUs"));
+  EXPECT_THAT(changed({"--fix", "tp=3,reshard=2"}), HasSubstr("do not fit 8 GPUs"));
+  EXPECT_THAT(changed({"--fix", "tp=8,reshard=2"}),
+              HasSubstr("reshard=2: this is about parameters that are sharded"));
   EXPECT_THAT(changed({"--json", "--csv", "-"}), HasSubstr("--json and --csv - write to standard output"));
   EXPECT_THAT(changed({"--output", "x"}), HasSubstr("--output x needs --emit"));
   EXPECT_THAT(changed({"--emit", "jax"}), AllOf(HasSubstr("--emit jax"), HasSubstr("megatron")));

@@ -1,5 +1,6 @@
 #include "shared/fully_shard/unshard_writer.h"
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,9 +30,9 @@ HsdpOptions flat_options(DType dtype, DType gradient_dtype) {
   return options;
 }
 
-ShardedUnit layers_of(const HsdpParam& param, Rank rank, std::int64_t pieces) {
+ShardedUnit layers_of(const HsdpParam& param, Rank rank, std::int64_t pieces, int prefetch = 1) {
   ShardedUnit unit = flat_unit(param, rank);
-  unit.name = "layers", unit.pieces = pieces;
+  unit.name = "layers", unit.pieces = pieces, unit.prefetch = prefetch;
   return unit;
 }
 
@@ -115,11 +116,35 @@ RC_GTEST_PROP(UnshardWriter, WritesTheMovesOfHsdpParam, ()) {
         expected["gradients/layers"][rank][idx(piece * held) + i] += sums[i];
     }
   }
+  const int prefetch = pick("prefetch", rc::gen::inRange(0, 4));
   const NamedShards out = run_named(
-      plans_of(param.sharded(), [&](Rank rank) { return layers_plan(layers_of(param, rank, pieces), rank); }),
+      plans_of(param.sharded(),
+               [&](Rank rank) { return layers_plan(layers_of(param, rank, pieces, prefetch), rank); }),
       in);
   RC_ASSERT(out.at("parameter") == expected.at("parameter"));
   RC_ASSERT(out.at("gradients/layers") == expected.at("gradients/layers"));
+}
+
+// Turns that follow one another have different slots, whatever layers stand in a body: in each loop as many
+// of them as there are slots; and slots are all used.
+RC_GTEST_PROP(Stack, TurnsInARowHaveDifferentSlots, ()) {
+  const int slots = pick("slots", rc::gen::inRange(1, 9));
+  const std::int64_t body = pick("turns of a body", rc::gen::inRange<std::int64_t>(1, 10)),
+                     first = pick("first turn", rc::gen::inRange<std::int64_t>(0, 20)), piece = 5;
+  std::map<std::int64_t, std::int64_t> slot_of_turn;
+  for (std::int64_t of_body = 0; of_body < body; ++of_body) {
+    const Window window = in_slot(0, piece, {first + of_body, body}, slots);
+    for (std::int64_t iteration = 0; iteration < 2 * slots; ++iteration) {
+      const std::int64_t offset = offset_at(window.flat(0, piece), iteration);
+      RC_ASSERT(offset % piece == 0);
+      slot_of_turn[first + of_body + iteration * body] = offset / piece;
+    }
+  }
+  for (const auto& [turn, slot] : slot_of_turn) {
+    RC_ASSERT(slot >= 0 && slot < slots);
+    for (std::int64_t behind = turn + 1; behind < turn + slots && slot_of_turn.contains(behind); ++behind)
+      RC_ASSERT(slot_of_turn.at(behind) != slot);
+  }
 }
 
 TEST(UnshardWriter, GoesByTheGroupsAndTypesOfHsdpParam) {

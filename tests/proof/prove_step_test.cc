@@ -42,7 +42,8 @@ TEST(ProveStep, HoldsWhateverIsKept) {
   expect_proved(dense_model(), "dp_shard=3,reshard=no,sync=step", "adamw");
   expect_proved(dense_model(), "tp=2,dp_shard=2,sync=step", "adamw:offload");
   expect_proved(dense_model(), "dp_replicate=2,cp=2,dp_shard=2,strategy=ring,reshard=2", "adamw");
-  expect_proved(testing::model_of_experts(), "ep=2,dp_shard=4,reshard=2,sync=step", "adamw");
+  expect_proved(testing::model_of_experts(), "ep=2,dp_shard=4,reshard=2,sync=step,prefetch=2", "adamw");
+  expect_proved(dense_model(), "dp_shard=2,prefetch=0", "adamw");
 }
 
 // With several stages on a rank: the norm is over all of them, and a tied table is on the first rank and the

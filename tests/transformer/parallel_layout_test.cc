@@ -48,6 +48,7 @@ RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {
   layout.zero = pick("layout.zero", rc::gen::element(0, 1, 2, 3));
   layout.reshard = pick("layout.reshard", rc::gen::element(0, 1, 2, 16));
   layout.sync_once = pick("layout.sync_once", rc::gen::element(true, false));
+  layout.prefetch = pick("layout.prefetch", rc::gen::element(0, 1, 2, kMostPrefetch));
   layout.sequence_parallel = pick("layout.sequence_parallel", rc::gen::element(true, false));
   layout.host_activations = pick("layout.host_activations", rc::gen::element(true, false));
   layout.order = pick("layout.order", rc::gen::elementOf(axis_orders()));

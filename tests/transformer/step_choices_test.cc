@@ -81,8 +81,8 @@ std::int64_t moved_on(const Plan& plan, const std::string& stream) {
 
 TEST(StepChoices, HaveTextsAndRefusals) {
   for (const char* text : {"dp_shard=8,zero=1", "dp_shard=8,zero=2", "tp=2,sequence_parallel=no",
-                           "dp_shard=8,reshard=no", "dp_shard=8,reshard=2,sync=step", "tp=1,mlp_chunks=4",
-                           "dp_shard=8,recompute=full,mlp_chunks=4,activations=host"}) {
+                           "dp_shard=8,reshard=no", "dp_shard=8,reshard=2,sync=step,prefetch=0",
+                           "tp=1,mlp_chunks=4", "dp_shard=8,recompute=full,mlp_chunks=4,activations=host"}) {
     const ParallelLayout layout = parse_parallel_layout(text);
     EXPECT_EQ(parse_parallel_layout(to_string(layout)), layout) << text;
     EXPECT_THAT(to_string(layout), HasSubstr(std::string(text).substr(std::string(text).find(',') + 1)));
@@ -107,6 +107,10 @@ TEST(StepChoices, HaveTextsAndRefusals) {
   EXPECT_THAT(refusal("dp_shard=6,reshard=4"), HasSubstr("use reshard=3"));
   EXPECT_THAT(refusal("dp_shard=4,reshard=4"), HasSubstr("use reshard=all"));
   EXPECT_THAT(refusal("dp_shard=3,reshard=2"), HasSubstr("use reshard=no"));
+  EXPECT_THAT(refusal("dp_shard=4,zero=2,prefetch=2"), HasSubstr("here zero is 2; leave prefetch=2 out"));
+  EXPECT_THAT(refusal("dp_shard=4,reshard=no,prefetch=2"), HasSubstr("so that no gather waits"));
+  EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,prefetch=17"); }),
+              HasSubstr("prefetch=17 is not a number from 0 to 16"));
   EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,reshard=-1"); }),
               HasSubstr("reshard=-1 is unknown; use all"));
   EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,sync=never"); }),
@@ -171,10 +175,25 @@ TEST(StepChoices, KeptParametersAndGradientsTravelLess) {
   EXPECT_EQ(once.count("fsdp all_gather"), 0u) << "parameters stay sharded";
 }
 
+// As many slots as layers that are gathered ahead, and the one at work; what travels is the same.
+TEST(StepChoices, LayersAheadHaveSlots) {
+  const std::int64_t layer = 512 * (2 * 1024 + 2 * 512) + 3 * 512 * 1280 + 2 * 512;
+  const auto usual = sent_by(step_plan(request_of("dp_shard=4"), StepPart::micro_batch, 0, 1));
+  for (const int ahead : {0, 1, 2, 3, 5, 7, 16}) {
+    const StepRequest request = request_of(str("dp_shard=4,prefetch=", ahead).c_str());
+    const Plan plan = step_plan(request, StepPart::micro_batch, 0, 1);
+    const auto slots = std::find_if(plan.buffers.begin(), plan.buffers.end(),
+                                    [](const Buffer& buffer) { return buffer.name == "unsharded/layers"; });
+    EXPECT_EQ(slots->numel, std::min(ahead + 1, 8) * layer) << ahead;
+    EXPECT_EQ(sent_by(plan), usual) << ahead;
+  }
+}
+
 TEST(StepChoices, WhatIsShardedIsTheMemoryThatPlansDeclare) {
   for (const char* layout :
-       {"dp_shard=4,sync=step", "dp_shard=4,zero=1", "dp_shard=4,zero=2", "tp=2,dp_shard=4,zero=1",
-        "cp=4,strategy=ring,zero=2", "dp_replicate=2,dp_shard=4,zero=1"}) {
+       {"dp_shard=4,sync=step", "dp_shard=4,prefetch=0", "dp_shard=4,prefetch=3,reshard=2",
+        "dp_shard=4,zero=1", "dp_shard=4,zero=2", "tp=2,dp_shard=4,zero=1", "cp=4,strategy=ring,zero=2",
+        "dp_replicate=2,dp_shard=4,zero=1"}) {
     for (const char* optimizer : {"adamw", "adamw:offload", "sgd"}) {
       for (const DType gradients : {DType::f32, DType::bf16}) {
         StepRequest request = request_of(layout, optimizer);

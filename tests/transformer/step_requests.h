@@ -160,6 +160,7 @@ inline ParallelLayout any_layout(const Transformer& model) {
   if (layout.sharding_size() > 1 && layout.zero_stage() == 3) {
     layout.reshard = layout.sharding_size() % 4 == 0 ? any_of(0, 0, 1, 2) : any_of(0, 0, 1);
     layout.sync_once = any_of(0, 0, 1) == 1;
+    if (layout.reshard != 1) layout.prefetch = any_of(1, 1, 0, 2, 3);
   }
   layout.recompute =
       any_of(Recompute{}, Recompute{Recompute::Kind::selective, 1}, Recompute{Recompute::Kind::full, 1},
@@ -198,7 +199,7 @@ inline StepRequest any_request() {
       request.model.prediction_layers = 0;
       request.layout.recompute = {}, request.layout.loss_chunks = 1, request.layout.dp_shard = 1;
       request.layout.zero = 0, request.layout.mlp_chunks = 1, request.layout.host_activations = false;
-      request.layout.reshard = 0, request.layout.sync_once = false;
+      static_cast<ShardChoices&>(request.layout) = {};
       request.layout.window_balance.reset(), request.layout.scan_balance.reset();
       workload.kv_dtype = any_of(DType::bf16, DType::bf16, DType::f16);
     }

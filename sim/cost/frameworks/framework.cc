@@ -196,6 +196,8 @@ std::string lost_timing(FrameworkCase& said) {
         str("reshard=", reshard_text(reshard), ": parameters are given up behind the forward pass"));
   if (std::exchange(said.layout.sync_once, false))
     lost.emplace_back("sync=step: gradients are reduced behind each micro-batch");
+  if (const int ahead = std::exchange(said.layout.prefetch, kUsualPrefetch); ahead != kUsualPrefetch)
+    lost.push_back(str("prefetch=", ahead, ": one layer ahead is gathered"));
   return join(lost, "; ");
 }
 

@@ -202,8 +202,8 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
   for (const LayerParts parts : kLayerParts) {
     const std::int64_t layers = layers_of_parts_[parts];
     all += shared.shards[parts].times(layers, layers);
-    // The last two layers may be gathered for the backward pass before it begins, since there are two slots.
-    late += shared.shards[parts].times(layers - 2, layers);
+    // As many of the last layers as there are slots may be gathered for the backward pass before it begins.
+    late += shared.shards[parts].times(layers - (layout.prefetch + 1), layers);
   }
   if (!layout.keeps_whole_parameters()) {
     // One stream gathers the table, then layer by layer, and what comes last is computed with behind that.

@@ -74,6 +74,19 @@ void LayoutSpace::throw_cannot_be_said(const ParallelLayout& family) const {
                          framework_names(question_), ": ", join(lost, "; "), "; fix fewer keys"));
 }
 
+// Where it is the degrees that do not fit, the question without these keys throws that.
+void LayoutSpace::throw_nothing_sharded() const {
+  PlanQuestion without = question_;
+  without.fixed.reset_shard_choices();
+  LayoutSpace(without, every_choice_).families();
+  const std::string keys = join(items_of(question_.fixed.shard_choices()), " and ");
+  throw InvalidInput(
+      str(keys, ": this is about parameters that are sharded (zero=3, dp_shard or cp above 1, pp=1), and no ",
+          "layout of ", question_.cluster.num_gpus(),
+          " GPUs with the other keys that are fixed shards them; leave ", keys,
+          " out, or fix fewer of tp, pp, dp_shard, dp_replicate, sharding and zero"));
+}
+
 std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const {
   const Fixed& fixed = question_.fixed;
   const int world = question_.cluster.num_gpus();
@@ -100,6 +113,7 @@ std::vector<ParallelLayout> LayoutSpace::families(std::int64_t* left_out) const 
   if (fixed.ulysses_degree || fixed.inner_ring || fixed.pieces || fixed.keys)
     std::erase_if(families, [&](const ParallelLayout& family) { return all_strategies(family).empty(); });
   if (families.empty()) {
+    if (!items_of(fixed.shard_choices()).empty()) throw_nothing_sharded();
     throw InvalidInput(str("the degrees that are fixed do not fit ", world,
                            " GPUs: their product must divide this number",
                            training_ ? "" : ", and serving has no dp_shard",
@@ -169,10 +183,8 @@ void LayoutSpace::add_variants(ParallelLayout layout, std::vector<ParallelLayout
     if (shares ? zero != fixed.zero.value_or(every_choice_ ? zero : as_usual) : zero != as_usual) continue;
     layout.zero = zero == as_usual ? 0 : zero;
     // When shards are gathered and reduced is asked for, not searched.
-    const bool timed = shares && zero == 3;
-    if (!timed && (fixed.reshard.value_or(0) != 0 || fixed.sync_once.value_or(false))) continue;
-    layout.reshard = timed ? fixed.reshard.value_or(0) : 0;
-    layout.sync_once = timed && fixed.sync_once.value_or(false);
+    static_cast<ShardChoices&>(layout) = fixed.shard_choices();
+    if ((!shares || zero != 3) && layout.has_shard_choices()) continue;
     for (const bool sequence_parallel : {true, false}) {
       const bool wanted =
           layout.tp == 1 || fixed.sequence_parallel.value_or(every_choice_ ? sequence_parallel : true);

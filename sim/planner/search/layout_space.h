@@ -78,6 +78,7 @@ class LayoutSpace {
   bool runs_plans() const { return runs_plans_; }
 
  private:
+  [[noreturn]] void throw_nothing_sharded() const;
   // The all_* functions return every choice; those below leave out what the frameworks cannot express.
   AttentionProblem any_attention(const ParallelLayout& layout) const;
   Strategy::Keys fixed_keys(const ParallelLayout& family) const;

@@ -18,6 +18,14 @@ constexpr double kNvfp4Bytes = 0.5 + 1.0 / 16;
 
 }  // namespace
 
+ShardChoices Fixed::shard_choices() const {
+  const ShardChoices usual;
+  return {reshard.value_or(usual.reshard), sync_once.value_or(usual.sync_once),
+          prefetch.value_or(usual.prefetch)};
+}
+
+void Fixed::reset_shard_choices() { reshard.reset(), sync_once.reset(), prefetch.reset(); }
+
 std::int64_t usable_bytes(const PlanQuestion& question) {
   const Gpu& gpu = question.cluster.gpu;
   const double gib = std::min(question.max_memory_gib.value_or(gpu.usable_memory_gib), gpu.usable_memory_gib);

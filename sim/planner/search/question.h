@@ -21,7 +21,7 @@ namespace cp::sim {
 // What the search must not vary of a layout. It is free to choose whatever is unset.
 struct Fixed : ParallelConfig {
   Fixed() { expert_rule = ExpertRule::nested; }
-  std::optional<int> virtual_stages, loss_chunks, zero, reshard, mlp_chunks;
+  std::optional<int> virtual_stages, loss_chunks, zero, reshard, prefetch, mlp_chunks;
   std::optional<bool> sync_once, sequence_parallel, host_activations;
   std::optional<std::int64_t> micro_batch;
   std::optional<std::string> strategy;  // a name of named_strategy
@@ -42,6 +42,9 @@ struct Fixed : ParallelConfig {
   std::optional<Recompute> recompute;
   std::optional<ShardingGroup> sharding;
   std::optional<AxisOrder> order;
+  // Of sharded parameters, with defaults for what is unset.
+  ShardChoices shard_choices() const;
+  void reset_shard_choices();
   bool operator==(const Fixed&) const = default;
 };
 

@@ -115,6 +115,8 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
   if (layout.sharding_size() == 1 || !model.norms_before || model.prediction_layers > 0) return 0;
   // Of what comes from fewer ranks backward, nothing is claimed either.
   if (layout.reshard != 0) return 0;
+  // Of fewer slots than two it holds; of more it does not.
+  if (layout.prefetch > kUsualPrefetch) return 0;
   const bool gathers = !layout.keeps_whole_parameters(), scatters = !layout.keeps_whole_gradients();
   const auto unit_of = [&](const Sharding& sharding, std::int64_t parameters) {
     Unit unit;

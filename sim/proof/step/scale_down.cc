@@ -129,6 +129,7 @@ class LayoutList {
       layout.sync_once = turn % 3 == 0;
       const bool halves = layout.sharding_size() > 2 && layout.sharding_size() % 2 == 0;
       if (turn % 4 == 1) layout.reshard = halves && turn % 8 == 5 ? 2 : 1;
+      if (layout.reshard != 1 && turn % 5 < 2) layout.prefetch = turn % 5 == 0 ? 2 : 0;
     }
     return layout;
   }
