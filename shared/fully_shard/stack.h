@@ -16,21 +16,23 @@ struct StackIndex {
 };
 
 // Where a piece begins, and how this place advances with the iterations of the Repeat. Offsets are in
-// elements.
+// elements. The first elements of a piece may lie apart from the others: no view holds some of both.
 struct Window {
   BufferId buffer = -1;
   std::int64_t offset = 0;
-  Advance advance;
+  Advance advance = {};
+  std::int64_t front = 0, front_offset = 0;  // of the first `front` elements
 
+  std::int64_t at(std::int64_t element) const { return element + (element < front ? front_offset : offset); }
   View flat(std::int64_t begin, std::int64_t numel) const {
-    return flat_view(buffer, offset + begin, numel, advance);
+    return flat_view(buffer, at(begin), numel, advance);
   }
   View dense(std::int64_t begin, Shape shape) const {
-    return dense_view(buffer, offset + begin, std::move(shape), advance);
+    return dense_view(buffer, at(begin), std::move(shape), advance);
   }
   // A matrix of `rows` rows of `width` elements; the rows begin `stride` elements apart.
   View rows(std::int64_t begin, std::int64_t rows, std::int64_t width, std::int64_t stride) const {
-    return {buffer, offset + begin, {rows, width}, {stride, 1}, advance};
+    return {buffer, at(begin), {rows, width}, {stride, 1}, advance};
   }
 };
 

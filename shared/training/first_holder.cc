@@ -30,6 +30,8 @@ FirstHolder::Place FirstHolder::place_of(const TensorBlock& block) {
 bool FirstHolder::is_first(const UnitTensors& unit, const TensorBlock& block) const {
   const std::vector<Rank>& replicas = unit.unit.replicas;
   if (!replicas.empty() && *std::min_element(replicas.begin(), replicas.end()) < self_) return false;
+  // What is not sharded is on all that share the unit.
+  if (block.begin < unit.unit.replicated && unit.index > 0) return false;
   if (pp_ > 0 && block.tensor == kEmbeddingTensor) return false;
   return !of_lower_tp_.contains(place_of(block));
 }

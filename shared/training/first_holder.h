@@ -1,7 +1,8 @@
 // Which rank writes an element that several ranks hold: the first of them.
 //
-// Replicas hold the same shards. tp ranks hold the same norms, and the same kv heads where these are fewer
-// than tp. The first and the last pipeline stage may both have the embedding's table.
+// Replicas hold the same shards, and all that share a unit its small tensors where these are not sharded. tp
+// ranks hold the same norms, and the same kv heads where these are fewer than tp. The first and the last
+// pipeline stage may both have the embedding's table.
 #pragma once
 
 #include <cstdint>

@@ -41,6 +41,8 @@ constexpr NamedGroup kGroups[] = {
     {"fsdp_experts_reduce", GroupAxis::fsdp},
     {"norm_shards", GroupAxis::fsdp},
     {"replicas", GroupAxis::dp},
+    {"replicas_whole", GroupAxis::dp},
+    {"replicas_experts_whole", GroupAxis::dp},
     {"replicas_experts", GroupAxis::dp},
     {"pp", GroupAxis::pp},
     {"tied", GroupAxis::pp},  // the stages with the embedding and the head

@@ -7,7 +7,7 @@
 namespace cp {
 
 // tp, cp, ep and pp are those of ParallelLayout. Ranks of an fsdp group hold shards of the same parameters;
-// ranks of a dp group hold the same shard.
+// ranks of a dp group hold the same shard, or the same parameters whole.
 enum class GroupAxis : std::uint8_t { tp, cp, ep, fsdp, dp, pp };
 
 // "tp", "cp", "ep", "fsdp", "dp", "pp".

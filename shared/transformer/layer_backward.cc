@@ -352,8 +352,8 @@ void LayerBackward::add_up_replicated(const LayerPlace& place, const GradientPla
   const Window& gradients = where.window;
   const LayerWeights& layer = this->layer(place);
   const std::vector<Rank> tp = context_.groups.tp_group();
-  writer_.all_reduce("tp", tp, ReduceOp::sum, context_.summed_over_tp(place.parts).flat(gradients), "tp",
-                     "add up d norms");
+  for (const Weight& summed : context_.summed_over_tp(place.parts))
+    writer_.all_reduce("tp", tp, ReduceOp::sum, summed.flat(gradients), "tp", "add up d norms");
   if (context_.model.kv_heads >= context_.layout.tp || place.parts.mixer != Mixer::attention) return;
   // Ranks that hold copies of one kv head have each the part of its gradient that came from their own query
   // heads.

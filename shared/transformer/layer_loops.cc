@@ -7,9 +7,16 @@
 namespace cp {
 namespace {
 
+// Which layer of its bucket one is, and how many this has.
+struct InBucket {
+  std::int64_t position = 0, count = 1;
+  bool operator==(const InBucket&) const = default;
+};
+
 // What makes the steps of two layers differ.
 struct Traits {
   int kind = 0, home = 0, next_home = 0;
+  InBucket of_parts, of_experts;
   bool recomputed = false;
   bool operator==(const Traits&) const = default;
 };
@@ -28,8 +35,9 @@ std::int64_t least_period(std::span<const T> all) {
 }
 
 // Whether two layers differ in nothing, or in what is recomputed alone.
-bool are_alike(const Traits& a, const Traits& b) {
-  return a.kind == b.kind && a.home == b.home && a.next_home == b.next_home;
+bool are_alike(Traits a, const Traits& b) {
+  a.recomputed = b.recomputed;
+  return a == b;
 }
 
 // How many of the first layers are a whole number of repetitions of layers that are alike, of at least two
@@ -45,11 +53,28 @@ std::int64_t repeating_layers(std::span<const Traits> layers) {
   return most;
 }
 
+// The bucket of the next of `all` layers that `counted` counts.
+InBucket next_in_bucket(std::int64_t& counted, std::int64_t all, std::int64_t bucket) {
+  const std::int64_t number = counted++, position = number % bucket;
+  return {position, std::min(bucket, all - (number - position))};
+}
+
 std::vector<Pattern> patterns(const StageLayers& stage, const Recompute& recompute) {
+  ByParts<std::int64_t> with, counted;
+  for (const int kind : stage.kinds) ++with[stage.parts_of_kinds[idx(kind)]];
+  const std::int64_t with_experts = count_of(with, Having::experts);
+  std::int64_t experts = 0;
   std::vector<Traits> layers;
   for (const int kind : stage.kinds) {
     const auto layer = static_cast<std::int64_t>(layers.size());
-    layers.push_back({kind, stage.home(layer), stage.home(layer + 1), is_recomputed(layer, recompute)});
+    const LayerParts parts = stage.parts(layer);
+    Traits traits{kind, stage.home(layer), stage.home(layer + 1), {}, {}, is_recomputed(layer, recompute)};
+    if (stage.bucket > 1) {
+      traits.of_parts = next_in_bucket(counted[parts], with[parts], stage.bucket);
+      if (have(parts, Having::experts))
+        traits.of_experts = next_in_bucket(experts, with_experts, stage.bucket);
+    }
+    layers.push_back(traits);
   }
   std::vector<Pattern> all;
   std::span<const Traits> rest = layers;

@@ -58,6 +58,9 @@ struct StageLayers {
   std::span<const int> kinds;
   std::span<const LayerParts> parts_of_kinds;
   std::span<const int> homes = {};
+  // So many layers with the same parts, one behind the other, are gathered and reduced at once, and so many
+  // layers' experts (ShardedUnit::bucket). Bodies have whole buckets.
+  std::int64_t bucket = 1;
 
   LayerParts parts(std::int64_t layer) const { return parts_of_kinds[idx(kinds[idx(layer)])]; }
   // Of a layer, or behind the last one.

@@ -292,7 +292,7 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
 }
 
 // When sharded parameters are given up, and gradients reduced.
-std::optional<LayoutRefusal> refuse_timing(const ParallelLayout& layout) {
+std::optional<LayoutRefusal> refuse_timing(const Transformer& model, const ParallelLayout& layout) {
   const int ranks = layout.sharding_size();
   const std::vector<LayoutItem> items = items_of(static_cast<const ShardChoices&>(layout));
   if (!items.empty() && (ranks == 1 || layout.zero_stage() != 3)) {
@@ -310,6 +310,14 @@ std::optional<LayoutRefusal> refuse_timing(const ParallelLayout& layout) {
                              " with reshard=no: each layer is gathered to a place of its own, where ",
                              "it stays for the backward pass, so that no gather waits for another layer"),
                          str("leave prefetch=", layout.prefetch, " out")};
+  }
+  if (layout.bucket > 1 && model.prediction_layers > 0) {
+    return LayoutRefusal{
+        "buckets with prediction layers",
+        str("bucket=", layout.bucket, " with ", model.prediction_layers,
+            " prediction layers: these are gathered behind the head, one by one, and would be ",
+            "in a bucket with layers before it"),
+        "use bucket=1"};
   }
   if (layout.reshard > 1 && (layout.reshard >= ranks || ranks % layout.reshard != 0)) {
     return LayoutRefusal{
@@ -336,7 +344,7 @@ std::optional<LayoutRefusal> refuse_memory_choices(const Transformer& model, con
                              ": stages keep whole parameters and gradients for the step"),
                          "use zero=1"};
   }
-  if (auto refusal = refuse_timing(layout)) return refusal;
+  if (auto refusal = refuse_timing(model, layout)) return refusal;
   if (!layout.sequence_parallel && layout.tp == 1) {
     return LayoutRefusal{"the same layout twice", "sequence_parallel=no and yes mean the same with tp=1",
                          "use sequence_parallel=yes"};

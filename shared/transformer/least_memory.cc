@@ -200,28 +200,40 @@ class MemoryModel {
       return 0;
     }
     const std::int64_t ranks = layout_.sharding_size();
-    // Each layer is sharded by itself where it is gathered by itself, else all of the same parts together;
-    // the embedding, and the head with its norm, by themselves.
-    const auto shard_of = [&](std::int64_t layers_of_unit, std::int64_t numel, std::int64_t sharing) {
-      return layout_.keeps_whole_parameters() ? ceil_div(layers_of_unit * numel, sharing)
-                                              : layers_of_unit * ceil_div(numel, sharing);
+    // Each bucket of layers is sharded by itself where it is gathered by itself, else all layers of the same
+    // parts together; the embedding, and the head with its norm, by themselves.
+    const auto shard_of = [&](std::int64_t layers_of_unit, std::int64_t numel, std::int64_t small,
+                              std::int64_t sharing) {
+      if (layout_.keeps_whole_parameters()) return ceil_div(layers_of_unit * numel, sharing);
+      return of_buckets(layers_of_unit, [&](std::int64_t count) {
+        return count * small + ceil_div(count * (numel - small), sharing);
+      });
     };
-    std::int64_t shard = ceil_div(embedding_here ? sizes_.embedding : 0, ranks) +
-                         ceil_div((head_here ? sizes_.head : 0) + (last ? sizes_.final_norm : 0), ranks);
+    std::int64_t shard = shard_of(1, embedding_here ? sizes_.embedding : 0,
+                                  embedding_here ? sizes_.small_embedding : 0, ranks) +
+                         shard_of(1, (head_here ? sizes_.head : 0) + (last ? sizes_.final_norm : 0),
+                                  last ? sizes_.small_head : 0, ranks);
     for (const LayerParts parts : kLayerParts)
-      shard += shard_of(layers.with[parts], sizes_.layer[parts], ranks);
-    shard += shard_of(predictions, sizes_.prediction, ranks);
+      shard += shard_of(layers.with[parts], sizes_.layer[parts], sizes_.small_layer[parts], ranks);
+    shard += shard_of(predictions, sizes_.prediction, sizes_.small_prediction, ranks);
     std::int64_t in_update = add_shards(memory, {dense, shard}, ranks);
     if (experts > 0) {
       const std::int64_t sharing = expert_ranks();
-      in_update +=
-          add_shards(memory, {experts, shard_of(with_experts, sizes_.expert_layer, sharing)}, sharing);
+      in_update += add_shards(
+          memory, {experts, shard_of(with_experts, sizes_.expert_layer, sizes_.small_experts, sharing)},
+          sharing);
     }
     return in_update;
   }
 
   // Where as many ranks share the experts as share the parameters, each expert is whole.
   int expert_ranks() const { return std::max(1, layout_.sharding_size() / layout_.ep); }
+  // The sum of a size of buckets over those of `count` layers; the last one may have fewer.
+  template <class Size>
+  std::int64_t of_buckets(std::int64_t count, const Size& size) const {
+    const std::int64_t bucket = layout_.bucket, rest = count % bucket;
+    return count / bucket * size(bucket) + (rest > 0 ? size(rest) : 0);
+  }
   // Slots of a unit, or one for a layer that is alone: of what is gathered, and of gradients on their way.
   std::int64_t gather_turns(std::int64_t count) const {
     return std::min<std::int64_t>(layout_.prefetch + 1, count);
@@ -267,22 +279,31 @@ class MemoryModel {
   // Where gradients stay, products add to them, in f32 or their own dtype; to those of another dtype what was
   // made is added, cast. Where they are scattered in the dtype in which they are made, they have slots that
   // take turns, as parameters do.
-  Slots slots_of(std::int64_t numel, std::int64_t count, std::int64_t ranks) const {
+  Slots slots_of(std::int64_t numel, std::int64_t small, std::int64_t count, std::int64_t ranks) const {
     const std::int64_t gradient = size_bytes(workload_.gradient_dtype);
     const bool as_made = workload_.gradient_dtype == workload_.dtype;
     Slots slots;
     if (!training_ || count == 0) return slots;
-    if (ranks > 1 && !layout_.keeps_whole_parameters()) {
+    // Units of small tensors alone are whole. Of others a slot has a bucket.
+    const bool shares = ranks > 1 && small < numel;
+    const std::int64_t buckets = ceil_div(count, std::int64_t{layout_.bucket});
+    const auto slot = [&](std::int64_t pieces) {
+      return pieces * small + padded(pieces * (numel - small), ranks);
+    };
+    const std::int64_t largest = slot(std::min<std::int64_t>(layout_.bucket, count));
+    if (shares && !layout_.keeps_whole_parameters()) {
       // Kept whole they have no slots beside that; kept in part, both.
-      const std::int64_t piece = padded(numel, ranks) * width_,
-                         over = std::gcd<std::int64_t>(layout_.reshard, ranks);
+      const std::int64_t over = std::gcd<std::int64_t>(layout_.reshard, ranks);
       const bool kept = layout_.reshard > 0 && over < ranks;
-      slots.gathered =
-          (kept && over == 1 ? 0 : gather_turns(count) * piece) + (kept ? count * (piece / over) : 0);
+      if (!kept || over > 1) slots.gathered = gather_turns(buckets) * largest * width_;
+      if (kept)
+        slots.gathered += width_ * of_buckets(count, [&](std::int64_t pieces) {
+                            return over == 1 ? slot(pieces) : padded(pieces * (numel - small), ranks) / over;
+                          });
     }
-    if (ranks > 1 && !layout_.keeps_whole_gradients()) {
-      slots.made = padded(numel, ranks) * width_ * (as_made ? turns(count) : 1);
-      slots.cast = as_made ? 0 : padded(numel, ranks) * gradient;
+    if (shares && !layout_.keeps_whole_gradients()) {
+      slots.made = largest * width_ * (as_made ? turns(buckets) : 1);
+      slots.cast = as_made ? 0 : largest * gradient;
     } else if (!as_made && workload_.gradient_dtype != DType::f32) {
       slots.made = numel * width_, slots.cast = numel * gradient;
     }
@@ -290,10 +311,12 @@ class MemoryModel {
   }
   // Of the layers with these parts, without their experts; and of all experts.
   Slots slots_of_layers(LayerParts parts, const Layers& layers) const {
-    return slots_of(sizes_.layer[parts], layers.with[parts], layout_.sharding_size());
+    return slots_of(sizes_.layer[parts], sizes_.small_layer[parts], layers.with[parts],
+                    layout_.sharding_size());
   }
   Slots slots_of_experts(const Layers& layers) const {
-    return slots_of(sizes_.expert_layer, count_of(layers.with, Mlp::experts), expert_ranks());
+    return slots_of(sizes_.expert_layer, sizes_.small_experts, count_of(layers.with, Mlp::experts),
+                    expert_ranks());
   }
 
   // The forward pass has gathered to the slots that the backward pass gathers to.
@@ -342,6 +365,7 @@ class MemoryModel {
   std::int64_t unsharded_head() const {
     if (layout_.sharding_size() == 1) return 0;
     const std::int64_t table = model_.tied_embeddings ? sizes_.embedding : sizes_.head;
+    if (table < layout_.threshold) return 0;
     return table * width_ *
            ((layout_.keeps_whole_parameters() ? 0 : 1) +
             (layout_.keeps_whole_gradients() || layout_.loss_chunks == 1 ? 0 : 1));
@@ -682,7 +706,8 @@ LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, con
 
 std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& layout,
                                                          const StageLayers& layers) const {
-  if (layout.pp > 1 || workload_.phase != Phase::training) return nullptr;
+  // Of buckets of several layers nothing is claimed of what lives beside a layer.
+  if (layout.pp > 1 || workload_.phase != Phase::training || layout.bucket > 1) return nullptr;
   if (living_) return living_(layers, layout.recompute);
   return std::make_shared<LivingBuffers>(living_buffers(layers, layout.recompute));
 }

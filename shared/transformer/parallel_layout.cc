@@ -304,6 +304,8 @@ Hasher& hash(Hasher& hasher, const ParallelLayout& layout) {
   if (layout.reshard != 0 || layout.sync_once)
     hasher.add(std::string_view("timing")).add(layout.reshard).add(layout.sync_once ? 1 : 0);
   if (layout.prefetch != kUsualPrefetch) hasher.add(std::string_view("prefetch")).add(layout.prefetch);
+  if (layout.bucket != 1) hasher.add(std::string_view("bucket")).add(layout.bucket);
+  if (layout.threshold != 0) hasher.add(std::string_view("threshold")).add(layout.threshold);
   return hash(hasher, layout.strategy);
 }
 

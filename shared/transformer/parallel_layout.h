@@ -68,6 +68,15 @@ inline constexpr int kUsualPrefetch = 1;  // two slots: one layer is at work, an
 // checked for twice as many iterations as there are slots.
 inline constexpr int kMostPrefetch = 16;
 int parse_prefetch(std::string_view text);
+// Reads a value of ParallelLayout::bucket: 1 to kMostBucket. Throws InvalidInput.
+// Chosen: bodies of Repeats have a multiple of so many layers, which plans list; a whole stage of the largest
+// models has fewer than twice as many.
+inline constexpr int kMostBucket = 64;
+int parse_bucket(std::string_view text);
+// Reads a value of ParallelLayout::threshold, 0 to kMostThreshold elements. Throws InvalidInput.
+// Chosen: beyond the largest table of any model, with which all of a unit stays whole.
+inline constexpr std::int64_t kMostThreshold = std::int64_t{1} << 40;
+std::int64_t parse_threshold(std::string_view text);
 
 // Which ranks are neighbours. The first axis in the name varies fastest: with tp_cp_dp_pp and tp=8, ranks
 // 0..7 are one tensor-parallel group.
@@ -91,6 +100,14 @@ struct ShardChoices {
   // same parts have one slot more than that, and a gather waits for its slot; with 0 a layer is gathered when
   // the one before it is done (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch).
   int prefetch = kUsualPrefetch;
+  // So many layers with the same parts, one behind the other, are gathered and reduced at once, as one flat
+  // parameter with one padding; the last ones may be fewer (fully_shard of a list of modules). Experts
+  // likewise. The ends are buckets of their own.
+  int bucket = 1;
+  // Tensors with fewer elements, as a tp rank has them, are not sharded: every rank keeps them whole, with
+  // their states, and their gradients are all-reduced in the update. What is one product is one tensor: q, k
+  // and v; gate and up; all experts of a rank.
+  std::int64_t threshold = 0;
   bool operator==(const ShardChoices&) const = default;
 };
 
@@ -149,8 +166,9 @@ void visit_choices(LayoutChoices& choices, ShardChoices& of_shards, const Visit&
   visit("recompute", recompute), visit("loss_chunks", loss_chunks), visit("zero", zero);
   visit("sequence_parallel", sequence_parallel), visit("mlp_chunks", mlp_chunks);
   visit("host_activations", host_activations);
-  auto& [reshard, sync_once, prefetch] = of_shards;
+  auto& [reshard, sync_once, prefetch, bucket, threshold] = of_shards;
   visit("reshard", reshard), visit("sync_once", sync_once), visit("prefetch", prefetch);
+  visit("bucket", bucket), visit("threshold", threshold);
 }
 
 // The degrees follow the rules of shared/mesh/parallel_dims.h, with ExpertRule::nested and etp = tp.

@@ -22,7 +22,8 @@ constexpr std::array<std::string_view, 4> kOrders{"tp-cp-dp-pp", "cp-tp-dp-pp", 
 constexpr std::string_view kKeys =
     "virtual_stages, strategy, ulysses_degree, inner_ring, axis_order, rotation, balance, slots, pieces, "
     "merges, window_strategy, window_balance, scan, scan_balance, keys, sharding, zero, reshard, sync, "
-    "prefetch, order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, activations";
+    "prefetch, bucket, threshold, order, sequence_parallel, micro_batch, recompute, loss_chunks, mlp_chunks, "
+    "activations";
 
 int parse_number(std::string_view text, std::string_view key) {
   const std::int64_t value = parse_int(text, key);
@@ -237,6 +238,16 @@ int parse_prefetch(std::string_view text) {
                                         "so many layers ahead parameters are gathered; 1 is usual"));
 }
 
+int parse_bucket(std::string_view text) {
+  return static_cast<int>(
+      parse_between("bucket", text, 1, kMostBucket, "so many layers are gathered and reduced at once"));
+}
+
+std::int64_t parse_threshold(std::string_view text) {
+  return parse_between("threshold", text, 0, kMostThreshold,
+                       "tensors with fewer elements stay whole on every rank; with 0 none");
+}
+
 std::string to_string(AxisOrder order) { return std::string(kOrders[static_cast<std::size_t>(order)]); }
 
 AxisOrder parse_axis_order(std::string_view text) {
@@ -258,6 +269,8 @@ std::vector<LayoutItem> items_of(const ShardChoices& choices) {
   if (choices.reshard != 0) items.push_back({"reshard", reshard_text(choices.reshard)});
   if (choices.sync_once) items.push_back({"sync", sync_text(true)});
   if (choices.prefetch != kUsualPrefetch) items.push_back({"prefetch", str(choices.prefetch)});
+  if (choices.bucket != 1) items.push_back({"bucket", str(choices.bucket)});
+  if (choices.threshold != 0) items.push_back({"threshold", str(choices.threshold)});
   return items;
 }
 
@@ -316,6 +329,8 @@ ParallelLayout parse_parallel_layout(std::string_view text, int world) {
   if (const auto value = values.find("reshard")) layout.reshard = parse_reshard(*value);
   if (const auto value = values.find("sync")) layout.sync_once = parse_sync(*value);
   if (const auto value = values.find("prefetch")) layout.prefetch = parse_prefetch(*value);
+  if (const auto value = values.find("bucket")) layout.bucket = parse_bucket(*value);
+  if (const auto value = values.find("threshold")) layout.threshold = parse_threshold(*value);
   values.word("sequence_parallel", "no", false, "yes", true, layout.sequence_parallel);
   values.word("activations", "gpu", false, "host", true, layout.host_activations);
   if (layout.cp > 1) read_strategy(values, layout);

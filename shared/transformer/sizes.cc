@@ -73,14 +73,23 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
     const double share = static_cast<double>(sizes.tokens * model.experts->top_k) / layout.ep;
     sizes.expert_tokens = layout.ep * static_cast<std::int64_t>(std::ceil(share * workload.expert_imbalance));
   }
+  const std::int64_t threshold = layout.threshold;
   for (const LayerParts parts : kLayerParts) {
-    if (model.has(parts)) sizes.layer[parts] = LayerWeights(model, sizes, parts).numel;
+    if (!model.has(parts)) continue;
+    const LayerWeights weights(model, sizes, parts, threshold);
+    sizes.layer[parts] = weights.numel, sizes.small_layer[parts] = weights.small;
   }
-  sizes.expert_layer = ExpertWeights(model, sizes).numel;
+  const ExpertWeights experts(model, sizes, threshold);
+  sizes.expert_layer = experts.numel, sizes.small_experts = experts.small;
   sizes.embedding = sizes.vocab * hidden;
+  if (sizes.embedding < threshold) sizes.small_embedding = sizes.embedding;
   sizes.head = model.tied_embeddings ? 0 : sizes.vocab * hidden;
   sizes.final_norm = hidden;
-  if (model.prediction_layers > 0) sizes.prediction = PredictionWeights(model).numel;
+  sizes.small_head = HeadWeights(model, sizes, !model.tied_embeddings, threshold).small;
+  if (model.prediction_layers > 0) {
+    const PredictionWeights prediction(model, threshold);
+    sizes.prediction = prediction.numel, sizes.small_prediction = prediction.small;
+  }
   return sizes;
 }
 

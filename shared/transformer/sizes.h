@@ -40,6 +40,10 @@ struct LocalSizes {
   std::int64_t expert_layer = 0;  // the experts of one layer
   std::int64_t embedding = 0, head = 0, final_norm = 0;
   std::int64_t prediction = 0;  // what a prediction layer has beside its layer; 0 if there is none
+  // Of these, the parameters of tensors below the layout's threshold, which every rank keeps whole; of the
+  // head's those of the norm, too.
+  ByParts<std::int64_t> small_layer;
+  std::int64_t small_experts = 0, small_embedding = 0, small_head = 0, small_prediction = 0;
 };
 LocalSizes local_sizes(const Transformer& model, const Workload& workload, const ParallelLayout& layout);
 

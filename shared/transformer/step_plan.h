@@ -23,6 +23,8 @@
 //     rows
 //   fsdp_experts, fsdp_experts_reduce, replicas_experts   experts, which are sharded over other ranks
 //   fsdp_kept, fsdp_experts_kept                          parameters that are gathered again from fewer ranks
+//   replicas_whole, replicas_experts_whole                parameters below the threshold, alone in their unit,
+//                                                         and so whole on all that share others
 //   tp_kv                                                 tp ranks that hold one kv head
 //   tied                                                  the first and the last stage, where both have the
 //                                                         embedding's table: it is tied, or prediction layers
@@ -41,7 +43,8 @@
 // `dtype` and whole gradients in `gradient_dtype`; they are gathered and reduced once a step, in the update.
 // With zero=2, gradients are reduced and scattered behind each layer. With sync=step whole gradients stay
 // beside sharded parameters; with reshard layers, not the ends, keep what was gathered for their backward
-// pass. A unit that a rank does not share is
+// pass. With prefetch other numbers of layers are gathered ahead; with bucket several layers are gathered and
+// reduced at once; below the threshold tensors are whole on all ranks. A unit that a rank does not share is
 // treated the same way, without the gathers. Products add to whole gradients themselves, in f32. Serving
 // keeps whole parameters, whatever the layout shards. Gradients are added to those that the caller hands
 // over; these must be zero before the first micro-batch.

@@ -60,15 +60,15 @@ StepContext::StepContext(const StepRequest& asked, StepPart step_part, int stage
       training(workload.phase == Phase::training),
       predictions(training && last_stage ? model.prediction_layers : 0),
       hidden(model.hidden),
-      experts(model, sizes),
-      head(model, sizes, owns_table(asked)),
+      experts(model, sizes, layout.threshold),
+      head(model, sizes, owns_table(asked), layout.threshold),
       embedding{0, sizes.vocab, model.hidden},
-      prediction(model) {
+      prediction(model, layout.threshold) {
   latent = latent_use(model, workload, layout);
   for (const int kind : kinds) ++layers_with[parts[idx(kind)]];
   layers_with[parts[idx(model.last_kind())]] += predictions;
   for (const LayerParts of : kLayerParts) {
-    if (model.has(of)) layer[of] = LayerWeights(model, sizes, of);
+    if (model.has(of)) layer[of] = LayerWeights(model, sizes, of, layout.threshold);
   }
   const std::vector<int> of_model = homes_of_layers(model, workload, layout);
   const auto [first, count] = layers_of_stage(model, layout, stage);

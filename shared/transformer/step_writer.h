@@ -69,15 +69,12 @@ struct StepContext {
 
   // What all layers have alike of it: where rows are at home. Without cp: the default.
   const Strategy& strategy() const { return attention.front().strategy; }
-  // Those of the weights that all tp ranks hold alike whose gradients are sums over these ranks; they stand
-  // at the end of LayerWeights::replicated. With sequence parallelism these are all: each rank's norms see a
-  // part of the rows. Without it every rank's norms, and what makes latent rows, see all rows and have the
-  // whole gradient, once that of the latent rows is added up; the norms of q
-  // and k, and the router, still see a rank's own columns only.
-  Weight summed_over_tp(LayerParts of) const {
-    const LayerWeights& weights = layer[of];
-    const std::int64_t begin = layout.row_ranks() > 1 ? 0 : weights.norm2.end();
-    return {begin, 1, weights.replicated - begin};
+  // Those of the weights that all tp ranks hold alike whose gradients are sums over these ranks. With
+  // sequence parallelism these are all: each rank's norms see a part of the rows. Without it every rank's
+  // norms, and what makes latent rows, see all rows and have the whole gradient, once that of the latent rows
+  // is added up; the norms of q and k, and the router, still see a rank's own columns only.
+  const WeightRanges& summed_over_tp(LayerParts of) const {
+    return layout.row_ranks() > 1 ? layer[of].replicated : layer[of].replicated_behind_norms;
   }
   // Whether the stage has the embedding's table in a unit of its own. With stages, the last one needs it for
   // prediction layers, unless it has a copy as the head's.
@@ -90,7 +87,7 @@ struct StepContext {
   bool copies_table() const { return layout.pp > 1 && model.embeds_behind_layers(); }
   // Whether the norms of q and k are over heads of several tp ranks, which add up sums of each row.
   bool norms_cross_ranks() const { return model.qk_norm_of_all_heads && layout.tp > 1; }
-  StageLayers stage_layers() const { return {kinds, parts, homes}; }
+  StageLayers stage_layers() const { return {kinds, parts, homes, layout.bucket}; }
 
   // From here on, rows are at this home.
   void enter(int home);

@@ -188,26 +188,32 @@ UnitTensors::Element UnitTensors::owned(std::int64_t index_in_shard) const {
     const std::int64_t at = index * num_owned() + index_in_shard;
     return {at / unit.numel, at % unit.numel};
   }
-  return {index_in_shard / unit.shard_numel(),
-          index * unit.shard_numel() + index_in_shard % unit.shard_numel()};
+  const std::int64_t bucket = index_in_shard / unit.owned_numel(unit.bucket),
+                     in_bucket = index_in_shard % unit.owned_numel(unit.bucket), first = bucket * unit.bucket,
+                     count = unit.pieces_of(bucket);
+  if (in_bucket < count * unit.replicated)
+    return {first + in_bucket / unit.replicated, in_bucket % unit.replicated};
+  const std::int64_t at = index * unit.shard_numel(count) + in_bucket - count * unit.replicated,
+                     piece = std::min(count - 1, at / std::max<std::int64_t>(1, unit.sharded_numel()));
+  return {first + piece, unit.replicated + at - piece * unit.sharded_numel()};
 }
 
-std::int64_t UnitTensors::num_owned() const {
-  if (unit.shares_all_pieces()) return unit.whole_numel() / unit.num_ranks();
-  return unit.pieces * unit.shard_numel();
+std::int64_t UnitTensors::num_following(std::int64_t index_in_shard) const {
+  const Element element = owned(index_in_shard);
+  if (unit.shares_all_pieces()) return std::min(unit.numel - element.at, num_owned() - index_in_shard);
+  if (element.at < unit.replicated) return unit.replicated - element.at;
+  // Up to the end of the rank's part of the bucket, or of the piece; padding is behind the last of these.
+  const std::int64_t of_bucket = unit.owned_numel(unit.pieces_of(element.piece / unit.bucket)),
+                     rest = of_bucket - index_in_shard % unit.owned_numel(unit.bucket);
+  return element.at < unit.numel ? std::min(rest, unit.numel - element.at) : rest;
 }
 
 void UnitTensors::for_each_owned(
     const std::function<void(const TensorRun& run, std::int64_t index)>& use) const {
-  const bool stretch = unit.shares_all_pieces();
-  const std::int64_t all = num_owned();
-  for (std::int64_t done = 0; done < all;) {
+  for (std::int64_t done = 0; done < num_owned();) {
     const Element element = owned(done);
     if (element.piece >= unit.pieces) return;
-    // Up to the end of the piece, or of the rank's shard of it, elements follow one another.
-    const std::int64_t rest =
-                           stretch ? unit.numel - element.at : unit.shard_numel() - done % unit.shard_numel(),
-                       count = std::min(rest, all - done);
+    const std::int64_t count = num_following(done);
     for (const TensorBlock& block : pieces[idx(element.piece)]) {
       const std::int64_t from = std::max(element.at, block.begin),
                          to = std::min(element.at + count, block.begin + block.rows * block.columns);

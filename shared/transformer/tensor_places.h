@@ -75,7 +75,9 @@ struct UnitTensors {
   // copies, reduced gradients, and each state of the optimizer. One at or beyond the piece's numel is
   // padding, as is one of no piece.
   Element owned(std::int64_t index_in_shard) const;
-  std::int64_t num_owned() const;
+  std::int64_t num_owned() const { return unit.num_owned(); }
+  // How many elements from this one on are owned one behind the other, of one piece, or of padding.
+  std::int64_t num_following(std::int64_t index_in_shard) const;
   // Calls use(run, index) for all elements that the rank owns, but for padding, by ascending index: that of
   // the run's first element in buffers of shards.
   void for_each_owned(const std::function<void(const TensorRun& run, std::int64_t index)>& use) const;

@@ -6,6 +6,7 @@
 #include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/transformer/row_rules_of.h"
+#include "shared/transformer/tensor_places.h"
 
 namespace cp {
 namespace {
@@ -34,9 +35,10 @@ StepUnits::StepUnits(const StepContext& context) {
   const Workload& workload = context.workload;
   const RankGroups& groups = context.groups;
   const RankGroups::DataMesh dense = groups.data_mesh(), of_ep = layout.ep > 1 ? groups.expert_mesh() : dense;
-  const auto param_of = [&](const RankGroups::DataMesh& data, std::int64_t numel, bool split) {
+  const auto param_of = [&](const RankGroups::DataMesh& data, std::int64_t numel, bool split, bool small) {
     HsdpOptions options;
     options.shard = data.shard, options.replicate = data.replicate;
+    if (small) options.min_numel = numel * layout.ep + 1;
     // Sums, not averages: steps scale their losses instead (flat_unit()).
     options.reduce = ReduceOp::sum;
     options.param_dtype = workload.dtype, options.reduce_dtype = workload.gradient_dtype;
@@ -50,8 +52,9 @@ StepUnits::StepUnits(const StepContext& context) {
   // elements, which is split along the axis "ep" before data parallelism splits it further. Who shares a unit
   // does not depend on its size, and takes long to find among thousands of ranks: once for each mesh.
   const bool split = layout.ep > 1;
-  const auto of_mesh = [&](const RankGroups::DataMesh& data, std::int64_t numel, bool by_ep) {
-    ShardedUnit unit = flat_unit(param_of(data, numel, by_ep), groups.data_index());
+  const auto of_mesh = [&](const RankGroups::DataMesh& data, std::int64_t numel, bool by_ep,
+                           bool small = false) {
+    ShardedUnit unit = flat_unit(param_of(data, numel, by_ep, small), groups.data_index());
     unit.ranks = groups.at_data_indices(unit.ranks), unit.replicas = groups.at_data_indices(unit.replicas);
     return unit;
   };
@@ -59,14 +62,25 @@ StepUnits::StepUnits(const StepContext& context) {
                     of_split = split && context.model.has(Mlp::experts)
                                    ? of_mesh(of_ep, context.experts.numel, true)
                                    : of_dense;
-  const auto unit = [&](std::string name, std::int64_t numel, std::int64_t pieces, bool of_experts) {
+  sharing = of_dense.ranks;
+  // `small` of the elements of a piece are in tensors below the threshold.
+  const auto unit = [&](std::string name, std::int64_t numel, std::int64_t small, std::int64_t pieces,
+                        bool of_experts) {
     StepUnit made;
     ShardedUnit& sharded = made.sharded;
     sharded = of_experts ? of_split : of_dense;
+    const bool shares = sharded.ranks.size() > 1, all_small = shares && numel > 0 && small == numel;
+    if (all_small) {
+      sharded = of_experts ? of_mesh(of_ep, context.experts.numel, split, true)
+                           : of_mesh(dense, context.embedding.numel(), false, true);
+    } else if (shares) {
+      sharded.replicated = small;
+    }
     sharded.numel = numel;
     sharded.name = std::move(name), sharded.pieces = pieces;
     sharded.group = of_experts && split ? "fsdp_experts" : "fsdp";
-    made.replica_group = of_experts && split ? "replicas_experts" : "replicas";
+    made.replica_group =
+        str(of_experts && split ? "replicas_experts" : "replicas", all_small ? "_whole" : "");
     // Serving keeps whole parameters, and has no gradients to scatter.
     if (!context.training) sharded.resident = true;
     if (!context.training) sharded.resident_sums = true;
@@ -81,30 +95,34 @@ StepUnits::StepUnits(const StepContext& context) {
   };
   // Of layers alone: the ends are used once, or soon again. Experts are shared by other ranks, over as many
   // of which as divide these; over all of them is what shards are.
-  const auto keep = [&](StepUnit& made) {
+  const auto set_loops = [&](StepUnit& made) {
     const std::int64_t ranks = made.sharded.num_ranks(), over = std::gcd(layout.reshard, ranks);
     if (layout.reshard > 0 && over < ranks) made.sharded.kept_over = over;
+    if (!made.sharded.whole()) made.sharded.bucket = layout.bucket;
   };
   const auto& with = context.layers_with;
   for (const LayerParts parts : kLayerParts) {
-    layers[parts] = unit(name_of_layers(context.model, parts),
-                         with[parts] > 0 ? context.layer[parts].numel : 0, with[parts], false);
-    keep(layers[parts]);
+    const LayerWeights& weights = context.layer[parts];
+    layers[parts] = unit(name_of_layers(context.model, parts), with[parts] > 0 ? weights.numel : 0,
+                         weights.small, with[parts], false);
+    set_loops(layers[parts]);
   }
   const std::int64_t with_experts = count_of(with, Mlp::experts);
-  experts = unit("experts", with_experts > 0 ? context.experts.numel : 0, with_experts, true);
-  keep(experts);
+  experts = unit("experts", with_experts > 0 ? context.experts.numel : 0, context.experts.small, with_experts,
+                 true);
+  set_loops(experts);
   // With stages, the last one has a table of its own for the head, even if it is tied: the head's unit.
-  embedding = unit("embedding", context.has_embedding() ? context.embedding.numel() : 0, 1, false);
+  embedding = unit("embedding", context.has_embedding() ? context.embedding.numel() : 0,
+                   context.sizes.small_embedding, 1, false);
   prediction = unit("prediction", context.predictions > 0 ? context.prediction.numel : 0,
-                    std::max<std::int64_t>(1, context.predictions), false);
-  head = unit("head", context.last_stage ? context.head.numel : 0, 1, false);
+                    context.prediction.small, std::max<std::int64_t>(1, context.predictions), false);
+  head = unit("head", context.last_stage ? context.head.numel : 0, context.head.small, 1, false);
 }
 
 bool StepUnits::completes_gradients(const StepContext& context, const StepUnit& unit) {
   const bool sums_of_tp = unit.sharded.adds_gradients() && context.layout.tp > 1;
   return context.training && unit.sharded.replicas.size() == 1 && !sums_of_tp && !context.copies_table() &&
-         !unit.sharded.resident_sums;
+         !unit.sharded.resident_sums && unit.sharded.replicated == 0;
 }
 
 std::vector<const StepUnit*> StepUnits::present() const {
@@ -162,22 +180,26 @@ BufferId UpdateWriter::whole_gradients(const StepUnit& unit) {
 }
 
 void UpdateWriter::add_up_replicated() {
-  if (context_.layout.tp == 1 || !units_.head.sharded.adds_gradients()) return;
+  if (context_.layout.tp == 1) return;
+  const auto adds = [](const StepUnit& unit) {
+    return unit.sharded.numel > 0 && unit.sharded.adds_gradients();
+  };
   const auto for_each_unit = [&](const auto& add_up) {
     for (const LayerParts parts : kLayerParts) {
-      if (units_.layers[parts].sharded.numel > 0) add_up(parts, context_.layer[parts]);
+      if (adds(units_.layers[parts])) add_up(parts, context_.layer[parts]);
     }
   };
   for_each_unit([&](LayerParts parts, const LayerWeights&) {
-    const Weight summed = context_.summed_over_tp(parts);
-    if (summed.numel() > 0)
-      add_up_pieces(units_.layers[parts], "tp", context_.groups.tp_group(), summed.begin, summed.numel(),
-                    "replicated weights");
+    for (const Weight& summed : context_.summed_over_tp(parts)) {
+      if (summed.numel() > 0)
+        add_up_pieces(units_.layers[parts], "tp", context_.groups.tp_group(), summed.begin, summed.numel(),
+                      "replicated weights");
+    }
   });
-  if (context_.predictions > 0 && writer_.splits_rows())
+  if (adds(units_.prediction) && writer_.splits_rows())
     add_up_pieces(units_.prediction, "tp", context_.groups.tp_group(), 0, context_.prediction.numel,
                   "prediction");
-  if (context_.last_stage && writer_.splits_rows()) {
+  if (adds(units_.head) && writer_.splits_rows()) {
     writer_.all_reduce("tp", context_.groups.tp_group(), ReduceOp::sum,
                        context_.head.norm.flat({whole_gradients(units_.head), 0, {}}), "tp",
                        "add up d final norm");
@@ -201,24 +223,64 @@ void UpdateWriter::add_up_pieces(const StepUnit& unit, const std::string& group,
                                  const std::vector<Rank>& ranks, std::int64_t begin, std::int64_t numel,
                                  const std::string& label) {
   const ShardedUnit& layers = unit.sharded;
-  const View pieces{whole_gradients(unit), begin, {layers.pieces, numel}, {layers.gradient_stride(), 1}, {}};
+  const BufferId buffer = whole_gradients(unit);
   // What makes latent rows, and replicated kv heads, are millions of elements of a layer: packed they would
   // need as much memory again for all layers. Chosen: 2 to 4 MB take longer on a link than its latency.
   constexpr std::int64_t kLeastAlone = std::int64_t{1} << 20;
   if (numel >= kLeastAlone) {
     for (std::int64_t piece = 0; piece < layers.pieces; ++piece) {
       writer_.all_reduce(group, ranks, ReduceOp::sum,
-                         flat_view(pieces.buffer, begin + piece * layers.gradient_stride(), numel), "tp",
+                         flat_view(buffer, layers.in_whole_gradients(piece, begin), numel), "tp",
                          str("add up d ", label));
     }
     return;
   }
   // One AllReduce for all layers: the norms of one layer are a few thousand elements, whose own AllReduce
-  // would be nearly all latency.
-  const View packed = writer_.working(label, layers.gradient_dtype, pieces.numel()).dense(0, pieces.shape);
-  writer_.copy(pieces, packed, str("pack d ", label));
-  writer_.all_reduce(group, ranks, ReduceOp::sum, packed, "tp", str("add up d ", label));
-  writer_.copy(packed, pieces, str("unpack d ", label));
+  // would be nearly all latency. Pieces at the same place of full buckets are equally far apart.
+  const std::int64_t full = layers.pieces / layers.bucket;
+  std::vector<View> views;
+  for (std::int64_t piece = 0; piece < layers.pieces; ++piece) {
+    const bool is_full = piece < full * layers.bucket;
+    if (is_full && piece >= layers.bucket) continue;  // with the piece of the first bucket
+    const std::int64_t at = layers.in_whole_gradients(piece, begin),
+                       next = is_full && full > 1 ? layers.in_whole_gradients(piece + layers.bucket, begin)
+                                                  : at + numel;
+    views.push_back({buffer, at, {is_full ? full : 1, numel}, {next - at, 1}, {}});
+  }
+  add_up_packed(views, group, ranks, "tp", label);
+}
+
+void UpdateWriter::add_up_packed(const std::vector<View>& views, const std::string& group,
+                                 const std::vector<Rank>& ranks, const char* stream,
+                                 const std::string& label) {
+  std::int64_t numel = 0;
+  for (const View& view : views) numel += view.numel();
+  const Window packed = writer_.working(label, writer_.builder().dtype(views.front().buffer), numel);
+  const auto copy = [&](bool packs) {
+    std::int64_t at = 0;
+    for (const View& view : views) {
+      const View place = packed.dense(at, view.shape);
+      packs ? writer_.copy(view, place, str("pack d ", label))
+            : writer_.copy(place, view, str("unpack d ", label));
+      at += view.numel();
+    }
+  };
+  copy(true);
+  writer_.all_reduce(group, ranks, ReduceOp::sum, packed.flat(0, numel), stream, str("add up d ", label));
+  copy(false);
+}
+
+void UpdateWriter::add_up_small(const StepUnit& unit, const View& gradients) {
+  const ShardedUnit& u = unit.sharded;
+  if (u.replicated == 0) return;
+  // Of each bucket those of its pieces come first.
+  const std::int64_t full = u.pieces / u.bucket, rest = u.pieces % u.bucket, owned = u.owned_numel(u.bucket);
+  std::vector<View> views;
+  if (full > 0)
+    views.push_back({gradients.buffer, gradients.offset, {full, u.bucket * u.replicated}, {owned, 1}, {}});
+  if (rest > 0)
+    views.push_back(flat_view(gradients.buffer, gradients.offset + full * owned, rest * u.replicated));
+  add_up_packed(views, u.group + "_reduce", u.ranks, "fsdp_reduce", str("small tensors, ", u.name));
 }
 
 void UpdateWriter::add_up_tied_tables() {
@@ -246,36 +308,56 @@ View UpdateWriter::own_gradients(const StepUnit& unit) {
   if (u.ranks.size() == 1) return flat_view(whole_gradients(unit), 0, u.pieces * u.numel);
   const std::string name = str("gradients/", u.name);
   if (!u.resident_sums) {
-    const std::int64_t numel = u.pieces * u.shard_numel();
-    return flat_view(builder.inout(name, u.gradient_dtype, numel), 0, numel);
+    return flat_view(builder.inout(name, u.gradient_dtype, u.num_owned()), 0, u.num_owned());
   }
   // Where parameters are whole all pieces are one here: their shards are never needed one by one.
-  const std::int64_t shard = u.whole_gradients_numel() / u.num_ranks();
+  const std::int64_t shard = u.num_owned();
   // What lasts until the updates takes no memory beside the whole gradients.
   if (context_.reduces_before_updates())
     return flat_view(whole_gradients(unit), index_of(context_.self, u.ranks) * shard, shard);
   return flat_view(builder.temporary(name, u.gradient_dtype, shard), 0, shard);
 }
 
+void UpdateWriter::scatter(const StepUnit& unit, std::int64_t begin, std::int64_t replicated,
+                           std::int64_t padded, const View& own, Advance wholes, Advance shards) {
+  const ShardedUnit& u = unit.sharded;
+  PlanBuilder& builder = writer_.builder();
+  const StreamId stream = builder.stream("fsdp_reduce");
+  const BufferId whole = whole_gradients(unit);
+  if (replicated > 0)
+    builder.add(stream,
+                Copy{flat_view(whole, begin, replicated, wholes),
+                     flat_view(own.buffer, own.offset, replicated, shards)},
+                "gradients of small tensors");
+  builder.add(stream,
+              ReduceScatter{builder.group(u.group + "_reduce", u.ranks), ReduceOp::sum,
+                            flat_view(whole, begin + replicated, padded, wholes),
+                            flat_view(own.buffer, own.offset + replicated, padded / u.num_ranks(), shards)},
+              "reduce gradients");
+}
+
 View UpdateWriter::reduced_gradients(const StepUnit& unit) {
   const ShardedUnit& u = unit.sharded;
   const View gradients = own_gradients(unit);
   if (u.resident_sums && u.ranks.size() > 1) {
-    PlanBuilder& builder = writer_.builder();
-    const GroupId group = builder.group(u.group + "_reduce", u.ranks);
-    // The shards of sharded parameters are those of each piece.
-    const std::int64_t pieces = u.shares_all_pieces() ? 1 : u.pieces,
-                       whole = u.whole_gradients_numel() / pieces, shard = whole / u.num_ranks();
-    const Advance wholes = pieces > 1 ? Advance{whole, 0, 0} : Advance{},
-                  shards = pieces > 1 ? Advance{shard, 0, 0} : Advance{};
-    const BufferId in = whole_gradients(unit);
-    if (pieces > 1) builder.begin_repeat(pieces);
-    builder.add(builder.stream("fsdp_reduce"),
-                ReduceScatter{group, ReduceOp::sum, flat_view(in, 0, whole, wholes),
-                              flat_view(gradients.buffer, gradients.offset, shard, shards)},
-                "reduce gradients");
-    if (pieces > 1) builder.end_repeat();
+    if (u.shares_all_pieces()) {
+      scatter(unit, 0, 0, u.whole_gradients_numel(), gradients, {}, {});
+    } else {
+      // Those of sharded parameters are parts of each bucket.
+      const std::int64_t full = u.pieces / u.bucket, rest = u.pieces % u.bucket,
+                         slot = u.slot_numel(u.bucket), owned = u.owned_numel(u.bucket);
+      const auto bucket = [&](std::int64_t first, std::int64_t count, bool repeats) {
+        const View own = flat_view(gradients.buffer, gradients.offset + first * owned, u.owned_numel(count));
+        scatter(unit, first * slot, count * u.replicated, u.padded_numel(count), own,
+                repeats ? Advance{slot, 0, 0} : Advance{}, repeats ? Advance{owned, 0, 0} : Advance{});
+      };
+      if (full > 1) writer_.builder().begin_repeat(full);
+      if (full > 0) bucket(0, u.bucket, full > 1);
+      if (full > 1) writer_.builder().end_repeat();
+      if (rest > 0) bucket(full, rest, false);
+    }
   }
+  add_up_small(unit, gradients);
   writer_.all_reduce(unit.replica_group, u.replicas, ReduceOp::sum, gradients, "replicas", "add up replicas");
   return gradients;
 }
@@ -289,7 +371,7 @@ std::vector<UpdateWriter::Copied> UpdateWriter::copied(const StepUnit& unit) con
   for (const LayerParts parts : kLayerParts) {
     if (&unit != &units_.layers[parts]) continue;
     const LayerWeights& layer = context_.layer[parts];
-    add({0, 1, layer.replicated}, tp);
+    for (const Weight& replicated : layer.replicated) add(replicated, tp);
     if (context_.model.kv_heads >= tp || parts.mixer != Mixer::attention || context_.model.latent) continue;
     const std::int64_t q_width = context_.sizes.q_width, kv_width = context_.sizes.kv_width;
     const auto sharing =
@@ -315,33 +397,36 @@ void UpdateWriter::add_to_norm(const StepUnit& unit, const View& gradients, std:
   const ShardedUnit& u = unit.sharded;
   const std::vector<Copied> copied = this->copied(unit);
   const std::int64_t shards = copies_among_norm_ranks(unit);
-  if (copied.empty()) {
+  if (copied.empty() && u.replicated == 0) {
     views.push_back(gradients), copies.push_back(shards);
     return;
   }
-  const std::int64_t index = index_of(context_.self, u.ranks);
-  // The rank's elements of the pieces: of each piece alike, or a stretch of all of them one behind the other.
-  const bool stretch = u.shares_all_pieces();
-  const std::int64_t shard = stretch ? gradients.numel() : u.shard_numel(), begin = index * shard,
-                     end = stretch ? begin + shard : std::min(u.numel, begin + shard);
-  const auto add = [&](std::int64_t first, std::int64_t last, std::int64_t times) {
-    first = std::max(first, begin), last = std::min(last, end);
-    if (first >= last) return;
-    const std::int64_t offset = gradients.offset + first - begin;
-    views.push_back(stretch || u.pieces == 1
-                        ? flat_view(gradients.buffer, offset, last - first)
-                        : View{gradients.buffer, offset, {u.pieces, last - first}, {shard, 1}, {}});
-    copies.push_back(times * shards);
-  };
-  for (std::int64_t piece = 0; piece < (stretch ? u.pieces : 1); ++piece) {
-    const std::int64_t at = piece * u.numel;
-    std::int64_t next = at;
+  const UnitTensors own{u, index_of(context_.self, u.ranks), {}};
+  // The rank's elements of each piece alike, or one stretch behind the other.
+  const bool alike = u.bucket == 1 && !u.shares_all_pieces() && u.pieces > 1;
+  const std::int64_t end = alike ? u.owned_numel() : own.num_owned();
+  for (std::int64_t at = 0; at < end;) {
+    const UnitTensors::Element element = own.owned(at);
+    if (element.piece >= u.pieces) break;  // padding behind all pieces
+    const std::int64_t count = own.num_following(at), last = std::min(u.numel, element.at + count);
+    // What several ranks have although the unit is sharded counts as often.
+    const std::int64_t times = shards * (element.at < u.replicated ? u.num_ranks() : 1);
+    const auto add = [&](std::int64_t from, std::int64_t to, std::int64_t copies_of_it) {
+      from = std::max(from, element.at), to = std::min(to, last);
+      if (from >= to) return;
+      const std::int64_t offset = gradients.offset + at + from - element.at;
+      views.push_back(alike ? View{gradients.buffer, offset, {u.pieces, to - from}, {u.owned_numel(), 1}, {}}
+                            : flat_view(gradients.buffer, offset, to - from));
+      copies.push_back(copies_of_it * times);
+    };
+    std::int64_t next = 0;
     for (const Copied& part : copied) {
-      add(next, at + part.begin, 1);
-      add(at + part.begin, at + part.end, part.copies);
-      next = at + part.end;
+      add(next, part.begin, 1);
+      add(part.begin, part.end, part.copies);
+      next = part.end;
     }
-    add(next, at + u.numel, 1);
+    add(next, u.numel, 1);
+    at += count;
   }
 }
 
@@ -350,7 +435,7 @@ std::vector<Rank> UpdateWriter::norm_ranks() const {
   // Where parameters are sharded over all of dp_shard x cp, so are experts, with their ep groups.
   const bool elsewhere = layout.ep > 1 && context_.model.has(Mlp::experts) &&
                          layout.sharding_size() != layout.dp_shard * layout.cp;
-  return elsewhere ? context_.groups.replica_group() : units_.head.sharded.ranks;
+  return elsewhere ? context_.groups.replica_group() : units_.sharing;
 }
 
 std::int64_t UpdateWriter::copies_among_norm_ranks(const StepUnit& unit) const {

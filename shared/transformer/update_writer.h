@@ -42,6 +42,7 @@ struct StepUnit {
 struct StepUnits {
   ByParts<StepUnit> layers;
   StepUnit experts, embedding, head, prediction;
+  std::vector<Rank> sharing;  // the ranks among which parameters that are no experts are sharded
 
   explicit StepUnits(const StepContext& context);
   // Whether the backward pass itself completes the gradients of the step, so that it can send them to the
@@ -62,13 +63,21 @@ class UpdateWriter {
   std::vector<View> reduce(const std::vector<const StepUnit*>& units);
   // The rank's elements of a unit's gradients, completely reduced, as a flat view.
   View reduced_gradients(const StepUnit& unit);
+  // Of whole gradients from `begin` on, which are replicated elements and padded others, the sums of the
+  // rank's part of the latter, behind its own gradients of the former; both places advance in a Repeat.
+  void scatter(const StepUnit& unit, std::int64_t begin, std::int64_t replicated, std::int64_t padded,
+               const View& own, Advance wholes, Advance shards);
   // Where they are, or where they go where gradients stay whole until the update: the rank's block of them.
   View own_gradients(const StepUnit& unit);
   // Adds up, over the tp ranks, the gradients of weights that all of them hold, if the backward pass has
   // added its products to the gradients of the step directly.
   void add_up_replicated();
-  // Adds up the same elements of the gradients of every piece of a unit over `ranks`, packed into one
-  // AllReduce if they are few.
+  // Adds up over `ranks`, in place, packed into one AllReduce.
+  void add_up_packed(const std::vector<View>& views, const std::string& group, const std::vector<Rank>& ranks,
+                     const char* stream, const std::string& label);
+  // The sums over all that share the unit of what they do not share.
+  void add_up_small(const StepUnit& unit, const View& gradients);
+  // Adds up the same elements of the gradients of every piece of a unit over `ranks`, packed if they are few.
   void add_up_pieces(const StepUnit& unit, const std::string& group, const std::vector<Rank>& ranks,
                      std::int64_t begin, std::int64_t numel, const std::string& label);
   // Adds up the gradients of a table that both the first and the last stage hold.

@@ -3,85 +3,115 @@
 namespace cp {
 namespace {
 
-// Lays tensors one behind the other.
+// Lays tensors one behind the other: those below the threshold, and behind all of these the others.
 class Placing {
  public:
+  // `small` is how many elements the tensors below the threshold have.
+  Placing(std::int64_t threshold, std::int64_t small)
+      : threshold_(threshold), small_(small), end_{0, small} {}
   Weight matrix(std::int64_t rows, std::int64_t columns) {
-    const Weight weight{end_, rows, columns};
-    end_ = weight.end();
+    std::int64_t& end = rows * columns < threshold_ ? end_.small : end_.other;
+    const Weight weight{end, rows, columns};
+    end = weight.end();
     return weight;
   }
   Weight vector(std::int64_t numel) { return matrix(1, numel); }
-  std::int64_t end() const { return end_; }
+
+  // Where the tensors laid so far end.
+  struct Ends {
+    std::int64_t small = 0, other = 0;
+  };
+  Ends begin() const { return {0, small_}; }
+  Ends end() const { return end_; }
+  static WeightRanges between(Ends from, Ends to) {
+    return {Weight{from.small, 1, to.small - from.small}, Weight{from.other, 1, to.other - from.other}};
+  }
 
  private:
-  std::int64_t end_ = 0;
+  std::int64_t threshold_, small_;
+  Ends end_;
 };
+
+// Calls lay(placing) to lay all tensors; once more if some are small, since others begin behind these. Sets
+// how many elements they have, and those that are small.
+template <class Lay>
+void lay_all(std::int64_t threshold, std::int64_t& numel, std::int64_t& small, const Lay& lay) {
+  Placing placing(threshold, 0);
+  lay(placing);
+  small = placing.end().small, numel = small + placing.end().other;
+  if (small == 0) return;
+  Placing again(threshold, small);
+  lay(again);
+}
 
 }  // namespace
 
-LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, LayerParts parts) {
+LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, LayerParts parts,
+                           std::int64_t threshold) {
   const std::int64_t hidden = model.hidden, qkv_width = sizes.q_width + 2 * sizes.kv_width + sizes.gate_width;
-  Placing placing;
   const bool attends = parts.mixer == Mixer::attention, recurs = parts.mixer == Mixer::recurrence;
   const bool mixes = parts.mixer != Mixer::none, has_mlp = parts.mlp != Mlp::none;
   const Latent latent = attends ? model.latent.value_or(Latent{}) : Latent{};
   const bool is_latent = attends && model.latent, is_usual = attends && !model.latent;
   const Recurrence r = recurs ? sizes.recurrence : Recurrence{};
-  norm1 = placing.vector(mixes && model.norms_before ? hidden : 0);
-  norm1_behind = placing.vector(mixes && model.norms_behind ? hidden : 0);
-  norm2_behind = placing.vector(has_mlp && model.norms_behind ? hidden : 0);
-  q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
-  kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
-  norm2 = placing.vector(has_mlp && model.norms_before ? hidden : 0);
-  const bool norms = is_usual && model.qk_norm, of_all_heads = norms && model.qk_norm_of_all_heads;
-  if (!of_all_heads) {
-    q_norm = placing.vector(norms ? model.head_dim : 0);
-    k_norm = placing.vector(norms ? model.head_dim : 0);
-  }
-  const bool of_value_heads = r.rule == RecurrenceRule::delta;
-  head_norm = placing.vector(recurs && of_value_heads ? r.norm_width() : 0);
-  router = placing.matrix(parts.mlp == Mlp::experts ? model.experts->count : 0, hidden);
-  replicated = placing.end();
-  qkv = placing.matrix(is_usual ? qkv_width : 0, hidden);
-  qkv_bias = placing.vector(is_usual && model.qkv_bias ? qkv_width : 0);
-  if (of_all_heads) q_norm = placing.vector(sizes.q_width), k_norm = placing.vector(sizes.kv_width);
-  sinks = placing.vector(attends && model.sinks ? sizes.q_heads : 0);
-  q_up = placing.matrix(is_latent ? sizes.q_width : 0, latent.q_rank > 0 ? latent.q_rank : hidden);
-  kv_up = placing.matrix(is_latent ? sizes.up_width : 0, latent.kv_rank);
-  projection = placing.matrix(r.projected(), hidden);
-  convolution = placing.matrix(r.convolved(), r.convolution);
-  convolution_bias = placing.vector(r.convolution_bias ? r.convolved() : 0);
-  numbers = placing.vector(2 * r.value_heads);
-  skip = placing.vector((r.head_numbers() - 2) * r.value_heads);
-  row_norm = placing.vector(recurs && !of_value_heads ? r.norm_width() : 0);
-  out = placing.matrix(mixes ? hidden : 0, attends ? sizes.out_width : r.value_width());
-  gate_up = placing.matrix(model.up_matrices() * sizes.columns(parts.mlp), hidden);
-  down = placing.matrix(has_mlp ? hidden : 0, sizes.columns(parts.mlp));
-  numel = placing.end();
+  lay_all(threshold, numel, small, [&](Placing& placing) {
+    norm1 = placing.vector(mixes && model.norms_before ? hidden : 0);
+    norm1_behind = placing.vector(mixes && model.norms_behind ? hidden : 0);
+    norm2_behind = placing.vector(has_mlp && model.norms_behind ? hidden : 0);
+    q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
+    kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
+    norm2 = placing.vector(has_mlp && model.norms_before ? hidden : 0);
+    const Placing::Ends behind_norms = placing.end();
+    const bool norms = is_usual && model.qk_norm, of_all_heads = norms && model.qk_norm_of_all_heads;
+    if (!of_all_heads) {
+      q_norm = placing.vector(norms ? model.head_dim : 0);
+      k_norm = placing.vector(norms ? model.head_dim : 0);
+    }
+    const bool of_value_heads = r.rule == RecurrenceRule::delta;
+    head_norm = placing.vector(recurs && of_value_heads ? r.norm_width() : 0);
+    router = placing.matrix(parts.mlp == Mlp::experts ? model.experts->count : 0, hidden);
+    replicated = Placing::between(placing.begin(), placing.end());
+    replicated_behind_norms = Placing::between(behind_norms, placing.end());
+    qkv = placing.matrix(is_usual ? qkv_width : 0, hidden);
+    qkv_bias = placing.vector(is_usual && model.qkv_bias ? qkv_width : 0);
+    if (of_all_heads) q_norm = placing.vector(sizes.q_width), k_norm = placing.vector(sizes.kv_width);
+    sinks = placing.vector(attends && model.sinks ? sizes.q_heads : 0);
+    q_up = placing.matrix(is_latent ? sizes.q_width : 0, latent.q_rank > 0 ? latent.q_rank : hidden);
+    kv_up = placing.matrix(is_latent ? sizes.up_width : 0, latent.kv_rank);
+    projection = placing.matrix(r.projected(), hidden);
+    convolution = placing.matrix(r.convolved(), r.convolution);
+    convolution_bias = placing.vector(r.convolution_bias ? r.convolved() : 0);
+    numbers = placing.vector(2 * r.value_heads);
+    skip = placing.vector((r.head_numbers() - 2) * r.value_heads);
+    row_norm = placing.vector(recurs && !of_value_heads ? r.norm_width() : 0);
+    out = placing.matrix(mixes ? hidden : 0, attends ? sizes.out_width : r.value_width());
+    gate_up = placing.matrix(model.up_matrices() * sizes.columns(parts.mlp), hidden);
+    down = placing.matrix(has_mlp ? hidden : 0, sizes.columns(parts.mlp));
+  });
 }
 
-ExpertWeights::ExpertWeights(const Transformer& model, const LocalSizes& sizes)
+ExpertWeights::ExpertWeights(const Transformer& model, const LocalSizes& sizes, std::int64_t threshold)
     : hidden_(model.hidden), ups_(model.up_matrices() * sizes.expert_columns) {
-  Placing placing;
-  gate_up_ = placing.matrix(sizes.experts * ups_, hidden_);
-  down_ = placing.matrix(sizes.experts * hidden_, sizes.expert_columns);
-  numel = placing.end();
+  lay_all(threshold, numel, small, [&](Placing& placing) {
+    gate_up_ = placing.matrix(sizes.experts * ups_, hidden_);
+    down_ = placing.matrix(sizes.experts * hidden_, sizes.expert_columns);
+  });
 }
 
-HeadWeights::HeadWeights(const Transformer& model, const LocalSizes& sizes, bool own_table) {
-  Placing placing;
-  norm = placing.vector(model.hidden);
-  table = placing.matrix(own_table ? sizes.vocab : 0, model.hidden);
-  numel = placing.end();
+HeadWeights::HeadWeights(const Transformer& model, const LocalSizes& sizes, bool own_table,
+                         std::int64_t threshold) {
+  lay_all(threshold, numel, small, [&](Placing& placing) {
+    norm = placing.vector(model.hidden);
+    table = placing.matrix(own_table ? sizes.vocab : 0, model.hidden);
+  });
 }
 
-PredictionWeights::PredictionWeights(const Transformer& model) {
-  Placing placing;
-  hidden_norm = placing.vector(model.hidden), embedding_norm = placing.vector(model.hidden);
-  join = placing.matrix(model.hidden, 2 * model.hidden);
-  norm = placing.vector(model.hidden);
-  numel = placing.end();
+PredictionWeights::PredictionWeights(const Transformer& model, std::int64_t threshold) {
+  lay_all(threshold, numel, small, [&](Placing& placing) {
+    hidden_norm = placing.vector(model.hidden), embedding_norm = placing.vector(model.hidden);
+    join = placing.matrix(model.hidden, 2 * model.hidden);
+    norm = placing.vector(model.hidden);
+  });
 }
 
 }  // namespace cp

@@ -105,7 +105,8 @@ class ModelDraw {
     if (swarm_.take(numbers_, "softcap")) step_.set_softcap(numbers_.of({0.5, 50.0}));
     if (!training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
     if (training) choose_own_balances();
-    if (training && swarm_.take(numbers_, "predictions")) step_.set_prediction_layers(numbers_.in(1, 3));
+    if (training && layout_.bucket == 1 && swarm_.take(numbers_, "predictions"))
+      step_.set_prediction_layers(numbers_.in(1, 3));
   }
 
   // Where a window or a chunk cuts.
@@ -198,6 +199,8 @@ class ModelDraw {
       layout_.sync_once = swarm_.take(numbers_, "sync");
       if (layout_.reshard != 1 && swarm_.take(numbers_, "prefetch"))
         layout_.prefetch = numbers_.of({0, 2, 3});
+      if (swarm_.take(numbers_, "bucket")) layout_.bucket = numbers_.of({2, 3, 4});
+      if (swarm_.take(numbers_, "threshold")) layout_.threshold = numbers_.of({17, 200, 3000, 20000});
     }
     layout_.recompute =
         swarm_.choose<Recompute>(numbers_, {{"recompute.none", Recompute{}},

@@ -101,6 +101,8 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"reshard", {"all", "no", "a part"}},
                        {"sync", {"micro_batch", "step"}},
                        {"prefetch", {"0", "1", "more"}},
+                       {"bucket", {"1", "more"}},
+                       {"threshold", {"none", "some"}},
                        {"recompute", {"none", "selective", "full", "every"}},
                        {"experts", {"no", "yes", "with a shared one"}},
                        {"dense layers", {"no", "yes"}},
@@ -127,6 +129,8 @@ const Groups kProof = {{"tp", {"1", "more"}},
                        {"reshard", {"all", "no", "a part"}},
                        {"sync", {"micro_batch", "step"}},
                        {"prefetch", {"0", "1", "more"}},
+                       {"bucket", {"1", "more"}},
+                       {"threshold", {"none", "some"}},
                        {"recompute", {"none", "selective", "full", "every"}},
                        {"experts", {"no", "yes", "with a shared one"}},
                        {"dense layers", {"no", "yes"}},
@@ -340,6 +344,8 @@ void add_sharding(const proto::ModelStep& job, Answers& answers) {
   const std::string reshard = layout_word(job, "reshard", "all"), ahead = layout_word(job, "prefetch");
   answers.add("reshard", reshard == "all" || reshard == "no" ? reshard : "a part");
   answers.add("sync", layout_word(job, "sync", "micro_batch"));
+  answers.add("bucket", layout_word(job, "bucket") == "1" ? "1" : "more");
+  answers.add("threshold", layout_word(job, "threshold", "none") == "none" ? "none" : "some");
   answers.add("prefetch", ahead == "0" || ahead == "1" ? ahead : "more");
 }
 

@@ -47,6 +47,8 @@ std::vector<ParallelLayout> neighbours(const ParallelLayout& layout) {
     if (n < 4) with([&](ParallelLayout& next) { next.zero = n; });
     with([&](ParallelLayout& next) { next.reshard = n; });
     with([&](ParallelLayout& next) { next.prefetch = n; });
+    with([&](ParallelLayout& next) { next.bucket = n; });
+    with([&](ParallelLayout& next) { next.threshold = 100 * n; });
     if (n > 1) with([&](ParallelLayout& next) { next.recompute = {Recompute::Kind::every, n}; });
   }
   for (const auto kind : {Recompute::Kind::none, Recompute::Kind::selective, Recompute::Kind::full})

@@ -110,6 +110,8 @@ FixedKeys keys_of_choices() {
       {"reshard", [](Fixed& fixed, Text text) { fixed.reshard = parse_reshard(text); }},
       {"sync", [](Fixed& fixed, Text text) { fixed.sync_once = parse_sync(text); }},
       {"prefetch", [](Fixed& fixed, Text text) { fixed.prefetch = parse_prefetch(text); }},
+      {"bucket", [](Fixed& fixed, Text text) { fixed.bucket = parse_bucket(text); }},
+      {"threshold", [](Fixed& fixed, Text text) { fixed.threshold = parse_threshold(text); }},
       {"sequence_parallel",
        [](Fixed& fixed, Text text) { fixed.sequence_parallel = one_of(text, "yes", true, "no", false); }},
       {"activations",
@@ -221,7 +223,7 @@ std::string fixed_text(const sim::Fixed& fixed) {
   add("loss_chunks", fixed.loss_chunks), add("mlp_chunks", fixed.mlp_chunks), add("zero", fixed.zero);
   if (fixed.reshard) words.push_back(str("reshard=", reshard_text(*fixed.reshard)));
   if (fixed.sync_once) words.push_back(str("sync=", sync_text(*fixed.sync_once)));
-  add("prefetch", fixed.prefetch);
+  add("prefetch", fixed.prefetch), add("bucket", fixed.bucket), add("threshold", fixed.threshold);
   if (fixed.sequence_parallel)
     words.push_back(str("sequence_parallel=", *fixed.sequence_parallel ? "yes" : "no"));
   if (fixed.host_activations) words.push_back(str("activations=", *fixed.host_activations ? "host" : "gpu"));

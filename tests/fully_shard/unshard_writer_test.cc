@@ -1,5 +1,6 @@
 #include "shared/fully_shard/unshard_writer.h"
 
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "shared/base/index.h"
+#include "shared/base/text.h"
 #include "tests/fully_shard/hsdp_runs.h"
 #include "tests/support/any_case.h"
 #include "tests/support/messages.h"
@@ -145,6 +147,147 @@ RC_GTEST_PROP(Stack, TurnsInARowHaveDifferentSlots, ()) {
     for (std::int64_t behind = turn + 1; behind < turn + slots && slot_of_turn.contains(behind); ++behind)
       RC_ASSERT(slot_of_turn.at(behind) != slot);
   }
+}
+
+// All pieces forward, then back: whole buckets in a Repeat where there are several, and the last one, which
+// may have fewer pieces, by itself. Of each piece its parameters come out in both passes, and its gradient,
+// which the caller has, is added.
+Plan buckets_plan(const ShardedUnit& unit, Rank rank) {
+  PlanBuilder builder(rank, host_target());
+  UnshardWriter writer(builder, rank, unit);
+  const StreamId compute = builder.stream("compute");
+  const std::int64_t numel = unit.numel, all = unit.pieces * numel, full = unit.pieces / unit.bucket;
+  const BufferId forward = builder.output("forward", unit.dtype, all),
+                 backward = builder.output("backward", unit.dtype, all),
+                 in = builder.input("gradient", unit.dtype, all);
+  // Of a piece its first elements, and the others, which may lie apart.
+  const auto for_each_part = [&](const auto& use) {
+    if (unit.replicated > 0) use(std::int64_t{0}, unit.replicated);
+    if (unit.sharded_numel() > 0) use(unit.replicated, unit.sharded_numel());
+  };
+  const auto copy = [&](const Window& from, const Window& to, const char* label) {
+    for_each_part([&](std::int64_t begin, std::int64_t count) {
+      builder.add(compute, Copy{from.flat(begin, count), to.flat(begin, count)}, label);
+    });
+  };
+  const auto for_each_bucket = [&](bool from_end, const auto& body) {
+    const auto repeated = [&] {
+      if (full == 0) return;
+      const std::int64_t step = full > 1 ? (from_end ? -unit.bucket : unit.bucket) : 0;
+      if (full > 1) builder.begin_repeat(full);
+      for (std::int64_t i = 0; i < unit.bucket; ++i) {
+        const std::int64_t at = from_end ? full * unit.bucket - 1 - i : i;
+        body(StackIndex{at, step}, StackIndex{from_end ? unit.pieces - 1 - at : at, std::abs(step)});
+      }
+      if (full > 1) builder.end_repeat();
+    };
+    const auto rest = [&] {
+      for (std::int64_t i = 0; i < unit.pieces % unit.bucket; ++i) {
+        const std::int64_t at = from_end ? unit.pieces - 1 - i : full * unit.bucket + i;
+        body(StackIndex{at, 0}, StackIndex{from_end ? unit.pieces - 1 - at : at, 0});
+      }
+    };
+    if (from_end) rest();
+    repeated();
+    if (!from_end) rest();
+  };
+  for_each_bucket(false, [&](StackIndex at, StackIndex turn) {
+    copy(writer.unshard(at, turn), in_stack(forward, numel, at), "keep");
+  });
+  for_each_bucket(true, [&](StackIndex at, StackIndex turn) {
+    copy(writer.unshard_again(at, turn), in_stack(backward, numel, at), "keep again");
+    const GradientPlace place = writer.gradient(at, turn);
+    const Window gradient = in_stack(in, numel, at);
+    for_each_part([&](std::int64_t begin, std::int64_t count) {
+      const View from = gradient.flat(begin, count), to = place.window.flat(begin, count);
+      if (place.adds)
+        builder.add(compute, Accumulate{ReduceOp::sum, from, to}, "add gradient");
+      else
+        builder.add(compute, Copy{from, to}, "gradient");
+    });
+    writer.reduce(at, turn);
+  });
+  return std::move(builder).build(Digest{});
+}
+
+// Pieces that are gathered and reduced together, elements that every rank keeps, parts that stay for the
+// backward pass, and slots: what is gathered is what shards are made of, and gradients are added where those
+// of a rank are. Which elements a rank has is written down once more here: those that are replicated, of all
+// pieces of a bucket, and behind them the rank's equal part of all others, which end with padding.
+RC_GTEST_PROP(UnshardWriter, GathersAndReducesBuckets, ()) {
+  const int ranks = pick("ranks", rc::gen::inRange(2, 5));
+  const Mesh mesh({{"r", 1}, {"s", ranks}});
+  const std::int64_t numel = pick("numel", rc::gen::inRange<std::int64_t>(1, 9));
+  const bool casts = pick("cast", rc::gen::arbitrary<bool>());
+  const HsdpParam param(replicated_layout(mesh, {numel}, DType::f32),
+                        flat_options(casts ? DType::bf16 : DType::f32, DType::f32));
+  ShardedUnit like;
+  like.pieces = pick("pieces", rc::gen::inRange<std::int64_t>(1, 8));
+  like.bucket = pick("bucket", rc::gen::inRange<std::int64_t>(1, 5));
+  like.replicated = pick("replicated", rc::gen::inRange<std::int64_t>(0, numel));
+  like.prefetch = pick("prefetch", rc::gen::inRange(0, 3));
+  std::vector<std::int64_t> kept{0, 1};
+  if (ranks == 4) kept.push_back(2);
+  like.kept_over = pick("kept over", rc::gen::elementOf(kept));
+  like.resident_sums = !casts && pick("sums stay", rc::gen::arbitrary<bool>());
+  const auto seed = pick("seed", rc::gen::arbitrary<std::uint32_t>());
+  const auto unit_of = [&](Rank rank) {
+    ShardedUnit unit = flat_unit(param, rank);
+    unit.name = "layers", unit.pieces = like.pieces, unit.bucket = like.bucket;
+    unit.replicated = like.replicated, unit.prefetch = like.prefetch, unit.kept_over = like.kept_over;
+    unit.resident_sums = like.resident_sums;
+    return unit;
+  };
+
+  NamedShards in, expected;
+  // Of whole gradients a rank has its own sums; of others those of all ranks.
+  const std::string sums = "gradients/layers";
+  for (const Rank rank : mesh.ranks()) {
+    const auto parameter = [&](std::int64_t piece, std::int64_t at) {
+      return small_integer(seed, piece * numel + at, 0, 100);
+    };
+    const auto gradient_of = [&](Rank from, std::int64_t piece, std::int64_t at) {
+      return small_integer(seed + 1, piece * numel + at, from, 2);
+    };
+    for (std::int64_t piece = 0; piece < like.pieces; ++piece) {
+      for (std::int64_t at = 0; at < numel; ++at) {
+        expected["forward"][rank].push_back(parameter(piece, at));
+        in["gradient"][rank].push_back(gradient_of(rank, piece, at));
+      }
+    }
+    std::vector<double>&shard = in["parameters/layers"][rank], &added = expected[sums][rank];
+    for (std::int64_t first = 0; first < like.pieces; first += like.bucket) {
+      const std::int64_t behind = std::min(first + like.bucket, like.pieces);
+      std::vector<std::pair<std::int64_t, std::int64_t>> small, others;  // by piece and element
+      for (std::int64_t piece = first; piece < behind; ++piece) {
+        for (std::int64_t at = 0; at < numel; ++at)
+          (at < like.replicated ? small : others).emplace_back(piece, at);
+      }
+      const std::size_t part = idx(ceil_div(std::ssize(others), std::int64_t{ranks}));
+      const auto sum = [&](std::pair<std::int64_t, std::int64_t> of, bool of_all) {
+        double all = kEarlier;
+        for (const Rank from : mesh.ranks())
+          all += of_all || from == rank ? gradient_of(from, of.first, of.second) : 0;
+        return all;
+      };
+      for (const auto& of : small) shard.push_back(parameter(of.first, of.second));
+      // Sums over ranks of what is replicated come with the update.
+      for (const auto& of : small) added.push_back(sum(of, false));
+      for (std::size_t i = idx(rank) * part; i < idx(rank + 1) * part; ++i) {
+        const bool is_padding = i >= others.size();
+        shard.push_back(is_padding ? kPadding : parameter(others[i].first, others[i].second));
+        if (!like.resident_sums) added.push_back(is_padding ? kEarlier : sum(others[i], true));
+      }
+      if (!like.resident_sums) continue;
+      for (std::size_t i = 0; i < part * idx(ranks); ++i)
+        added.push_back(i < others.size() ? sum(others[i], false) : kEarlier);
+    }
+    in[sums][rank].assign(added.size(), kEarlier);
+  }
+  expected["backward"] = expected["forward"];
+  const NamedShards out =
+      run_named(plans_of(param.sharded(), [&](Rank rank) { return buckets_plan(unit_of(rank), rank); }), in);
+  for (const auto& [name, shards] : expected) RC_ASSERT(out.at(name) == shards);
 }
 
 TEST(UnshardWriter, GoesByTheGroupsAndTypesOfHsdpParam) {

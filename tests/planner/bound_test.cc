@@ -138,6 +138,23 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   pick_and_check(question);
 }
 
+// Other numbers of layers that are gathered ahead or at once, tensors that no gather brings, and what is
+// kept.
+RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfShardChoices, ()) {
+  PlanQuestion question = testing::small_question(16, pick("seq_len", rc::gen::element(512, 4096, 65536)));
+  if (pick("whether question.model.experts", rc::gen::arbitrary<bool>()))
+    question.model.experts = Experts{4, 2, 512, 0};
+  question.model.norms_behind = pick("norms behind", rc::gen::arbitrary<bool>());
+  if (pick("whether recurrence", rc::gen::element(false, false, true))) choose_recurrence(question.model);
+  Fixed& fixed = question.fixed;
+  fixed.prefetch = pick("prefetch", rc::gen::element(1, 0, 2, 5));
+  fixed.bucket = pick("bucket", rc::gen::element(1, 2, 3, 16));
+  fixed.threshold = pick("threshold", rc::gen::element<std::int64_t>(0, 2000, 300000, 100000000));
+  if (fixed.prefetch == kUsualPrefetch) fixed.reshard = pick("reshard", rc::gen::element(0, 0, 1));
+  fixed.sync_once = pick("sync", rc::gen::element(false, false, true));
+  pick_and_check(question);
+}
+
 RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfWholeModels, ()) {
   const auto [model, nodes] =
       pick("model, nodes", rc::gen::element(std::pair{"llama-3.1-8b", 2}, std::pair{"llama-3.1-70b", 8},

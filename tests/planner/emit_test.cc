@@ -215,6 +215,8 @@ TEST(EmitCannot, SaysEachChoiceThatIsLost) {
       {torchtitan, layout("dp_shard=2,zero=1"), "zero=1: fully_shard gathers parameters"},
       {torchtitan, layout("dp_shard=2,reshard=no"), "reshard=no: parameters are given up"},
       {torchtitan, layout("dp_shard=2,prefetch=2"), "prefetch=2: one layer ahead is gathered"},
+      {torchtitan, layout("dp_shard=2,bucket=2"), "bucket=2: layers are gathered one by one"},
+      {torchtitan, layout("dp_shard=2,threshold=9"), "threshold=9: small tensors are sharded"},
       {torchtitan, layout("dp_shard=2,sync=step"), "sync=step: gradients are reduced behind"},
       {torchtitan, layout("tp=2,sequence_parallel=no"), "whole rows on all tp ranks"},
       {torchtitan, layout("tp=2,mlp_chunks=4"), "the MLP in 4 chunks"},

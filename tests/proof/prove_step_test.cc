@@ -46,6 +46,24 @@ TEST(ProveStep, HoldsWhateverIsKept) {
   expect_proved(dense_model(), "dp_shard=2,prefetch=0", "adamw");
 }
 
+// Layers that are gathered together, the last ones fewer, and tensors that stay whole beside others and
+// alone: with padding, weights that all tp ranks hold, replicas, parts that are kept, and experts that other
+// ranks share.
+TEST(ProveStep, HoldsForBucketsAndSmallTensors) {
+  const auto expect_proved = [](const Transformer& model, const char* layout, const char* optimizer) {
+    StepRequest request = request_of(model, layout);
+    request.workload.optimizer = parse_optimizer(optimizer);
+    const StepProof proof = prove_step(request);
+    EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+  };
+  expect_proved(dense_model(), "dp_shard=3,bucket=3", "adamw");
+  expect_proved(dense_model(), "tp=2,dp_shard=3,threshold=40,recompute=every:2", "adamw");
+  expect_proved(dense_model(), "tp=2,dp_replicate=2,dp_shard=2,threshold=500,bucket=2,reshard=no", "adamw");
+  expect_proved(dense_model(), "dp_shard=4,threshold=100000", "adamw:offload");
+  expect_proved(dense_model(), "dp_shard=4,bucket=2,threshold=40,reshard=2,sync=step", "sgd_momentum");
+  expect_proved(testing::model_of_experts(), "ep=2,dp_shard=4,bucket=2,threshold=300", "adamw:offload");
+}
+
 // With several stages on a rank: the norm is over all of them, and a tied table is on the first rank and the
 // last.
 TEST(ProveStep, HoldsForVirtualStages) {

@@ -130,8 +130,9 @@ class Resumed : public ::testing::Test {
 
 TEST_F(Resumed, OnAnyLayoutGoesOnAsIfNothingHadHappened) {
   const std::vector<double> whole = losses_of(small("dp_shard=2,cp=2,strategy=ring"));
-  for (const char* layout : {"dp_shard=2,cp=2,strategy=ring", "tp=2,cp=2,strategy=ring", "tp=1", "pp=2,tp=2",
-                             "tp=8", "dp_shard=2,zero=1", "dp_shard=4,zero=2"}) {
+  for (const char* layout :
+       {"dp_shard=2,cp=2,strategy=ring", "tp=2,cp=2,strategy=ring", "tp=1", "pp=2,tp=2", "tp=8",
+        "dp_shard=2,zero=1", "dp_shard=4,zero=2", "dp_shard=4,bucket=3,threshold=100"}) {
     fs::remove_all(folder_);
     std::vector<double> first = run(saved("dp_shard=2,cp=2,strategy=ring", 4));
     ASSERT_EQ(first.size(), 4U);
@@ -140,6 +141,16 @@ TEST_F(Resumed, OnAnyLayoutGoesOnAsIfNothingHadHappened) {
     expect_near(first, whole, layout);
     EXPECT_THAT(events_.front().text, HasSubstr("step-00000004, written by "));
   }
+}
+
+// Of what several ranks own, small tensors among it, one rank writes each element, and of buckets each its
+// part.
+TEST_F(Resumed, FromBucketsAndSmallTensors) {
+  const std::vector<double> whole = losses_of(small("tp=1"));
+  std::vector<double> losses = run(saved("dp_shard=2,dp_replicate=2,bucket=3,threshold=100", 4));
+  const std::vector<double> rest = run(saved("tp=1", 100));
+  losses.insert(losses.end(), rest.begin(), rest.end());
+  expect_near(losses, whole, "buckets and small tensors");
 }
 
 // Whatever dtype parameters and states have, and wherever they are.

@@ -80,6 +80,17 @@ std::vector<Rank> with_tp_ranks(const RankGroups& groups, const ParallelLayout& 
   return all;
 }
 
+// The ranks among which parameters that are not sharded have replicas: all that the data mesh has them on.
+std::vector<std::vector<Rank>> whole_replicas(const RankGroups& groups) {
+  std::vector<std::vector<Rank>> all;
+  for (const RankGroups::DataMesh& data : {groups.data_mesh(), groups.expert_mesh()}) {
+    std::vector<std::string> axes = data.shard;
+    axes.insert(axes.end(), data.replicate.begin(), data.replicate.end());
+    all.push_back(over(groups, data, axes));
+  }
+  return all;
+}
+
 // The ranks that may be in a group of the axis.
 std::vector<std::vector<Rank>> groups_along(const RankGroups& groups, const ParallelLayout& layout,
                                             GroupAxis axis) {
@@ -115,7 +126,8 @@ RC_GTEST_PROP(GroupAxis, IsOfAllGroupsOfAStep, ()) {
       const RankGroups groups(request.layout, plan.self);
       for (const Group& group : plan.groups) {
         const GroupAxis axis = axis_of_group(group.name);
-        const auto along = groups_along(groups, request.layout, axis);
+        const auto along = group.name.ends_with("_whole") ? whole_replicas(groups)
+                                                          : groups_along(groups, request.layout, axis);
         RC_LOG() << group.name << " of rank " << plan.self << " counts as " << name(axis) << "\n";
         RC_ASSERT(std::any_of(along.begin(), along.end(), [&](const std::vector<Rank>& ranks) {
           return std::all_of(group.ranks.begin(), group.ranks.end(), [&](Rank rank) {

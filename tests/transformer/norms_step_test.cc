@@ -57,9 +57,9 @@ TEST(NormsOfAllHeads, HaveAWeightForEachElement) {
   EXPECT_EQ(whole.k_norm.numel(), 16);
   EXPECT_EQ(half.q_norm.numel(), 16);
   EXPECT_EQ(half.k_norm.numel(), 8);
-  EXPECT_GE(half.q_norm.begin, half.replicated);
+  EXPECT_GE(half.q_norm.begin, half.replicated.back().end());
   EXPECT_EQ(each.q_norm.numel(), 8);
-  EXPECT_LE(each.k_norm.end(), each.replicated);
+  EXPECT_LE(each.k_norm.end(), each.replicated.back().end());
 }
 
 // By hand: two numbers of each of 24 rows, in f32, forward and backward of three layers, and once more where

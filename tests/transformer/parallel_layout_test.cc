@@ -49,6 +49,8 @@ RC_GTEST_PROP(ParallelLayout, TextReadsBack, ()) {
   layout.reshard = pick("layout.reshard", rc::gen::element(0, 1, 2, 16));
   layout.sync_once = pick("layout.sync_once", rc::gen::element(true, false));
   layout.prefetch = pick("layout.prefetch", rc::gen::element(0, 1, 2, kMostPrefetch));
+  layout.bucket = pick("layout.bucket", rc::gen::element(1, 2, kMostBucket));
+  layout.threshold = pick("layout.threshold", rc::gen::element<std::int64_t>(0, 1, 4096, kMostThreshold));
   layout.sequence_parallel = pick("layout.sequence_parallel", rc::gen::element(true, false));
   layout.host_activations = pick("layout.host_activations", rc::gen::element(true, false));
   layout.order = pick("layout.order", rc::gen::elementOf(axis_orders()));

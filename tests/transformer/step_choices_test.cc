@@ -80,9 +80,10 @@ std::int64_t moved_on(const Plan& plan, const std::string& stream) {
 // ---- texts ----
 
 TEST(StepChoices, HaveTextsAndRefusals) {
-  for (const char* text : {"dp_shard=8,zero=1", "dp_shard=8,zero=2", "tp=2,sequence_parallel=no",
-                           "dp_shard=8,reshard=no", "dp_shard=8,reshard=2,sync=step,prefetch=0",
-                           "tp=1,mlp_chunks=4", "dp_shard=8,recompute=full,mlp_chunks=4,activations=host"}) {
+  for (const char* text :
+       {"dp_shard=8,zero=1", "dp_shard=8,zero=2", "tp=2,sequence_parallel=no", "dp_shard=8,reshard=no",
+        "dp_shard=8,reshard=2,sync=step,prefetch=0", "dp_shard=8,bucket=3,threshold=1000",
+        "tp=1,mlp_chunks=4", "dp_shard=8,recompute=full,mlp_chunks=4,activations=host"}) {
     const ParallelLayout layout = parse_parallel_layout(text);
     EXPECT_EQ(parse_parallel_layout(to_string(layout)), layout) << text;
     EXPECT_THAT(to_string(layout), HasSubstr(std::string(text).substr(std::string(text).find(',') + 1)));
@@ -109,6 +110,16 @@ TEST(StepChoices, HaveTextsAndRefusals) {
   EXPECT_THAT(refusal("dp_shard=3,reshard=2"), HasSubstr("use reshard=no"));
   EXPECT_THAT(refusal("dp_shard=4,zero=2,prefetch=2"), HasSubstr("here zero is 2; leave prefetch=2 out"));
   EXPECT_THAT(refusal("dp_shard=4,reshard=no,prefetch=2"), HasSubstr("so that no gather waits"));
+  EXPECT_THAT(refusal("dp_shard=4,zero=1,bucket=2"), HasSubstr("here zero is 1; leave bucket=2 out"));
+  EXPECT_THAT(refusal("threshold=7"), HasSubstr("use dp_shard above 1, or leave threshold=7 out"));
+  EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,bucket=0"); }),
+              HasSubstr("bucket=0 is not a number from 1 to 64"));
+  EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,threshold=many"); }),
+              HasSubstr("threshold=many is not a number from 0 to"));
+  StepRequest predicts = request_of("dp_shard=2,bucket=2");
+  predicts.model.prediction_layers = 1;
+  EXPECT_THAT(refuse(predicts.model, predicts.workload, predicts.layout)->text(),
+              HasSubstr("would be in a bucket with layers before it; use bucket=1"));
   EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,prefetch=17"); }),
               HasSubstr("prefetch=17 is not a number from 0 to 16"));
   EXPECT_THAT(message_of([] { parse_parallel_layout("dp_shard=2,reshard=-1"); }),
@@ -189,11 +200,60 @@ TEST(StepChoices, LayersAheadHaveSlots) {
   }
 }
 
+// Of 8 layers in threes, two buckets have three layers and one has two: three gathers in each pass, and three
+// reductions. What travels is the same, since nothing is padded.
+TEST(StepChoices, BucketsAreGatheredAndReducedAtOnce) {
+  const auto count = [](const StepRequest& request, const char* label) {
+    std::int64_t times = 0;
+    const Plan plan = step_plan(request, StepPart::micro_batch, 0, 1);
+    for (const StepRef& ref : steps_of(plan)) times += ref.step->label == label ? ref.count : 0;
+    return times;
+  };
+  const StepRequest each = request_of("dp_shard=4"), threes = request_of("dp_shard=4,bucket=3");
+  constexpr std::int64_t kEnds = 2;  // the embedding and the head
+  EXPECT_EQ(count(each, "unshard"), 2 * 8 + kEnds);
+  EXPECT_EQ(count(threes, "unshard"), 2 * 3 + kEnds);
+  EXPECT_EQ(count(each, "reduce gradients"), 8 + kEnds);
+  EXPECT_EQ(count(threes, "reduce gradients"), 3 + kEnds);
+  EXPECT_EQ(sent_by(step_plan(threes, StepPart::micro_batch, 0, 1)),
+            sent_by(step_plan(each, StepPart::micro_batch, 0, 1)));
+  // One padding for a bucket: of 7 ranks, which divide neither.
+  const auto gathered = [](const char* layout) {
+    StepRequest request = request_of(layout);
+    request.workload.global_batch = 7;
+    return sent_by(step_plan(request, StepPart::micro_batch, 0, 1)).at("fsdp all_gather");
+  };
+  EXPECT_LT(gathered("dp_shard=7,bucket=4"), gathered("dp_shard=7"));
+}
+
+// Norms have 512 elements, all else has more: of them nothing is gathered, and their gradients are added up
+// in the update alone.
+TEST(StepChoices, SmallTensorsStayWhole) {
+  const std::int64_t norms = (2 * 8 + 1) * 512;
+  const StepRequest all = request_of("dp_shard=4"), large = request_of("dp_shard=4,threshold=513");
+  const auto sent = [](const StepRequest& request, StepPart part) {
+    return sent_by(step_plan(request, part, 0, 1));
+  };
+  const auto of_all = sent(all, StepPart::micro_batch), of_large = sent(large, StepPart::micro_batch);
+  // The head's norm is gathered once, those of layers twice.
+  EXPECT_EQ(of_all.at("fsdp all_gather") - of_large.at("fsdp all_gather"), 3 * k16 * (2 * norms - 512) / 4);
+  EXPECT_EQ(of_all.at("fsdp_reduce reduce_scatter") - of_large.at("fsdp_reduce reduce_scatter"),
+            3 * kF32 * norms / 4);
+  // What is all-reduced counts once for each of three peers.
+  EXPECT_EQ(sent(large, StepPart::update).at("fsdp_reduce all_reduce"), 3 * kF32 * norms);
+  EXPECT_EQ(sent(all, StepPart::update).count("fsdp_reduce all_reduce"), 0u);
+  // The same threshold as the norms' size leaves them sharded.
+  EXPECT_EQ(sent(request_of("dp_shard=4,threshold=512"), StepPart::micro_batch), of_all);
+  // Beyond all tensors nothing is sharded.
+  EXPECT_EQ(sent(request_of("dp_shard=4,threshold=100000000"), StepPart::micro_batch).size(), 0u);
+}
+
 TEST(StepChoices, WhatIsShardedIsTheMemoryThatPlansDeclare) {
   for (const char* layout :
        {"dp_shard=4,sync=step", "dp_shard=4,prefetch=0", "dp_shard=4,prefetch=3,reshard=2",
-        "dp_shard=4,zero=1", "dp_shard=4,zero=2", "tp=2,dp_shard=4,zero=1", "cp=4,strategy=ring,zero=2",
-        "dp_replicate=2,dp_shard=4,zero=1"}) {
+        "dp_shard=4,bucket=3", "dp_shard=4,bucket=2,threshold=513", "dp_shard=4,bucket=3,reshard=no",
+        "dp_shard=4,threshold=513,sync=step", "dp_shard=4,zero=1", "dp_shard=4,zero=2",
+        "tp=2,dp_shard=4,zero=1", "cp=4,strategy=ring,zero=2", "dp_replicate=2,dp_shard=4,zero=1"}) {
     for (const char* optimizer : {"adamw", "adamw:offload", "sgd"}) {
       for (const DType gradients : {DType::f32, DType::bf16}) {
         StepRequest request = request_of(layout, optimizer);

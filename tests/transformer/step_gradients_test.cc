@@ -54,7 +54,7 @@ class StepWithData {
         for (const LayerParts parts : kLayerParts) {
           if (unit != &units.layers[parts]) continue;
           const LayerWeights& layer = context.layer[parts];
-          own.copied.push_back({0, 1, layer.replicated});
+          own.copied.insert(own.copied.end(), layer.replicated.begin(), layer.replicated.end());
           if (request_.model.kv_heads >= request_.layout.tp) continue;
           // The one kv head.
           const std::int64_t q_width = context.sizes.q_width, kv_width = context.sizes.kv_width;

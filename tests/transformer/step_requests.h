@@ -161,6 +161,8 @@ inline ParallelLayout any_layout(const Transformer& model) {
     layout.reshard = layout.sharding_size() % 4 == 0 ? any_of(0, 0, 1, 2) : any_of(0, 0, 1);
     layout.sync_once = any_of(0, 0, 1) == 1;
     if (layout.reshard != 1) layout.prefetch = any_of(1, 1, 0, 2, 3);
+    if (model.prediction_layers == 0) layout.bucket = any_of(1, 1, 2, 3);
+    layout.threshold = any_of(0, 0, 40, 1000, 100000);
   }
   layout.recompute =
       any_of(Recompute{}, Recompute{Recompute::Kind::selective, 1}, Recompute{Recompute::Kind::full, 1},

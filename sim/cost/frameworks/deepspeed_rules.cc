@@ -28,8 +28,8 @@ constexpr FrameworkRule kDeepspeedRules[] = {
        const int stages = std::exchange(said.layout.virtual_stages, 1);
        return stages == 1 ? std::string() : str("virtual_stages=", stages, ": the schedule is 1F1B");
      }},
-    {RulePart::degrees, "reshard, sync, prefetch", "all, micro_batch, 1", "deepspeed/runtime/zero/stage3.py",
-     lost_timing},
+    {RulePart::degrees, "reshard, sync, prefetch, bucket, threshold", "all, micro_batch, 1, 1, 0",
+     "deepspeed/runtime/zero/stage3.py", lost_timing},
     {RulePart::degrees, "sharding", "dp_shard_cp",
      "ZeRO over sequence-parallel ranks: sequence_data_parallel_group",
      [](FrameworkCase& said) {

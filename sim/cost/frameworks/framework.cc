@@ -198,6 +198,10 @@ std::string lost_timing(FrameworkCase& said) {
     lost.emplace_back("sync=step: gradients are reduced behind each micro-batch");
   if (const int ahead = std::exchange(said.layout.prefetch, kUsualPrefetch); ahead != kUsualPrefetch)
     lost.push_back(str("prefetch=", ahead, ": one layer ahead is gathered"));
+  if (const int bucket = std::exchange(said.layout.bucket, 1); bucket != 1)
+    lost.push_back(str("bucket=", bucket, ": layers are gathered one by one"));
+  if (const std::int64_t small = std::exchange(said.layout.threshold, 0); small != 0)
+    lost.push_back(str("threshold=", small, ": small tensors are sharded, too"));
   return join(lost, "; ");
 }
 

@@ -29,8 +29,8 @@ constexpr FrameworkRule kMegatronRules[] = {
        return str("sequence_parallel=no with tp=", layout.tp, " and ep=", layout.ep,
                   ": experts beside tensor parallelism need --sequence-parallel");
      }},
-    {RulePart::degrees, "reshard, sync, prefetch", "all, micro_batch, 1", "data-parallel-sharding-strategy",
-     lost_timing},
+    {RulePart::degrees, "reshard, sync, prefetch, bucket, threshold", "all, micro_batch, 1, 1, 0",
+     "data-parallel-sharding-strategy", lost_timing},
     {RulePart::degrees, "sharding", "dp_shard_cp",
      "the distributed optimizer counts context-parallel ranks as data-parallel ones",
      [](FrameworkCase& said) {

@@ -49,8 +49,8 @@ constexpr FrameworkRule kTorchtitanRules[] = {
        return str("zero=", std::exchange(layout.zero, 0),
                   ": fully_shard gathers parameters for each micro-batch");
      }},
-    {RulePart::degrees, "reshard, sync, prefetch",
-     "all, micro_batch, 1: written as fully_shard has it by default", "torchtitan/distributed/fsdp",
+    {RulePart::degrees, "reshard, sync, prefetch, bucket, threshold",
+     "all, micro_batch, 1, 1, 0: written as fully_shard has it by default", "torchtitan/distributed/fsdp",
      lost_timing},
     {RulePart::degrees, "sequence_parallel", "yes", "torchtitan/models/llama3/infra/parallelize.py",
      [](FrameworkCase& said) {

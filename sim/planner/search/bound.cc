@@ -57,13 +57,13 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   if (question_.workload.phase != Phase::training) return shared;
   for (const LayerParts parts : kLayerParts) {
     if (layers_of_parts_[parts] == 0) continue;
-    shared.shards[parts] = sharding(layout, sizes.layer[parts]);
+    shared.shards[parts] = sharding_in_bucket(layout, sizes.layer[parts] - sizes.small_layer[parts], false);
     if (parts.mlp != Mlp::experts) continue;
-    shared.expert_shards = sharding_of_experts(layout, sizes.expert_layer);
+    shared.expert_shards = sharding_in_bucket(layout, sizes.expert_layer - sizes.small_experts, true);
     shared.shards[parts] += shared.expert_shards;
   }
-  shared.table = sharding(layout, sizes.embedding);
-  shared.head_shards = sharding(layout, sizes.head + sizes.final_norm);
+  shared.table = sharding(layout, sizes.embedding - sizes.small_embedding);
+  shared.head_shards = sharding(layout, sizes.head + sizes.final_norm - sizes.small_head);
   const Transformer& model = question_.model;
   const LayerParts last = model.parts_of(model.kinds[idx(model.last_kind())]);
   if (model.prediction_layers > 0) {
@@ -71,7 +71,7 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
     // is gathered and reduced with the model's own use of it.
     const std::int64_t times = model.prediction_layers;
     shared.predictions = shared.shards[last].times(2 * times, times);
-    shared.predictions += sharding(layout, sizes.prediction).times(2 * times, times);
+    shared.predictions += sharding(layout, sizes.prediction - sizes.small_prediction).times(2 * times, times);
     if (!model.tied_embeddings) {
       shared.predictions += shared.table.times(times, times);
       shared.predictions += shared.head_shards.times(times, times);
@@ -150,7 +150,7 @@ StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shar
   Ends ends{looked_up_ns, 0};
   if (layout.sharding_size() == 1) return ends;
   if (!layout.keeps_whole_parameters()) {
-    const double of_first = sharding(layout, sizes.layer[first]).gather_ns;
+    const double of_first = sharding(layout, sizes.layer[first] - sizes.small_layer[first]).gather_ns;
     ends.before_ns = shared.table.gather_ns + std::max(of_first, looked_up_ns);
   }
   if (!layout.keeps_whole_gradients())
@@ -203,7 +203,7 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
     const std::int64_t layers = layers_of_parts_[parts];
     all += shared.shards[parts].times(layers, layers);
     // As many of the last layers as there are slots may be gathered for the backward pass before it begins.
-    late += shared.shards[parts].times(layers - (layout.prefetch + 1), layers);
+    late += shared.shards[parts].times(layers - std::int64_t{layout.prefetch + 1} * layout.bucket, layers);
   }
   if (!layout.keeps_whole_parameters()) {
     // One stream gathers the table, then layer by layer, and what comes last is computed with behind that.

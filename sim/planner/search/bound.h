@@ -204,7 +204,10 @@ class StepBound {
   double replicas_ns(const ParallelLayout& layout, std::int64_t shard) const;
   double replicas_of_experts_ns(const ParallelLayout& layout, std::int64_t shard) const;
   double summed_ns(std::initializer_list<Ranks> groups, std::int64_t shard) const;
-  // The sharding of a layer, or of its experts, that has that many parameters, or more.
+  // A layer's part of the sharding of its bucket, of that many parameters of each layer that are sharded; or
+  // that of its experts.
+  Sharding sharding_in_bucket(const ParallelLayout& layout, std::int64_t parameters, bool of_experts) const;
+  // The sharding of a layer, or of its experts, that has that many parameters, or more; none of none.
   Sharding sharding(const ParallelLayout& layout, std::int64_t parameters) const;
   Sharding sharding_of_experts(const ParallelLayout& layout, std::int64_t parameters) const;
   Sharding with_casts(const ParallelLayout& layout, std::int64_t parameters, Sharding sharding) const;

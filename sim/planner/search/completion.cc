@@ -135,6 +135,7 @@ Fixed merged(const Fixed& question, const Fixed& given) {
   take(all.loss_chunks, given.loss_chunks), take(all.micro_batch, given.micro_batch);
   take(all.zero, given.zero), take(all.reshard, given.reshard), take(all.sync_once, given.sync_once);
   take(all.prefetch, given.prefetch);
+  take(all.bucket, given.bucket), take(all.threshold, given.threshold);
   take(all.sequence_parallel, given.sequence_parallel);
   take(all.mlp_chunks, given.mlp_chunks), take(all.host_activations, given.host_activations);
   take(all.recompute, given.recompute), take(all.sharding, given.sharding), take(all.order, given.order);

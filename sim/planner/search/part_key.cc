@@ -26,7 +26,7 @@ ParallelLayout seen_by_update(const ParallelLayout& layout) {
   static_cast<ParallelDegrees&>(seen) = layout;
   seen.virtual_stages = layout.virtual_stages;
   seen.sharding = layout.sharding, seen.zero = layout.zero;
-  seen.sync_once = layout.sync_once;
+  seen.sync_once = layout.sync_once, seen.bucket = layout.bucket, seen.threshold = layout.threshold;
   seen.sequence_parallel = layout.sequence_parallel;
   return seen;
 }

@@ -18,13 +18,30 @@ constexpr double kNvfp4Bytes = 0.5 + 1.0 / 16;
 
 }  // namespace
 
-ShardChoices Fixed::shard_choices() const {
-  const ShardChoices usual;
-  return {reshard.value_or(usual.reshard), sync_once.value_or(usual.sync_once),
-          prefetch.value_or(usual.prefetch)};
+namespace {
+
+// Calls use(choice of a layout, what is fixed of it) for all of them. A field that is added to ShardChoices
+// does not compile until it is here.
+template <class FixedKeys, class Use>
+void for_each_shard_choice(ShardChoices& choices, FixedKeys& fixed, const Use& use) {
+  auto& [reshard, sync_once, prefetch, bucket, threshold] = choices;
+  use(reshard, fixed.reshard), use(sync_once, fixed.sync_once), use(prefetch, fixed.prefetch);
+  use(bucket, fixed.bucket), use(threshold, fixed.threshold);
 }
 
-void Fixed::reset_shard_choices() { reshard.reset(), sync_once.reset(), prefetch.reset(); }
+}  // namespace
+
+ShardChoices Fixed::shard_choices() const {
+  ShardChoices choices;
+  for_each_shard_choice(choices, *this,
+                        [](auto& choice, const auto& fixed) { choice = fixed.value_or(choice); });
+  return choices;
+}
+
+void Fixed::reset_shard_choices() {
+  ShardChoices choices;
+  for_each_shard_choice(choices, *this, [](const auto&, auto& fixed) { fixed.reset(); });
+}
 
 std::int64_t usable_bytes(const PlanQuestion& question) {
   const Gpu& gpu = question.cluster.gpu;

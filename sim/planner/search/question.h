@@ -21,9 +21,9 @@ namespace cp::sim {
 // What the search must not vary of a layout. It is free to choose whatever is unset.
 struct Fixed : ParallelConfig {
   Fixed() { expert_rule = ExpertRule::nested; }
-  std::optional<int> virtual_stages, loss_chunks, zero, reshard, prefetch, mlp_chunks;
+  std::optional<int> virtual_stages, loss_chunks, zero, reshard, prefetch, bucket, mlp_chunks;
   std::optional<bool> sync_once, sequence_parallel, host_activations;
-  std::optional<std::int64_t> micro_batch;
+  std::optional<std::int64_t> threshold, micro_batch;
   std::optional<std::string> strategy;  // a name of named_strategy
   std::optional<int> inner_ring;
   std::optional<bool> ulysses_inner;

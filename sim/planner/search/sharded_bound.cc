@@ -117,6 +117,8 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
   if (layout.reshard != 0) return 0;
   // Of fewer slots than two it holds; of more it does not.
   if (layout.prefetch > kUsualPrefetch) return 0;
+  // Buckets are gathered and scattered at other layers than those that are walked.
+  if (layout.bucket > 1) return 0;
   const bool gathers = !layout.keeps_whole_parameters(), scatters = !layout.keeps_whole_gradients();
   const auto unit_of = [&](const Sharding& sharding, std::int64_t parameters) {
     Unit unit;
@@ -139,9 +141,9 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
       of_layer.gather_ns -= of_experts.gather_ns, of_layer.port_gather_ns -= of_experts.port_gather_ns;
       of_layer.scatter_ns -= of_experts.scatter_ns, of_layer.port_scatter_ns -= of_experts.port_scatter_ns;
     }
-    dense[parts] = unit_of(of_layer, shared.sizes.layer[parts]);
+    dense[parts] = unit_of(of_layer, shared.sizes.layer[parts] - shared.sizes.small_layer[parts]);
   }
-  Unit experts = unit_of(shared.expert_shards, shared.sizes.expert_layer);
+  Unit experts = unit_of(shared.expert_shards, shared.sizes.expert_layer - shared.sizes.small_experts);
   // The one with most to gather.
   const Unit* largest = &experts;
   for (const LayerParts parts : kLayerParts) {

@@ -47,13 +47,25 @@ double StepBound::Sharding::ns() const {
 }
 
 StepBound::Sharding StepBound::sharding(const ParallelLayout& layout, std::int64_t parameters) const {
-  if (layout.sharding_size() == 1) return {};
+  if (layout.sharding_size() == 1 || parameters == 0) return {};
   const Strides strides = strides_of(layout);
   const bool with_cp = layout.sharding == ShardingGroup::dp_shard_cp;
   return with_casts(
       layout, parameters,
       sharding(spread_of_ranks({{strides.dp, layout.dp_shard}, {strides.cp, with_cp ? layout.cp : 1}}),
                parameters));
+}
+
+// A bucket takes no longer than its layers would, one by one, and the last one, which may be smaller, not
+// less than its layers' part of a full one: of more bytes each takes less.
+StepBound::Sharding StepBound::sharding_in_bucket(const ParallelLayout& layout, std::int64_t parameters,
+                                                  bool of_experts) const {
+  const std::int64_t of_bucket = parameters * layout.bucket;
+  Sharding sharding = of_experts ? sharding_of_experts(layout, of_bucket) : this->sharding(layout, of_bucket);
+  for (double* ns :
+       {&sharding.gather_ns, &sharding.scatter_ns, &sharding.port_gather_ns, &sharding.port_scatter_ns})
+    *ns /= real(std::int64_t{layout.bucket});
+  return sharding;
 }
 
 // Of each micro-batch: shards in f32 are cast before they are gathered, and gradients before they are
@@ -85,11 +97,12 @@ double StepBound::cast_of_gradients_ns(const ParallelLayout& layout, std::int64_
 double StepBound::casts_ns(const ParallelLayout& layout, const LocalSizes& sizes) const {
   const Transformer& model = question_.model;
   if (layout.sharding_size() == 1 || !model.norms_before || !model.norms_behind) return 0;
+  if (layout.bucket > 1) return 0;  // only the last layer of a bucket is cast behind its own kernels
   double sum_ns = 0;
   for (std::int64_t layer = 1; layer < model.layers; ++layer) {
     const LayerParts parts = model.parts_of(model.kinds[idx(model.kind_of(layer))]);
     if (parts == model.parts_of(model.kinds[idx(model.kind_of(layer - 1))]))
-      sum_ns += cast_of_gradients_ns(layout, sizes.layer[parts]);
+      sum_ns += cast_of_gradients_ns(layout, sizes.layer[parts] - sizes.small_layer[parts]);
   }
   return sum_ns;
 }
@@ -98,7 +111,7 @@ StepBound::Sharding StepBound::sharding_of_experts(const ParallelLayout& layout,
                                                    std::int64_t parameters) const {
   if (layout.ep == 1) return sharding(layout, parameters);
   const int shards = layout.sharding_size() / layout.ep;
-  if (shards <= 1) return {};
+  if (shards <= 1 || parameters == 0) return {};
   const auto ranks = along_data(layout, layout.ep, shards);
   if (!ranks) return {};
   return with_casts(layout, parameters, sharding(spread_of_ranks({ranks->first, ranks->second}), parameters));

@@ -201,7 +201,7 @@ ordered_json fixed_json(const Fixed& fixed) {
   add("zero", fixed.zero);
   if (fixed.reshard) out["reshard"] = reshard_text(*fixed.reshard);
   if (fixed.sync_once) out["sync"] = sync_text(*fixed.sync_once);
-  add("prefetch", fixed.prefetch);
+  add("prefetch", fixed.prefetch), add("bucket", fixed.bucket), add("threshold", fixed.threshold);
   if (fixed.sequence_parallel) out["sequence_parallel"] = *fixed.sequence_parallel ? "yes" : "no";
   if (fixed.host_activations) out["activations"] = *fixed.host_activations ? "host" : "gpu";
   return out;

@@ -130,6 +130,9 @@ class LayoutList {
       const bool halves = layout.sharding_size() > 2 && layout.sharding_size() % 2 == 0;
       if (turn % 4 == 1) layout.reshard = halves && turn % 8 == 5 ? 2 : 1;
       if (layout.reshard != 1 && turn % 5 < 2) layout.prefetch = turn % 5 == 0 ? 2 : 0;
+      // Norms are below it, and in half of these turns all but the largest matrices.
+      if (turn % 7 % 3 == 1) layout.threshold = turn % 7 == 1 ? 100 : 3000;
+      if (model_.prediction_layers == 0 && turn % 8 > 4) layout.bucket = turn % 8 == 6 ? 3 : 2;
     }
     return layout;
   }
