@@ -15,11 +15,13 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "shared/plan/device.h"
 #include "shared/plan/prepared_plan.h"
 #include "shared/plan/trace.h"
 #include "shared/transformer/step_buffers.h"
+#include "shared/transformer/step_order.h"
 
 namespace cp {
 
@@ -51,7 +53,7 @@ class Trainer {
  private:
   double own_losses() const;
   StepSums micro_batches(StepBatch batch, RankTrace* trace);
-  void run(StepPart part, int stage, std::int64_t micro_batch, RankTrace* trace);
+  void run(const std::vector<PartRun>& runs, RankTrace* trace);
 
   const StepRequest request_;
   Device& device_;

@@ -129,16 +129,30 @@ bool Activations::keeps(Activation what, const LayerPlace& place) const {
   return true;
 }
 
-BufferId Activations::stack(std::string_view name, DType dtype, std::int64_t numel) {
+BufferId Activations::stack(std::string_view name, DType dtype, std::int64_t numel, BufferKind kind) {
   std::string full = str("activations/", name);
-  switch (kind_) {
+  switch (kind) {
     case BufferKind::input:
       return writer_.builder().input(std::move(full), dtype, numel);
     case BufferKind::output:
       return writer_.builder().output(std::move(full), dtype, numel);
-    default:
-      return writer_.builder().temporary(std::move(full), dtype, numel);
+    case BufferKind::inout:
+      return writer_.builder().inout(std::move(full), dtype, numel);
+    case BufferKind::temporary:
+      break;
   }
+  return writer_.builder().temporary(std::move(full), dtype, numel);
+}
+
+// Of the stack at the home that the context is at. Forward the first layer's input has come from the stage
+// before. Backward the gradient of the last one's output has come in its place, and is changed there.
+BufferKind Activations::kind_of_inputs() const {
+  const StepContext& context = writer_.context();
+  const bool comes =
+      kind_ == BufferKind::output  ? !context.first_stage && context.home() == context.homes.front()
+      : kind_ == BufferKind::input ? !context.last_stage && context.home() == context.homes.back()
+                                   : false;
+  return comes ? BufferKind::inout : kind_;
 }
 
 StackIndex Activations::index(Activation what, const LayerPlace& place) const {
@@ -170,7 +184,7 @@ Window Activations::at(Activation what, const LayerPlace& place, std::int64_t nu
   }
   if (stack.buffer < 0)
     stack.buffer =
-        this->stack(stack_name(facts_of(what).name, place.home), dtype, pieces(what, place) * numel);
+        this->stack(stack_name(facts_of(what).name, place.home), dtype, pieces(what, place) * numel, kind_);
   return in_stack(stack.buffer, numel, index);
 }
 
@@ -291,13 +305,38 @@ View Activations::x(StackIndex input) {
     return in_slot(buffer, piece, input, kSlots).dense(0, shape);
   }
   const std::string name = stack_name("x", home);
-  // What the last layer makes is the loss's, and is not sent.
-  // No backward pass reads what the last layer made.
-  const bool hands_on = kind_ != BufferKind::input && context.homes.back() == home;
+  // No backward pass reads what the last layer made; of all stages but the last one it has the gradients
+  // there. Where stacks are in host memory, it is not sent.
+  const bool hands_on = context.homes.back() == home && (kind_ != BufferKind::input || !context.last_stage);
   const std::int64_t layers = layers_at_[idx(home)], pieces = layers + (hands_on ? 1 : 0);
   if (on_host()) return slot(stack, name, writer_.dtype(), piece, layers, input).dense(0, shape);
-  if (buffer < 0) buffer = this->stack(name, writer_.dtype(), pieces * piece);
+  if (buffer < 0) buffer = this->stack(name, writer_.dtype(), pieces * piece, kind_of_inputs());
   return in_stack(buffer, piece, input).dense(0, shape);
+}
+
+// ---- between stages ----
+
+// As large as the rows at either end of the stage.
+View Activations::between_stages() {
+  const StepContext& context = writer_.context();
+  if (between_stages_ < 0) {
+    const std::int64_t rows =
+        std::max(context.rows_at(context.homes.front()), context.rows_at(context.homes.back()));
+    between_stages_ =
+        writer_.builder().inout("activations/between stages", writer_.dtype(), rows * context.hidden);
+  }
+  return dense_view(between_stages_, 0, {context.tokens_tp, context.hidden});
+}
+
+View Activations::arrived() { return on_host() ? between_stages() : x({}); }
+View Activations::handed_on(StackIndex last) { return on_host() ? between_stages() : x(last); }
+
+void Activations::take_arrived() {
+  if (on_host()) writer_.copy(between_stages(), x({}), "rows of the stage before");
+}
+
+void Activations::hand_on(StackIndex last) {
+  if (on_host()) writer_.copy(x(last), between_stages(), "rows for the next stage");
 }
 
 }  // namespace cp

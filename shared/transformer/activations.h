@@ -76,8 +76,8 @@ inline constexpr std::size_t kActivations = 51;
 
 class Activations {
  public:
-  // `kind` is that of the stacks: temporary, or buffers of the caller. Stacks in host memory are always the
-  // caller's.
+  // `kind` is that of the stacks: temporary, or buffers of the caller, where the stack of inputs is inout if
+  // a neighbouring stage writes into it. Stacks in host memory are always the caller's.
   Activations(StepWriter& writer, BufferKind kind);
   // Of a prediction layer, which is alone: its backward pass follows before anything else's, so that what it
   // keeps stays on the GPU, in temporaries.
@@ -99,6 +99,15 @@ class Activations {
   // The input of a layer (or, behind the last layer, of the head), [tokens_tp, hidden], of the layers at the
   // home that the context has entered. If there is no backward pass, two slots take turns.
   View x(StackIndex input);
+
+  // Of pipeline stages, in the caller's memory: where the input of the first layer comes to, at the home that
+  // the context has entered, and where the output of the last one, which is `last`, leaves from. They are
+  // pieces of the stack of inputs; or, where that is in host memory, one buffer of their own, from which
+  // take_arrived() takes what has come, and to which hand_on() brings what is to leave.
+  View arrived();
+  View handed_on(StackIndex last);
+  void take_arrived();
+  void hand_on(StackIndex last);
 
   // For stacks in host memory: called behind a layer's forward pass, sends what the layer keeps.
   void send(const LayerPlace& place);
@@ -122,7 +131,9 @@ class Activations {
   std::string stack_name(std::string_view name, int home) const;
 
   bool on_host() const { return on_host_; }
-  BufferId stack(std::string_view name, DType dtype, std::int64_t numel);
+  BufferId stack(std::string_view name, DType dtype, std::int64_t numel, BufferKind kind);
+  BufferKind kind_of_inputs() const;
+  View between_stages();
   BufferId host_stack(std::string_view name, DType dtype, std::int64_t numel);
   Window slot(Stack& stack, std::string_view name, DType dtype, std::int64_t piece, std::int64_t pieces,
               StackIndex index);
@@ -136,6 +147,7 @@ class Activations {
   bool on_host_;
   std::array<std::array<Stack, kActivations>, kMostHomes> stacks_{};  // of the layers at each home
   std::array<Stack, kMostHomes> x_;
+  BufferId between_stages_ = -1;
   bool fetches_ = false;
 };
 

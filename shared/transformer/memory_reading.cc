@@ -16,7 +16,9 @@
 namespace cp {
 namespace {
 
+// Transfers between stages, which come behind these, have the buffers of passes and nothing else.
 constexpr std::size_t kParts = 7;
+static_assert(static_cast<std::size_t>(StepPart::recv_forward) == kParts);
 std::size_t index_of(StepPart part) { return static_cast<std::size_t>(part); }
 
 // Of "activations/x" it is "activations".
@@ -149,14 +151,11 @@ MemoryReading::OfStage MemoryReading::of_stage(const Stage& stage) const {
   for (const auto& [name, buffer] : shared) {
     if (std::int64_t* const term = owned_term(result.owned, term_of(name))) *term += counted(buffer);
     if (term_of(name) == kWorkingTerm) result.owned.working += buffer.bytes;
-    if (name == kPositions) result.owned.activations = buffer.bytes;
+    if (name == kPositions)
+      result.owned.activations = buffer.bytes;
+    else if (term_of(name) == kKeptTerm)
+      result.slot[name] = buffer.bytes;
   }
-  const auto& forward = stage[index_of(StepPart::forward)];
-  const auto& backward = stage[index_of(StepPart::backward)];
-  if (!forward || !backward) return result;
-  // The backward pass says what is kept; forward it is the caller's, and more.
-  result.kept = bytes_of(*backward, kKeptTerm);
-  result.made = std::max<std::int64_t>(0, bytes_of(*forward, kKeptTerm) - result.kept);
   return result;
 }
 
@@ -166,15 +165,21 @@ Memory MemoryReading::of_rank(int rank, const std::vector<OfStage>& stages) cons
   for (int stage = rank; stage < static_cast<int>(alike_.size()); stage += layout.pp)
     own.push_back(idx(alike_[idx(stage)]));
   Memory memory;
-  std::int64_t kept = 0, positions = 0, ids = 0;
+  std::int64_t positions = 0, ids = 0;
+  std::map<std::string_view, std::int64_t> slot;
   for (const std::size_t stage : own) {
     const Memory& owned = stages[stage].owned;
     memory.parameters += owned.parameters, memory.master += owned.master;
     memory.gradients += owned.gradients, memory.optimizer += owned.optimizer;
     memory.gathered += owned.gathered, memory.kv_cache += owned.kv_cache;
     positions = std::max(positions, owned.activations), ids = std::max(ids, owned.working);
-    kept = std::max(kept, stages[stage].kept);
+    for (const auto& [name, bytes] : stages[stage].slot) {
+      std::int64_t& most = slot[name];
+      most = std::max(most, bytes);
+    }
   }
+  std::int64_t kept = 0;
+  for (const auto& [name, bytes] : slot) kept += bytes;
   if (kept > 0)
     kept *= in_flight(rank, layout.pp, layout.virtual_stages, accumulation(request_.workload, layout));
   PlanMemory::Moment layers, loss;  // the fullest
@@ -182,10 +187,8 @@ Memory MemoryReading::of_rank(int rank, const std::vector<OfStage>& stages) cons
     for (std::size_t part = 0; part < kParts; ++part) {
       const std::optional<PlanMemory>& declared = stages_[stage][part];
       if (!declared) continue;
-      const std::int64_t more = part == index_of(StepPart::forward) ? stages[stage].made : 0;
-      // Nothing of a micro-batch is left when gradients are reduced and the optimizer runs.
-      const bool of_micro_batch = part != index_of(StepPart::update) && part != index_of(StepPart::reduce);
-      const std::int64_t activations = of_micro_batch ? positions + kept + more : positions;
+      // The slots are there, too, when gradients are reduced and the optimizer runs.
+      const std::int64_t activations = positions + kept;
       PlanMemory::Moment of_layers = declared->layers, of_loss = loss_of(*declared);
       of_layers.activations += activations, of_layers.working += ids;
       if (of_layers.sum() > layers.sum()) layers = of_layers;

@@ -4,14 +4,17 @@
 //
 // Terms come from the names of buffers (step_plan.h). Those of an arena are what is alive at its fullest
 // moment among layers and at the fullest one of the loss; holes between them count as `working`, or as
-// `logits` where the loss needs more. A rank that keeps several micro-batches for their backward pass has the
-// caller's activations once for each.
+// `logits` where the loss needs more. A rank of a pipeline has the caller's activations in as many slots as
+// it has micro-batches in flight, as StepBuffers has them: each buffer as large as the largest one of that
+// name among the rank's stages.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shared/transformer/memory.h"
@@ -54,8 +57,8 @@ class MemoryReading {
     // For as long as the step lasts. `working` are ids, labels and losses, and `activations` the positions,
     // which all stages of a rank share.
     Memory owned;
-    // Of one micro-batch: activations that wait for the backward pass, and those that are made beside them.
-    std::int64_t kept = 0, made = 0;
+    // Activations of one micro-batch that wait for the backward pass: bytes by the buffer's name.
+    std::map<std::string_view, std::int64_t> slot;
   };
 
   std::int64_t loss_copies() const;

@@ -30,12 +30,15 @@ std::string_view behind(std::string_view name, std::string_view term) {
 // What all stages of a rank share.
 constexpr std::string_view kNorm = "working/norm";
 
+// Of the micro-batches in flight.
+bool is_in_slots(std::string_view name) {
+  return !behind(name, "activations/").empty() && name != "activations/positions";
+}
+
+// A backward pass comes right behind what makes its working/dx, and what leaves of it does so right behind.
 bool is_of_micro_batch(std::string_view name) {
-  for (const std::string_view lasting :
-       {std::string_view("activations/positions"), std::string_view("working/schedule"), kNorm}) {
-    if (name == lasting) return false;
-  }
-  return !behind(name, "activations/").empty() || !behind(name, "working/").empty();
+  return !behind(name, "working/").empty() && name != "working/schedule" && name != kNorm &&
+         !name.starts_with("working/dx");
 }
 
 // Of "working/tokens 2 ahead", which a prediction layer reads: "working/tokens", and 2; else 0.
@@ -80,7 +83,9 @@ StepBuffers::StepBuffers(const StepRequest& request, Rank self, Values values, D
     : request_(request),
       values_(std::move(values)),
       memory_(memory),
-      micro_batches_(accumulation(request.workload, request.layout)) {
+      micro_batches_(accumulation(request.workload, request.layout)),
+      order_(step_order(request, self)) {
+  slots_.resize(idx(order_.slots));
   const ParallelLayout& layout = request.layout;
   const RankGroups groups(layout, self);
   const std::int64_t replica = std::int64_t{groups.dp_replicate()} * layout.dp_shard + groups.dp_shard();
@@ -211,9 +216,9 @@ void StepBuffers::fill_tensors(const Buffer& buffer, int stage, std::span<std::b
 
 void StepBuffers::fill(Place& place, const Buffer& buffer, int stage, std::int64_t micro_batch) {
   const bool on_device = memory_ != nullptr && !lies_on_host(buffer);
-  const bool is_new = place.size == 0;
+  if (place.size == 0) place.size = buffer.bytes();
+  const bool is_new = place.device == nullptr && place.host.empty();
   place.is_filled = true, place.is_input = buffer.kind != BufferKind::output;
-  if (is_new) place.size = buffer.bytes();
   if (is_new && on_device) place.device = memory_->allocate(place.size);
   if (on_device && is_gradient(buffer.name)) return memory_->fill_with_zeros(place.device, place.size);
   if (is_new && !on_device && memory_ != nullptr) {
@@ -237,19 +242,46 @@ std::span<const std::byte> StepBuffers::bytes_of(const Place& place, std::vector
   return copy;
 }
 
-Bindings StepBuffers::bind(const Plan& plan, int stage, std::int64_t micro_batch) {
+void StepBuffers::make_room(const Plan& plan) {
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.kind == BufferKind::temporary || !is_in_slots(buffer.name)) continue;
+    std::int64_t& size = slot_sizes_[buffer.name];
+    size = std::max(size, buffer.bytes());
+  }
+}
+
+StepBuffers::Place& StepBuffers::place_of(const Buffer& buffer, const PartRun& run) {
+  if (!is_in_slots(buffer.name)) {
+    Bytes& buffers = is_of_micro_batch(buffer.name)
+                         ? passing_[{run.stage, run.micro_batch}]
+                         : lasting_[buffer.name == kNorm ? stages_.front() : run.stage];
+    return buffers[buffer.name];
+  }
+  Place& place = slots_.at(idx(run.slot))[buffer.name];
+  if (place.size > 0) return place;
+  const auto known = slot_sizes_.find(buffer.name);
+  place.size = std::max(buffer.bytes(), known == slot_sizes_.end() ? 0 : known->second);
+  return place;
+}
+
+std::int64_t StepBuffers::slot_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Bytes& slot : slots_) {
+    for (const auto& [name, place] : slot) bytes += name.starts_with("host/") ? 0 : place.size;
+  }
+  return bytes;
+}
+
+Bindings StepBuffers::bind(const Plan& plan, const PartRun& run) {
   Bindings bindings;
   for (std::size_t id = 0; id < plan.buffers.size(); ++id) {
     const Buffer& buffer = plan.buffers[id];
     if (buffer.kind == BufferKind::temporary) continue;
-    Bytes& buffers = is_of_micro_batch(buffer.name)
-                         ? passing_[{stage, micro_batch}]
-                         : lasting_[buffer.name == kNorm ? stages_.front() : stage];
-    Place& place = buffers[buffer.name];
-    if (!place.is_filled) fill(place, buffer, stage, micro_batch);
-    // A backward pass takes the inputs of a stage's layers, and not what the last of them handed on.
+    Place& place = place_of(buffer, run);
+    if (!place.is_filled) fill(place, buffer, run.stage, run.micro_batch);
+    // The backward pass of the last stage takes the inputs of its layers, and not what the last of them gave.
     CP_INVARIANT(place.size >= buffer.bytes(), buffer.name, " of rank ", plan.self, " has ", place.size,
-                 " bytes, and a plan of stage ", stage, " wants ", buffer.bytes());
+                 " bytes, and a plan of stage ", run.stage, " wants ", buffer.bytes());
     bindings.push_back({static_cast<BufferId>(id), place.device != nullptr ? place.device : place.host.data(),
                         buffer.bytes()});
   }
@@ -318,47 +350,20 @@ void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned
   }
 }
 
-void run_micro_batches(const StepRequest& request, const StepBuffers& buffers, const RunPart& run) {
-  const std::int64_t count = buffers.micro_batches();
-  const std::vector<int>& stages = buffers.stages();
-  if (request.layout.pp == 1) {
-    for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch)
-      run(StepPart::micro_batch, 0, micro_batch);
-    return;
-  }
-  // All forward passes come first (GPipe): the order changes no result. A micro-batch goes through all stages
-  // before the next one begins: a rank with several stages never sends to one that itself waits to send to
-  // it.
-  for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch) {
-    for (const int stage : stages) run(StepPart::forward, stage, micro_batch);
-  }
-  for (std::int64_t micro_batch = 0; micro_batch < count; ++micro_batch) {
-    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
-      run(StepPart::backward, *stage, micro_batch);
+void run_step(const PlanOfPart& plans, const RunPlan& run_plan, StepBuffers& buffers) {
+  const StepOrder& order = buffers.order();
+  for (const PartRun& run : order.passes) buffers.make_room(plans(run.part, run.stage));
+  for (const std::vector<PartRun>* runs : {&order.passes, &order.updates}) {
+    for (const PartRun& run : *runs) {
+      const Plan& plan = plans(run.part, run.stage);
+      run_plan(plan, buffers.bind(plan, run));
+    }
   }
 }
 
-void run_updates(const StepRequest& request, const StepBuffers& buffers, const RunPart& run) {
-  if (request.layout.virtual_stages > 1) {
-    for (const int stage : buffers.stages()) run(StepPart::reduce, stage, 0);
-  }
-  for (const int stage : buffers.stages()) run(StepPart::update, stage, 0);
-}
-
-void run_step(const StepRequest& request, const PlanOfPart& plans, const RunPlan& run_plan,
-              StepBuffers& buffers) {
-  const auto run = [&](StepPart part, int stage, std::int64_t micro_batch) {
-    const Plan& plan = plans(part, stage);
-    run_plan(plan, buffers.bind(plan, stage, micro_batch));
-  };
-  run_micro_batches(request, buffers, run);
-  run_updates(request, buffers, run);
-}
-
-void run_step(const StepRequest& request, const PlanOfPart& plans, Device& device, StepBuffers& buffers) {
+void run_step(const PlanOfPart& plans, Device& device, StepBuffers& buffers) {
   run_step(
-      request, plans, [&](const Plan& plan, const Bindings& bindings) { execute(plan, device, bindings); },
-      buffers);
+      plans, [&](const Plan& plan, const Bindings& bindings) { execute(plan, device, bindings); }, buffers);
 }
 
 }  // namespace cp

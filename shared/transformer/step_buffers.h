@@ -1,6 +1,7 @@
 // The caller's buffers of one rank in a training step (step_plan.h): parameters and states, which last from
-// step to step, and what belongs to one micro-batch. Whoever trains, and whoever proves a step, binds them to
-// the plans of its parts.
+// step to step; what belongs to one micro-batch; and slots for the activations of those micro-batches whose
+// backward passes are to come, which are used again as step_order() says. Whoever trains, and whoever proves
+// a step, binds them to the plans of its parts.
 //
 // Data-parallel replicas have neighbouring sequences of the global batch, and of these each micro-batch has
 // neighbouring ones. Of a sequence a rank has the rows that its cp index has at home.
@@ -15,6 +16,7 @@
 
 #include "shared/plan/device.h"
 #include "shared/plan/device_memory.h"
+#include "shared/transformer/step_order.h"
 #include "shared/transformer/step_plan.h"
 #include "shared/transformer/tensor_places.h"
 
@@ -47,13 +49,24 @@ class StepBuffers {
   // The stages that the rank holds.
   const std::vector<int>& stages() const { return stages_; }
   std::int64_t micro_batches() const { return micro_batches_; }
+  // What the rank does in a step.
+  const StepOrder& order() const { return order_; }
 
   // Gradients are zeros again, and what belonged to micro-batches is forgotten. Throws InvalidInput if the
   // batch is not that of the workload, or if it has no label at all.
   void begin_step(StepBatch batch);
 
-  // Where the plan's buffers are. Any number of plans may share them, one after the other.
-  Bindings bind(const Plan& plan, int stage, std::int64_t micro_batch);
+  // Makes room in the slots for what a plan has there. Of a rank with several stages, whose activations have
+  // the same slots and differ in size, all plans must be told before the first one is bound.
+  void make_room(const Plan& plan);
+
+  // Where the plan's buffers are. Any number of plans may share them, one after the other, in the order of
+  // order(): what a slot has of a micro-batch that is over is written over.
+  Bindings bind(const Plan& plan, const PartRun& run);
+
+  // The bytes of all slots, of the device's memory or of the host's where it has the device's part: what is
+  // kept of all micro-batches in flight. Slots are made when they are first bound.
+  std::int64_t slot_bytes() const;
 
   // How many labels the batch has, on all ranks together.
   std::int64_t labelled() const;
@@ -98,6 +111,7 @@ class StepBuffers {
 
   std::vector<double> initial(const Buffer& buffer, std::int64_t micro_batch) const;
   void fill(Place& place, const Buffer& buffer, int stage, std::int64_t micro_batch);
+  Place& place_of(const Buffer& buffer, const PartRun& run);
   // What it holds; `copy` has it if it is the device's.
   std::span<const std::byte> bytes_of(const Place& place, std::vector<std::byte>& copy) const;
   void fill_tensors(const Buffer& buffer, int stage, std::span<std::byte> bytes) const;
@@ -121,24 +135,21 @@ class StepBuffers {
   StepBatch batch_;
   std::map<int, Bytes> lasting_;                           // by stage
   std::map<std::pair<int, std::int64_t>, Bytes> passing_;  // by stage and micro-batch
+  std::vector<Bytes> slots_;
+  std::map<std::string, std::int64_t> slot_sizes_;  // by the buffer's name, in bytes
+  StepOrder order_;
 };
 
 // Gives the plan of the rank for a part of the step.
 using PlanOfPart = std::function<const Plan&(StepPart part, int stage)>;
-// Runs a part of the step on the rank's device.
-using RunPart = std::function<void(StepPart part, int stage, std::int64_t micro_batch)>;
 // Runs a plan on these buffers of the host, and returns when they have its results: execute() on a device
 // that works in memory of the host, run_on_host_buffers() (session.h) on any.
 using RunPlan = std::function<void(const Plan& plan, const Bindings& buffers)>;
 
-// These call run() for parts of a step in an order in which no rank waits for ever: for all micro-batches
-// forward, each through all stages of the rank, then back; and for the update of each stage, behind the
-// reductions of all where these are a part of their own.
-void run_micro_batches(const StepRequest& request, const StepBuffers& buffers, const RunPart& run);
-void run_updates(const StepRequest& request, const StepBuffers& buffers, const RunPart& run);
-// Runs all parts of a step. It is a collective call of all ranks. Throws what run() throws.
-void run_step(const StepRequest& request, const PlanOfPart& plans, const RunPlan& run, StepBuffers& buffers);
+// Runs all parts of a step, in the order of step_order(). It is a collective call of all ranks. Throws what
+// run() throws.
+void run_step(const PlanOfPart& plans, const RunPlan& run, StepBuffers& buffers);
 // The same by execute(), on a device that works in memory of the host.
-void run_step(const StepRequest& request, const PlanOfPart& plans, Device& device, StepBuffers& buffers);
+void run_step(const PlanOfPart& plans, Device& device, StepBuffers& buffers);
 
 }  // namespace cp

@@ -53,12 +53,19 @@ class PartWriter {
       case StepPart::decode:
         write_serving();
         break;
+      case StepPart::recv_forward:
+      case StepPart::send_forward:
+      case StepPart::recv_backward:
+      case StepPart::send_backward:
+        write_transfer();
+        break;
     }
     return std::move(writer_).build();
   }
 
  private:
   static constexpr StackIndex kOnly{};
+  static constexpr const char* kLeavingGradient = "working/dx that leaves";
 
   bool tied() const { return context_.model.tied_embeddings && context_.layout.pp == 1; }
   // A tied table is gathered once, and its gradient is a sum that is reduced behind its last use. Else head
@@ -88,31 +95,54 @@ class PartWriter {
     if (context_.first_stage) {
       EmbeddingWriter(writer_).forward(table(), activations.x(kOnly));
     } else {
-      writer_.receive(-1, activations.x(kOnly));
+      activations.take_arrived();
     }
     layers_forward(activations, nullptr);
-    if (!context_.last_stage) return writer_.send(+1, activations.x(last()));
-    const std::int64_t numel = context_.tokens_tp * context_.hidden;
-    const BufferId buffer = writer_.builder().output("working/dx", writer_.dtype(), numel);
-    losses(activations.x(last()), dense_view(buffer, 0, {context_.tokens_tp, context_.hidden}));
+    if (!context_.last_stage) return activations.hand_on(last());
+    losses(activations.x(last()), callers_rows(BufferKind::output, "working/dx"));
   }
 
   void write_backward() {
     Activations activations(writer_, BufferKind::input);
     context_.enter(context_.homes.back());
-    View dx;
-    if (context_.last_stage) {
-      const std::int64_t numel = context_.tokens_tp * context_.hidden;
-      const BufferId buffer = writer_.builder().inout("working/dx", writer_.dtype(), numel);
-      dx = dense_view(buffer, 0, {context_.tokens_tp, context_.hidden});
-    } else {
-      dx = this->dx();
-      writer_.receive(+1, dx);
-    }
-    const View of_input = layers_backward(activations, dx);
-    if (!context_.first_stage) return writer_.send(-1, of_input);
+    const View of_input = layers_backward(activations, gradient_of_output(activations));
+    if (!context_.first_stage) return;
     EmbeddingWriter embedding(writer_);
     embedding_backward(embedding, of_input);
+  }
+
+  void write_transfer() {
+    Activations activations(writer_, BufferKind::inout);
+    const bool changes_home = context_.homes.front() != context_.homes.back();
+    switch (context_.part) {
+      case StepPart::recv_forward:
+        return writer_.receive(-1, activations.arrived());
+      case StepPart::send_forward:
+        context_.enter(context_.homes.back());
+        return writer_.send(+1, activations.handed_on(last()));
+      case StepPart::recv_backward:
+        context_.enter(context_.homes.back());
+        return writer_.receive(+1, activations.handed_on(last()));
+      case StepPart::send_backward:
+        if (changes_home) return writer_.send(-1, callers_rows(BufferKind::inout, kLeavingGradient));
+        return writer_.send(-1, gradient_of_output(activations));
+      default:
+        break;
+    }
+  }
+
+  // Of the rows that the stage hands on, at the home that they have there.
+  View gradient_of_output(Activations& activations) {
+    return context_.last_stage ? callers_rows(BufferKind::inout, "working/dx")
+                               : activations.handed_on(last());
+  }
+
+  View callers_rows(BufferKind kind, const char* name) {
+    const Shape shape{context_.tokens_tp, context_.hidden};
+    PlanBuilder& builder = writer_.builder();
+    const BufferId buffer = kind == BufferKind::output ? builder.output(name, writer_.dtype(), numel(shape))
+                                                       : builder.inout(name, writer_.dtype(), numel(shape));
+    return dense_view(buffer, 0, shape);
   }
 
   void write_serving() {
@@ -186,7 +216,9 @@ class PartWriter {
       View& of_home = gradients_at[idx(home)];
       if (of_home.buffer >= 0) continue;
       context_.enter(home);
-      of_home = this->dx("dx, elsewhere");
+      const bool leaves =
+          context_.part == StepPart::backward && !context_.first_stage && home == context_.homes.front();
+      of_home = leaves ? callers_rows(BufferKind::output, kLeavingGradient) : this->dx("dx, elsewhere");
     }
     for_each_layer(backward_loops(context_.stage_layers(), context_.layout.recompute),
                    [&](const LayerPlace& place) {
@@ -385,13 +417,20 @@ void validate(const StepRequest& request, StepPart part, int stage) {
         str("part ", name(part), " does not exist in the phase ", name(phase), "; use ",
             phase == Phase::training ? "micro_batch, forward, backward, reduce or update" : name(phase)));
   }
-  const bool staged = part == StepPart::forward || part == StepPart::backward;
+  const bool transfers = is_transfer(part);
+  const bool staged = part == StepPart::forward || part == StepPart::backward || transfers;
   if (part == StepPart::micro_batch && request.layout.pp > 1) {
     throw InvalidInput(
         str("part micro_batch needs pp=1, not pp=", request.layout.pp, "; use forward and backward"));
   }
   if (staged && request.layout.pp == 1)
     throw InvalidInput(str("part ", name(part), " needs pp above 1, not pp=1; use micro_batch"));
+  const bool receives_rows = part == StepPart::recv_forward || part == StepPart::send_backward;
+  if (transfers && stage == (receives_rows ? 0 : stages - 1)) {
+    throw InvalidInput(
+        str("stage ", stage, " of ", stages, " has no part ", name(part), "; ",
+            receives_rows ? "the first stage has nobody before it" : "the last stage has nobody behind it"));
+  }
   if (part == StepPart::reduce && request.layout.virtual_stages == 1)
     throw InvalidInput("part reduce needs virtual_stages above 1, not virtual_stages=1; use update");
 }
@@ -407,9 +446,15 @@ Plan write(const StepRequest& request, StepPart part, int stage, Rank self, Mixe
 
 }  // namespace
 
+bool is_transfer(StepPart part) {
+  return part == StepPart::recv_forward || part == StepPart::send_forward ||
+         part == StepPart::recv_backward || part == StepPart::send_backward;
+}
+
 std::string_view name(StepPart part) {
-  static constexpr std::array<std::string_view, 7> kNames = {"micro_batch", "forward", "backward", "reduce",
-                                                             "update",      "prefill", "decode"};
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "micro_batch", "forward",      "backward",     "reduce",        "update",       "prefill",
+      "decode",      "recv_forward", "send_forward", "recv_backward", "send_backward"};
   return kNames[static_cast<std::size_t>(part)];
 }
 
@@ -457,6 +502,16 @@ std::vector<StepPart> parts_of(const StepRequest& request) {
   if (request.layout.pp == 1) return {StepPart::micro_batch, StepPart::update};
   if (request.layout.virtual_stages == 1) return {StepPart::forward, StepPart::backward, StepPart::update};
   return {StepPart::forward, StepPart::backward, StepPart::reduce, StepPart::update};
+}
+
+std::vector<StepPart> transfers_of(const StepRequest& request, int stage) {
+  const ParallelLayout& layout = request.layout;
+  if (layout.pp == 1 || request.workload.phase != Phase::training) return {};
+  std::vector<StepPart> parts;
+  if (stage > 0) parts = {StepPart::recv_forward, StepPart::send_backward};
+  if (stage < layout.pp * layout.virtual_stages - 1)
+    parts.insert(parts.end(), {StepPart::send_forward, StepPart::recv_backward});
+  return parts;
 }
 
 std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part) {

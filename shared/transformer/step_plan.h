@@ -92,10 +92,16 @@
 namespace cp {
 
 // The parts of a step. Without pipeline stages, a training step is micro_batch, accumulation() times, and
-// then update. With stages, it is forward and backward of each stage for each micro-batch, in the order of
-// the schedule, and then update of each stage. The forward part of the last stage ends with prediction
-// layers, head and loss, forward and backward; it hands over working/dx, the gradient of the last layer's
-// output.
+// then update. With stages, it is forward and backward of each stage for each micro-batch, and then update of
+// each stage; the transfers between stages are parts of their own, and step_order() (step_order.h) says in
+// which order a rank runs all of them. The forward part of the last stage ends with prediction layers, head
+// and loss, forward and backward; it hands over working/dx, the gradient of the last layer's output.
+//
+// Rows come to a stage as the input of its first layer, and leave as the output of its last one, which stands
+// behind the inputs in the same stack. In the place of that output its gradient comes back, and the backward
+// part turns it into the gradient of the stage's input. Where stacks are in host memory, what comes and
+// leaves is copied to and from activations/between stages; and where the stage's first rows are at another
+// home than its last ones, their gradient leaves from "working/dx that leaves".
 //
 // With virtual stages a rank has several, and the norm that clips is over the gradients of all of them:
 // reduce of each stage comes before the first update, in the order of the stages. It leaves the gradients
@@ -109,8 +115,14 @@ enum class StepPart : std::uint8_t {
   update,       // the same without virtual stages, and the optimizer
   prefill,  // of one stage: reads the tokens behind `cached`, fills the cache, gives the last token's logits
   decode,   // of one stage: one more token for each request
+  // Of training with pipeline stages, what one stage and a neighbour do together; names as in Megatron-LM.
+  recv_forward,   // rows come from the stage before
+  send_forward,   // and go to the stage behind
+  recv_backward,  // gradients of rows come from the stage behind
+  send_backward,  // and go to the stage before
 };
 std::string_view name(StepPart part);
+bool is_transfer(StepPart part);
 
 struct StepRequest {
   Transformer model;
@@ -131,8 +143,10 @@ std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stag
 // (homes_of_layers()); the layers of the request's model must have both.
 Plan row_move_plan(const StepRequest& request, int home, Rank self);
 
-// The parts that a step of the request has; each is listed once.
+// The parts that a step of the request has, without transfers between stages; each is listed once.
 std::vector<StepPart> parts_of(const StepRequest& request);
+// The transfers that a stage has part in, in training.
+std::vector<StepPart> transfers_of(const StepRequest& request, int stage);
 // The plans of all ranks of the world for one part of a step. Each pipeline rank plays the first of its
 // stages, so that ranks of neighbouring stages meet.
 std::vector<Plan> plans_of_all_ranks(const StepRequest& request, StepPart part);

@@ -100,7 +100,7 @@ void StepContext::enter(int home) {
   home_ = home;
   new_rows = size(positions_at_[idx(home)]);
   tokens = layout.micro_batch * new_rows;
-  tokens_tp = ceil_div(tokens, layout.row_ranks());
+  tokens_tp = rows_at(home);
   padded_tokens = tokens_tp * layout.row_ranks();
 }
 
@@ -330,8 +330,12 @@ void StepWriter::splice(const Plan& plan, bool backward,
 }
 
 Plan StepWriter::build() && {
+  // Both sides of a transfer are made from the same.
+  const StepPart part = context_.part == StepPart::recv_forward    ? StepPart::send_forward
+                        : context_.part == StepPart::recv_backward ? StepPart::send_backward
+                                                                   : context_.part;
   Hasher inputs;
-  inputs.add(name(context_.part));
+  inputs.add(name(part));
   hash(inputs, context_.model);
   hash(inputs, context_.workload);
   hash(inputs, context_.layout);

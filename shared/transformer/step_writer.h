@@ -92,6 +92,10 @@ struct StepContext {
   // From here on, rows are at this home.
   void enter(int home);
   int home() const { return home_; }
+  // What tokens_tp is at a home.
+  std::int64_t rows_at(int home) const {
+    return ceil_div(layout.micro_batch * size(positions_at_[idx(home)]), layout.row_ranks());
+  }
   std::int64_t layers_at(int home) const {  // of the stage
     return std::count(homes.begin(), homes.end() - 1, home);
   }

@@ -10,6 +10,7 @@
 #include "shared/plan/plan_text.h"
 #include "shared/transformer/least_memory.h"
 #include "shared/transformer/memory_reading.h"
+#include "shared/transformer/step_order.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/cost/cluster/read_cluster.h"
 #include "sim/cost/cluster/read_software.h"
@@ -158,9 +159,8 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
   if (const auto refusal = refuse(request.model, request.workload, request.layout))
     throw InvalidInput(refusal->text());
   for (const StepPart part : parts_of(request)) {
-    // With several stages a rank the first ones send to the second ones, whose plans are others: they do not
-    // meet.
-    const bool meet = request.layout.virtual_stages == 1 || part == StepPart::update;
+    // With several stages a rank the reductions of the first ones meet those of others' second ones.
+    const bool meet = part != StepPart::reduce;
     const std::vector<Plan> plans =
         trial.property("planning", [&] { return plans_of_all_ranks(request, part); });
     for (const Plan& plan : plans) trial.hasher().add(digest(plan));
@@ -168,6 +168,8 @@ void judge_model(const proto::ModelStep& job, Trial& trial) {
     if (trial.asks("texts")) texts(plans[digest(plans.front()).low % plans.size()], trial);
     if (trial.asks("timeline") && meet) timeline(plans, job.cluster(), trial);
   }
+  if (request.layout.pp > 1 && request.workload.phase == Phase::training)
+    trial.property("step order", [&] { check_step_order(request); });
   trial.require(parse_parallel_layout(to_string(request.layout)) == request.layout, "texts", "layout ",
                 to_string(request.layout), " reads as another one");
   if (trial.asks("layout_texts")) check_layout_texts(request, trial);

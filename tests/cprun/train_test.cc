@@ -52,7 +52,9 @@ void expect_near(const std::vector<double>& losses, const std::vector<double>& e
 
 TEST(CprunTrain, DoesWhatTheFabricDoes) {
   const cli::TemporaryFolder folder;
-  for (const char* layout : {"dp_shard=2,cp=2,strategy=ring", "pp=2,tp=2"}) {
+  // Of pipelines with fewer micro-batches than stages, as many, and more.
+  for (const char* layout :
+       {"dp_shard=2,cp=2,strategy=ring", "pp=4,micro_batch=2", "pp=4", "pp=2,virtual_stages=2,tp=2"}) {
     const ProgramEnd end = cprun({"--verify", "train", small(folder, 2), "--layout", layout});
     EXPECT_EQ(end.exit_code, 0) << end.err;
     EXPECT_THAT(end.out, HasSubstr("identical: 4 ranks, "));

@@ -58,8 +58,11 @@ class StepCase {
         request_(sim::proof_request(model, parse_parallel_layout(layout), {13, dtype})) {
     request_.workload.optimizer = optimizer;
     MixerPlanCache cache;
-    for (const StepPart part : parts_of(request_)) {
-      for (int stage = 0; stage < request_.layout.pp; ++stage) {
+    for (int stage = 0; stage < request_.layout.pp * request_.layout.virtual_stages; ++stage) {
+      std::vector<StepPart> parts = parts_of(request_);
+      const std::vector<StepPart> transfers = transfers_of(request_, stage);
+      parts.insert(parts.end(), transfers.begin(), transfers.end());
+      for (const StepPart part : parts) {
         for (Plan& plan : step_plans(request_, part, stage, &cache)) {
           const Rank rank = plan.self;
           plans_.insert_or_assign({part, stage, rank}, std::move(plan));
@@ -112,7 +115,6 @@ class StepCase {
     StepBuffers buffers(request_, rank, sim::values_of(values_.parameters));
     buffers.begin_step({values_.batch.tokens, values_.batch.labels, kLearningRate, values_.state.steps + 1});
     run_step(
-        request_,
         [&](StepPart part, int stage) -> const Plan& {
           return plans_.at({part, stage, rank});
         },

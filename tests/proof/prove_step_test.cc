@@ -64,6 +64,18 @@ TEST(ProveStep, HoldsForBucketsAndSmallTensors) {
   expect_proved(testing::model_of_experts(), "ep=2,dp_shard=4,bucket=2,threshold=300", "adamw:offload");
 }
 
+// In the order of 1F1B and of its interleaved kind: slots are used again, or there are fewer micro-batches
+// than stages.
+TEST(ProveStep, HoldsForPipelinesOfAnyNumberOfMicroBatches) {
+  for (const auto& [layout, micro_batches] :
+       {std::pair{"pp=2", 1}, {"pp=2", 5}, {"pp=4", 2}, {"pp=4", 6}, {"pp=2,virtual_stages=2", 4}}) {
+    StepRequest request = request_of(dense_model(), layout);
+    request.workload.global_batch = micro_batches;
+    const StepProof proof = prove_step(request);
+    EXPECT_TRUE(proof.holds()) << layout << " with " << micro_batches << ": " << proof.finding();
+  }
+}
+
 // With several stages on a rank: the norm is over all of them, and a tied table is on the first rank and the
 // last.
 TEST(ProveStep, HoldsForVirtualStages) {

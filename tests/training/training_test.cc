@@ -59,6 +59,16 @@ TEST(Training, OfEveryKindOfLayoutIsThatOfOneDevice) {
     expect_near(losses_of(small(layout, kWholeTraining)), one, layout);
 }
 
+// Of pipelines with fewer micro-batches than stages, as many, and more, of one stage a rank and of two.
+TEST(Training, OfPipelinesIsThatOfOneDevice) {
+  constexpr std::int64_t kSteps = 4;
+  const std::vector<double> one = losses_of(small("tp=1", kSteps));
+  for (const char* layout :
+       {"pp=4,micro_batch=2", "pp=4", "pp=2", "pp=2,virtual_stages=2,micro_batch=2", "pp=2,virtual_stages=2",
+        "pp=2,virtual_stages=2,dp_shard=2,recompute=full", "pp=2,virtual_stages=2,activations=host"})
+    expect_near(losses_of(small(layout, kSteps)), one, layout);
+}
+
 // With a choice of experts curves part where two scores are as good as equal: a token then goes another way.
 // So a few steps are made with the model's own choice, and a whole training where each token goes to all
 // experts.
@@ -131,8 +141,8 @@ class Resumed : public ::testing::Test {
 TEST_F(Resumed, OnAnyLayoutGoesOnAsIfNothingHadHappened) {
   const std::vector<double> whole = losses_of(small("dp_shard=2,cp=2,strategy=ring"));
   for (const char* layout :
-       {"dp_shard=2,cp=2,strategy=ring", "tp=2,cp=2,strategy=ring", "tp=1", "pp=2,tp=2", "tp=8",
-        "dp_shard=2,zero=1", "dp_shard=4,zero=2", "dp_shard=4,bucket=3,threshold=100"}) {
+       {"dp_shard=2,cp=2,strategy=ring", "tp=2,cp=2,strategy=ring", "tp=1", "pp=2,virtual_stages=2,tp=2",
+        "tp=8", "dp_shard=2,zero=1", "dp_shard=4,zero=2", "dp_shard=4,bucket=3,threshold=100"}) {
     fs::remove_all(folder_);
     std::vector<double> first = run(saved("dp_shard=2,cp=2,strategy=ring", 4));
     ASSERT_EQ(first.size(), 4U);

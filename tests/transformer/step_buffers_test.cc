@@ -59,11 +59,13 @@ TEST(StepBuffers, HaveTheRowsOfTheRankAtHome) {
   ASSERT_EQ(buffers.micro_batches(), 2);
   buffers.begin_step(batch_of(request));
   const Plan plan = step_plan(request, StepPart::micro_batch, 0, self);
-  const auto tokens = bound<std::int32_t>(plan, buffers.bind(plan, 0, 1), "working/tokens");
+  const auto tokens =
+      bound<std::int32_t>(plan, buffers.bind(plan, {StepPart::micro_batch, 0, 1}), "working/tokens");
   std::vector<std::int32_t> expected;
   for (std::int32_t row = 6; row < 18; ++row) expected.push_back((3 * 24 + row) % 50);
   EXPECT_EQ(tokens, expected);
-  const auto weight = bound<float>(plan, buffers.bind(plan, 0, 1), "working/loss_weight");
+  const auto weight =
+      bound<float>(plan, buffers.bind(plan, {StepPart::micro_batch, 0, 1}), "working/loss_weight");
   EXPECT_THAT(weight, ElementsAre(1.0F / (4 * 24)));
 }
 
@@ -75,7 +77,7 @@ TEST(StepBuffers, OwnElementsByTheirNames) {
     StepBuffers buffers(request, 0, numbers);
     buffers.begin_step(batch_of(request));
     const Plan plan = step_plan(request, StepPart::update, 0, 0);
-    buffers.bind(plan, 0, 0);
+    buffers.bind(plan, {StepPart::update});
     std::int64_t owned = 0;
     buffers.for_each_owned(0, [&](const StepBuffers::Owned& part) {
       for_each_row(part.run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
@@ -97,7 +99,7 @@ TEST(StepBuffers, LookAheadWithinDocuments) {
   StepBuffers buffers(request, 0, numbers);
   buffers.begin_step(batch_of(request));
   const Plan plan = step_plan(request, StepPart::micro_batch, 0, 0);
-  const Bindings bindings = buffers.bind(plan, 0, 0);
+  const Bindings bindings = buffers.bind(plan, {});
   EXPECT_THAT(bound<std::int32_t>(plan, bindings, "working/tokens 1 ahead"),
               ElementsAre(1, 2, 0, 4, 5, 6, 7, 8, 0, 10, 11, 12));
   EXPECT_THAT(bound<std::int32_t>(plan, bindings, "working/targets 1 ahead"),
@@ -114,7 +116,7 @@ TEST(StepBuffers, AskForLargeTensorsInParts) {
     numbers(role, run, values);
   });
   buffers.begin_step(batch_of(request));
-  buffers.bind(step_plan(request, StepPart::update, 0, 1), 0, 0);
+  buffers.bind(step_plan(request, StepPart::update, 0, 1), {StepPart::update});
   EXPECT_LE(most, 1 << 18);
   std::int64_t owned = 0, wrong = 0;
   buffers.for_each_owned(0, [&](const StepBuffers::Owned& part) {

@@ -336,7 +336,7 @@ TEST(StepChoices, WholeRowsAreAllReduced) {
 
 TEST(StepChoices, StagesExchangeWholeRows) {
   const StepRequest request = request_of("tp=2,pp=2,sequence_parallel=no");
-  EXPECT_EQ(sent_by(step_plan(request, StepPart::forward, 0, 0)).at("pp exchange"), 4096 * 512 * k16);
+  EXPECT_EQ(sent_by(step_plan(request, StepPart::send_forward, 0, 0)).at("pp exchange"), 4096 * 512 * k16);
 }
 
 // ---- what grows with cp ----

@@ -184,21 +184,19 @@ TEST(StepPlans, TheBackwardPassMeetsTheLayersFromTheLastOne) {
 TEST(StepPlans, NeighbouringStagesExchangeTheSameRows) {
   StepRequest request = small_request("pp=2,virtual_stages=2,tp=2");
   request.model.layers = 6, request.workload.global_batch = 2;
-  const auto exchange = [&](StepPart part, int stage, bool last) {
+  const auto exchange = [&](StepPart part, int stage) {
     const Plan plan = step_plan(request, part, stage, stage % 2 * 2);
-    std::vector<std::pair<Group, Exchange>> found;
-    for (const StepRef& ref : steps_of(plan)) {
-      if (operation_name(ref.step->work) != "exchange") continue;
-      const Exchange& made = std::get<Exchange>(std::get<Collective>(ref.step->work));
-      found.emplace_back(plan.groups[static_cast<std::size_t>(made.group)], made);
-    }
-    return last ? found.back() : found.front();
+    const std::vector<StepRef> steps = steps_of(plan);
+    EXPECT_EQ(steps.size(), 1U);
+    const Exchange& made = std::get<Exchange>(std::get<Collective>(steps.at(0).step->work));
+    return std::pair(plan.groups[static_cast<std::size_t>(made.group)], made);
   };
   for (int stage = 0; stage < 3; ++stage) {
     for (const bool forward : {true, false}) {
-      const StepPart part = forward ? StepPart::forward : StepPart::backward;
-      const auto [from_group, from] = exchange(part, forward ? stage : stage + 1, true);
-      const auto [to_group, to] = exchange(part, forward ? stage + 1 : stage, false);
+      const auto [from_group, from] =
+          exchange(forward ? StepPart::send_forward : StepPart::send_backward, forward ? stage : stage + 1);
+      const auto [to_group, to] =
+          exchange(forward ? StepPart::recv_forward : StepPart::recv_backward, forward ? stage + 1 : stage);
       EXPECT_EQ(from_group, to_group);
       EXPECT_EQ(from.counts, to.counts);
       ASSERT_EQ(from.sends.size(), 1U);
@@ -379,6 +377,11 @@ TEST(StepPlans, AreRefusedWithReasons) {
   EXPECT_THAT(message(small_request("pp=2"), StepPart::micro_batch, 0, 0),
               HasSubstr("use forward and backward"));
   EXPECT_THAT(message(small_request("tp=2"), StepPart::forward, 0, 0), HasSubstr("use micro_batch"));
+  EXPECT_THAT(message(small_request("tp=2"), StepPart::send_forward, 0, 0), HasSubstr("use micro_batch"));
+  EXPECT_THAT(message(small_request("pp=2"), StepPart::recv_forward, 0, 0),
+              HasSubstr("stage 0 of 2 has no part recv_forward; the first stage has nobody before it"));
+  EXPECT_THAT(message(small_request("pp=2"), StepPart::recv_backward, 1, 1),
+              HasSubstr("stage 1 of 2 has no part recv_backward; the last stage has nobody behind it"));
   EXPECT_THAT(message(small_request("tp=2"), StepPart::prefill, 0, 0), HasSubstr("in the phase training"));
   EXPECT_THAT(message(small_request("pp=2"), StepPart::forward, 2, 0),
               HasSubstr("stage 2 is not one of 2 stages"));

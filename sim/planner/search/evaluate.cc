@@ -199,6 +199,7 @@ class Evaluator::Stages {
       order.emplace_back(-count, -ns, first);
     }
     std::sort(order.begin(), order.end());
+    sends_ = {transfer(StepPart::send_forward, 0), transfer(StepPart::send_backward, size() - 1)};
     for (const auto& [count, ns, first] : order) {
       // The longer pass first.
       const auto stage = static_cast<int>(first);
@@ -214,16 +215,22 @@ class Evaluator::Stages {
 
   // Nothing for those that are not replayed yet.
   std::vector<StageTimes> times() const {
-    const double send_forward = waited(forward(0)), send_backward = waited(backward(size() - 1));
     std::vector<StageTimes> times;
     for (int stage = 0; stage < size(); ++stage) {
-      times.push_back({forward(stage).time_ns - waited(forward(stage)),
-                       backward(stage).time_ns - waited(backward(stage)), send_forward, send_backward});
+      times.push_back(
+          {forward(stage).time_ns, backward(stage).time_ns, sends_.forward.time_ns, sends_.backward.time_ns});
     }
     return times;
   }
 
   std::int64_t micro_batches() const { return accumulation(request_.workload, request_.layout); }
+
+  // What stages hand to one another, to the next one and to the one before. All have as many rows; the first
+  // stage and the last one stand for all.
+  struct Sends {
+    StepClock forward, backward;
+  };
+  const Sends& sends() const { return sends_; }
 
  private:
   struct Clocks {
@@ -232,9 +239,12 @@ class Evaluator::Stages {
   };
 
   StepClock clock_of(StepPart part, int stage) {
+    return evaluator_.clock_of(request_, part, stage, busiest_of(stage), reading_);
+  }
+  Rank busiest_of(int stage) {
     std::optional<Rank>& self = busiest_[idx(stage)];
     if (!self) self = busiest_rank(request_, stage);
-    return evaluator_.clock_of(request_, part, stage, *self, reading_);
+    return *self;
   }
 
   // By what is known, and the least of what is not.
@@ -255,11 +265,11 @@ class Evaluator::Stages {
 
   std::size_t like(int stage) const { return idx(alike_[idx(stage)]); }
 
-  static double waited(const StepClock& clock) {
-    double ns = 0;
-    for (const auto& exposed : clock.exposed)
-      ns += axis_of_group(exposed.group) == GroupAxis::pp ? exposed.ns : 0;
-    return ns;
+  // Of memory a transfer has nothing of its own. The time before it is issued passes beside a pass.
+  StepClock transfer(StepPart part, int stage) {
+    StepClock clock = evaluator_.clock_of(request_, part, stage, busiest_of(stage), nullptr);
+    clock.time_ns -= clock.host_ns;
+    return clock;
   }
 
   Evaluator& evaluator_;
@@ -268,6 +278,7 @@ class Evaluator::Stages {
   const std::vector<int> alike_;              // of each stage
   std::vector<std::optional<Rank>> busiest_;  // likewise, where it is known
   std::vector<Clocks> clocks_;                // by the first stage of those that are alike
+  Sends sends_;
 };
 
 std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,
@@ -280,12 +291,17 @@ std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request,
       run_pipeline(stages.times(), ranks, stages.micro_batches(), /*keep_chunks=*/times != nullptr);
   const auto busiest = std::min_element(run.idle_ns.begin(), run.idle_ns.end()) - run.idle_ns.begin();
   Parts parts;
+  const auto each = static_cast<double>(stages.micro_batches());
+  // A rank has part in the transfers on both sides of a stage, and sends one of each two.
+  const auto transfer = [&](const StepClock& clock, double sends, double receives) {
+    parts.path.add(clock.path, sends + receives);
+    parts.nvlink_bytes += sends * clock.nvlink_bytes, parts.nic_bytes += sends * clock.nic_bytes;
+  };
   for (int stage = static_cast<int>(busiest); stage < stages.size(); stage += ranks) {
-    for (StepClock clock : {stages.forward(stage), stages.backward(stage)}) {
-      std::erase_if(clock.exposed,
-                    [](const auto& exposed) { return axis_of_group(exposed.group) == GroupAxis::pp; });
-      parts.add(clock, static_cast<double>(stages.micro_batches()));
-    }
+    parts.add(stages.forward(stage), each), parts.add(stages.backward(stage), each);
+    const double before = stage > 0 ? each : 0, behind = stage + 1 < stages.size() ? each : 0;
+    transfer(stages.sends().forward, behind, before);
+    transfer(stages.sends().backward, before, behind);
   }
   parts.add(TimePart::bubble, run.time_ns - parts.time_ns());
   // A pipeline is filled and drained by passes like those of its busiest rank.

@@ -136,10 +136,10 @@ Digest clock_key(const StepRequest& request, StepPart part, int stage, Rank self
     key.add(layout.order == AxisOrder::tp_dp_cp_pp).add(groups.data_index());
     add_places(key, groups.replica_group(), cluster);
   }
-  const int stages = layout.pp * layout.virtual_stages;
-  for (const int neighbour : {stage - 1, stage + 1}) {
-    if (neighbour >= 0 && neighbour < stages)
-      add_places(key, std::vector<Rank>{self, groups.on_pipeline_rank(neighbour % layout.pp)}, cluster);
+  if (is_transfer(part)) {
+    const bool before = part == StepPart::recv_forward || part == StepPart::send_backward;
+    const int neighbour = before ? stage - 1 + layout.pp : stage + 1;
+    add_places(key, std::vector<Rank>{self, groups.on_pipeline_rank(neighbour % layout.pp)}, cluster);
   }
   return key.digest();
 }

@@ -16,6 +16,7 @@
 #include "shared/plan/check.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/step_buffers.h"
+#include "shared/transformer/step_order.h"
 #include "sim/fabric/fabric.h"
 #include "sim/proof/reference/reference_parameters.h"
 #include "sim/proof/run/tensor_tolerance.h"
@@ -199,8 +200,11 @@ class StepRun {
   }
 
   void make_plans(const StepPlans& plans) {
-    for (const StepPart part : parts_of(request_)) {
-      for (int stage = 0; stage < stages(); ++stage) {
+    for (int stage = 0; stage < stages(); ++stage) {
+      std::vector<StepPart> parts = parts_of(request_);
+      const std::vector<StepPart> transfers = transfers_of(request_, stage);
+      parts.insert(parts.end(), transfers.begin(), transfers.end());
+      for (const StepPart part : parts) {
         for (Plan& plan : plans(part, stage)) {
           const Rank rank = plan.self;
           plans_.insert_or_assign({part, stage, rank}, std::move(plan));
@@ -208,10 +212,10 @@ class StepRun {
       }
     }
     for (const StepPart part : parts_of(request_)) {
-      // Ranks of neighbouring stages meet in one part. Where a rank has several stages, some plans of its
-      // first ones meet those of others' second ones, which no check of one plan for each rank knows.
-      const bool meet = request_.layout.virtual_stages == 1 || part == StepPart::update;
-      for (int round = 0; meet && round < request_.layout.virtual_stages; ++round) {
+      // Reductions of a rank's first stages meet those of others' second ones, which no check of one plan for
+      // each rank knows.
+      if (part == StepPart::reduce) continue;
+      for (int round = 0; round < request_.layout.virtual_stages; ++round) {
         std::vector<Plan> all;
         for (const auto& [key, plan] : plans_) {
           if (std::get<0>(key) == part && std::get<1>(key) / request_.layout.pp == round) all.push_back(plan);
@@ -219,6 +223,9 @@ class StepRun {
         check(all);
       }
     }
+    check_step_order(request_, [&](StepPart part, int stage, Rank rank) -> const Plan& {
+      return plans_.at({part, stage, rank});
+    });
   }
 
   void expect() {
@@ -250,7 +257,6 @@ class StepRun {
         {values_.batch.tokens, values_.batch.labels, options_.learning_rate, values_.state.steps + 1});
     change_inputs(rank, buffers);
     run_step(
-        request_,
         [&](StepPart part, int stage) -> const Plan& {
           return plans_.at({part, stage, rank});
         },
@@ -279,14 +285,15 @@ class StepRun {
   void change_inputs(Rank rank, StepBuffers& buffers) const {
     if (!options_.on_input) return;
     const StepPart part = parts_of(request_).front();
-    for (const int stage : buffers.stages()) {
-      const Plan& plan = plans_.at({part, stage, rank});
-      for (std::int64_t micro_batch = 0; micro_batch < buffers.micro_batches(); ++micro_batch) {
-        for (const Binding& binding : buffers.bind(plan, stage, micro_batch)) {
-          const Buffer& buffer = plan.buffers[idx(binding.buffer)];
-          if (buffer.kind == BufferKind::input)
-            options_.on_input(rank, buffer, {static_cast<std::byte*>(binding.data), idx(binding.size_bytes)});
-        }
+    for (const PartRun& run : buffers.order().passes)
+      buffers.make_room(plans_.at({run.part, run.stage, rank}));
+    for (const PartRun& run : buffers.order().passes) {
+      if (run.part != part) continue;
+      const Plan& plan = plans_.at({part, run.stage, rank});
+      for (const Binding& binding : buffers.bind(plan, run)) {
+        const Buffer& buffer = plan.buffers[idx(binding.buffer)];
+        if (buffer.kind == BufferKind::input)
+          options_.on_input(rank, buffer, {static_cast<std::byte*>(binding.data), idx(binding.size_bytes)});
       }
     }
   }
