@@ -23,15 +23,16 @@ inline constexpr EnumTable<MaskSlice::Kind, proto::MaskKind, 3> kMaskKinds = {
      {MaskSlice::Kind::window, proto::window}}};
 inline constexpr EnumTable<AttentionEngine, proto::AttentionEngine, 2> kAttentionEngines = {
     {{AttentionEngine::exact, proto::exact}, {AttentionEngine::fused, proto::fused}}};
-inline constexpr EnumTable<ActivationFunction, proto::ActivationFunction, 5> kActivationFunctions = {
+inline constexpr EnumTable<ActivationFunction, proto::ActivationFunction, 6> kActivationFunctions = {
     {{ActivationFunction::silu, proto::silu},
      {ActivationFunction::gelu, proto::gelu},
      {ActivationFunction::gelu_tanh, proto::gelu_tanh},
      {ActivationFunction::relu, proto::relu},
-     {ActivationFunction::relu2, proto::relu2}}};
+     {ActivationFunction::relu2, proto::relu2},
+     {ActivationFunction::quick_gelu, proto::quick_gelu}}};
 inline constexpr EnumTable<RecurrenceRule, proto::RecurrenceRule, 2> kRecurrenceRules = {
     {{RecurrenceRule::decay, proto::decay}, {RecurrenceRule::delta, proto::delta}}};
-inline constexpr EnumTable<RowOperation, proto::RowOperation, 27> kRowOperations = {
+inline constexpr EnumTable<RowOperation, proto::RowOperation, 29> kRowOperations = {
     {{RowOperation::rms_norm, proto::rms_norm},
      {RowOperation::rms_norm_backward, proto::rms_norm_backward},
      {RowOperation::rotary, proto::rotary},
@@ -58,7 +59,9 @@ inline constexpr EnumTable<RowOperation, proto::RowOperation, 27> kRowOperations
      {RowOperation::gated_norm, proto::gated_norm},
      {RowOperation::gated_norm_backward, proto::gated_norm_backward},
      {RowOperation::norm_sums, proto::norm_sums},
-     {RowOperation::norm_sums_backward, proto::norm_sums_backward}}};
+     {RowOperation::norm_sums_backward, proto::norm_sums_backward},
+     {RowOperation::group_bias, proto::group_bias},
+     {RowOperation::group_bias_backward, proto::group_bias_backward}}};
 
 // The field of an operation's message, found by the name that visit_fields() gives it.
 inline const google::protobuf::FieldDescriptor* field_named(const google::protobuf::Message& message,

@@ -31,6 +31,10 @@ PreparedKernel prepare(const RowKernel& kernel, const CudaMemory& memory) {
       return prepare_output_gate_backward(kernel, memory);
     case RowOperation::add_bias:
       return prepare_add_bias(kernel, memory);
+    case RowOperation::group_bias:
+      return prepare_group_bias(kernel, memory);
+    case RowOperation::group_bias_backward:
+      return prepare_group_bias_backward(kernel, memory);
     case RowOperation::embed:
       return prepare_embed(kernel, memory);
     case RowOperation::embed_backward:

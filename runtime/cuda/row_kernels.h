@@ -23,6 +23,8 @@ PreparedKernel prepare_gated_activation_backward(const RowKernel& kernel, const 
 PreparedKernel prepare_output_gate(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_output_gate_backward(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_add_bias(const RowKernel& kernel, const CudaMemory& memory);  // and backward
+PreparedKernel prepare_group_bias(const RowKernel& kernel, const CudaMemory& memory);
+PreparedKernel prepare_group_bias_backward(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_embed(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_embed_backward(const RowKernel& kernel, const CudaMemory& memory);
 PreparedKernel prepare_cross_entropy(const RowKernel& kernel, const CudaMemory& memory);

@@ -44,8 +44,8 @@ template <int kPack>
 struct NormOperands {
   RowLanes lanes;
   NormGroups groups;
-  RowMatrix<kPack> x, weight;
-  float offset = 0;  // of the weight: 0 or 1
+  RowMatrix<kPack> x, weight;  // weight: without data if there is none
+  float offset = 0;            // of the weight: 0 or 1; without one: 1
   double divisor = 1, inverse_divisor = 1, eps = 0;
   bool is_power = false;  // whether the divisor is a power of two, of which the product is the quotient
   bool known = false;
@@ -53,7 +53,12 @@ struct NormOperands {
   std::int64_t statistic = 0;  // the column of both: the number of the weight
 
   CP_DEVICE void factors(std::int64_t column, float (&to)[kPack]) const {
-    weight.load(0, column, to);
+    factors_of(has_weight() ? weight.read(0, column) : RowBits{}, to);
+  }
+  CP_DEVICE bool has_weight() const { return weight.elements.data != nullptr; }
+  // Of the weight's elements; those of no weight are zeros.
+  CP_DEVICE void factors_of(const RowBits& bits, float (&to)[kPack]) const {
+    weight.values(bits, to);
     CP_UNROLL
     for (int i = 0; i < kPack; ++i) to[i] += offset;
   }
@@ -220,7 +225,8 @@ struct NormBackward {
         for (int e = 0; e < kPack; ++e) own[thread].sums[i][e] = 0;
       }
       if constexpr (kReadsAhead) {
-        keep(lanes, lanes.lane(thread), norm.weight, {}, own[thread].weight);
+        own[thread].weight = {};
+        if (norm.has_weight()) keep(lanes, lanes.lane(thread), norm.weight, {}, own[thread].weight);
         keep_group(lanes.row(block.index(), thread), thread, own[thread].x, own[thread].dy);
       }
       // Packs behind those in registers: only where a block has one row at a time.
@@ -284,9 +290,7 @@ struct NormBackward {
   // Of the pack with that number among those that the thread keeps, or -1.
   CP_DEVICE void factors(const Own& kept, std::int64_t column, int number, float (&to)[kPack]) const {
     if constexpr (kReadsAhead) {
-      norm.weight.values(kept.weight.packs[number], to);
-      CP_UNROLL
-      for (int i = 0; i < kPack; ++i) to[i] += norm.offset;
+      norm.factors_of(kept.weight.packs[number], to);
     } else {
       norm.factors(column, to);
     }
@@ -472,7 +476,7 @@ struct NormViews {
     if (backward) products = &op.reads[3 + weights];
   }
 
-  // Calls f(weight, groups of a row) for each of its weights.
+  // Calls f(number, groups of a row) for each kind of its groups, whose number is that of its weight.
   template <class F>
   void for_weights(F&& f) const {
     f(0, NormGroups{divider(rule.groups), 0, rule.width});
@@ -493,9 +497,9 @@ struct NormViews {
     norm.groups = groups;
     norm.lanes = row_lanes(x.shape[0] * groups.of_row.size, groups.width / kPack);
     norm.x = row_matrix<kPack>(x, memory, iteration);
-    if (kernel.operation != RowOperation::norm_sums)
+    if (kernel.operation != RowOperation::norm_sums && !rule.unweighted)
       norm.weight = row_matrix<kPack>(kernel.reads[idx(1 + weight)], memory, iteration);
-    norm.offset = rule.unit_offset ? 1 : 0;
+    norm.offset = rule.unit_offset || rule.unweighted ? 1 : 0;
     norm.divisor = static_cast<double>(groups.width * rule.ranks), norm.eps = rule.eps;
     norm.inverse_divisor = 1 / norm.divisor;
     norm.is_power = std::has_single_bit(static_cast<std::uint64_t>(groups.width * rule.ranks));
@@ -558,6 +562,7 @@ PreparedKernel prepare_rms_norm_backward(const RowKernel& kernel, const CudaMemo
                           };
                           groups.width / kPack <= 2 * kRowThreads ? give(std::integral_constant<int, 2>())
                                                                   : give(std::integral_constant<int, 4>());
+                          if (norm.rule.unweighted) return;
                           const RowResult& result = results[idx(1 + weight)];
                           launch_partial_sums(stream, sums, blocks, groups.width,
                                               row_matrix<1>(*result.view, norm.memory, iteration),

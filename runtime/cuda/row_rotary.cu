@@ -118,7 +118,7 @@ struct TurnedColumns {
   std::int64_t in_first = 0, in_step = 0, out_first = 0, out_step = 0;
   std::int64_t heads = 0, width = 0;
   int in = 0;
-  bool rotated = false;
+  bool rotated = false, scaled = false;
 };
 
 // What a move brings to a pack. Offsets are those of elements, from the begin of a row.
@@ -126,7 +126,7 @@ struct RotaryTerm {
   std::int64_t own = 0, other = 0;  // the pack, and that of the pairs' other halves
   std::int32_t pair = 0;            // the first of the pack, in a row of the table
   std::int16_t in = 0;              // the matrix
-  bool rotated = false;
+  bool rotated = false, scaled = false;
   bool second = false;     // whether the pack has the second halves of its pairs
   std::int32_t pairs = 0;  // of a head
 };
@@ -142,6 +142,7 @@ struct alignas(16) RotaryUnit {
   Kind kind = Kind::summed;
   std::int32_t matrix = 0, pair = 0, pairs = 0;  // as of a term
   std::int32_t first = 0, count = 0;             // terms of a sum
+  bool scaled = false;                           // of moved ones
 };
 
 template <int kPack>
@@ -159,6 +160,7 @@ struct Rotary {
   std::int64_t rows, threads;  // threads: with a unit and rows
   Divider units, of_sequence;  // units: of a row
   const std::int32_t* positions;
+  const float* scales;  // of the rows of a sequence; null if nothing is scaled
   const RotaryUnit* all_units;
   const RotaryTerm* terms;
   bool interleaved, back;
@@ -181,10 +183,11 @@ struct Rotary {
     });
   }
 
-  CP_DEVICE std::int64_t position(std::int64_t row) const {
+  CP_DEVICE std::int64_t row_of_sequence(std::int64_t row) const {
     const std::uint32_t sequence = of_sequence.quotient(static_cast<std::uint32_t>(row));
-    return positions[row - std::int64_t{sequence} * of_sequence.size];
+    return row - std::int64_t{sequence} * of_sequence.size;
   }
+  CP_DEVICE std::int64_t position(std::int64_t row) const { return positions[row_of_sequence(row)]; }
 
   CP_DEVICE void turn_pairs(const RotaryUnit& unit, std::int64_t first) const {
     const NestedRows<kPack>& from = in[unit.matrix];
@@ -225,6 +228,11 @@ struct Rotary {
           }
         }
       }
+      if (unit.scaled) {
+        const float scale = scales[row_of_sequence(row)];
+        CP_UNROLL
+        for (int i = 0; i < kPack; ++i) a[i] *= scale, b[i] *= scale;
+      }
       // What comes is added to 0, of which -0 becomes 0.
       CP_UNROLL
       for (int i = 0; i < kPack; ++i) a[i] += 0.0F, b[i] += 0.0F;
@@ -240,8 +248,9 @@ struct Rotary {
       float values[kPack];
       load(term.in, row, term.own, values);
       if (term.rotated) turn(term, row, values);
+      const float scale = term.scaled ? scales[row_of_sequence(row)] : 1;
       CP_UNROLL
-      for (int i = 0; i < kPack; ++i) sums[i] += values[i];
+      for (int i = 0; i < kPack; ++i) sums[i] += scale * values[i];
     }
     out.elements.write(out.rows.at(row) + unit.out[0], sums);
   }
@@ -306,7 +315,8 @@ class Turn {
       turned.in_first = back_ ? move.to : move.from, turned.in_step = back_ ? move.to_step : move.from_step;
       turned.out_first = back_ ? move.from : move.to;
       turned.out_step = back_ ? move.from_step : move.to_step;
-      turned.heads = move.heads, turned.width = move.width, turned.rotated = move.rotated;
+      turned.heads = move.heads, turned.width = move.width;
+      turned.rotated = move.rotated, turned.scaled = move.scaled;
       turned.in = static_cast<int>(back_ ? move.target : move.source);
       if (move.heads > 0 && move.width > 0) moves_[idx(back_ ? move.source : move.target)].push_back(turned);
     }
@@ -323,6 +333,10 @@ class Turn {
     for (std::int64_t row = 0; row < of_sequence_; ++row)
       positions.push_back(static_cast<std::int32_t>(to_global(rule_.positions, row)));
     positions_ = std::make_shared<const GpuBytes>(std::as_bytes(std::span<const std::int32_t>(positions)));
+    if (std::ranges::none_of(rule_.moves, &ColumnMove::scaled)) return;
+    std::vector<float> scales;
+    for (const std::int32_t position : positions) scales.push_back(query_scale(rule_, position));
+    scales_ = std::make_shared<const GpuBytes>(std::as_bytes(std::span<const float>(scales)));
   }
 
   void launch_all(std::int64_t iteration, cudaStream_t stream) const {
@@ -357,6 +371,7 @@ class Turn {
           RotaryTerm term;
           term.own = from.column(begin + within);
           term.in = static_cast<std::int16_t>(move.in), term.rotated = move.rotated;
+          term.scaled = move.scaled;
           if (move.rotated) {
             const bool neighbours = rule_.interleaved;
             term.second = neighbours ? within % 2 != 0 : within >= pairs;
@@ -386,17 +401,18 @@ class Turn {
     };
     const auto add_pair = [&](Kind kind, std::size_t first, std::size_t second) {
       const RotaryTerm &a = of_packs[first][0], &b = of_packs[second][0];
-      units.push_back({{out(first), out(second)}, {a.own, b.own}, kind, a.in, a.pair, a.pairs, 0, 0});
+      units.push_back(
+          {{out(first), out(second)}, {a.own, b.own}, kind, a.in, a.pair, a.pairs, 0, 0, a.scaled});
     };
     const auto add_sum = [&](std::size_t at) {
       const auto begin = static_cast<std::int32_t>(terms.size()),
                  count = static_cast<std::int32_t>(of_packs[at].size());
-      units.push_back({{out(at), 0}, {0, 0}, Kind::summed, 0, 0, 0, begin, count});
+      units.push_back({{out(at), 0}, {0, 0}, Kind::summed, 0, 0, 0, begin, count, false});
       terms.insert(terms.end(), of_packs[at].begin(), of_packs[at].end());
     };
     // Packs that lack their other halves. Columns of a view may share memory: so the pair belongs to it.
     std::map<std::array<std::int64_t, 4>, std::size_t> halves;
-    std::vector<std::vector<std::size_t>> moved(in_.size());
+    std::vector<std::vector<std::size_t>> moved(2 * in_.size());  // of each matrix: as they are, scaled
     for (std::size_t at = 0; at < of_packs.size(); ++at) {
       if (of_packs[at].size() != 1 || (of_packs[at][0].rotated && rule_.interleaved && pack > 1)) {
         add_sum(at);
@@ -404,7 +420,7 @@ class Turn {
       }
       const RotaryTerm& own = of_packs[at][0];
       if (!own.rotated) {
-        moved[idx(own.in)].push_back(at);
+        moved[2 * idx(own.in) + (own.scaled ? 1 : 0)].push_back(at);
         continue;
       }
       const auto [low, high] = std::minmax(own.own, own.other);
@@ -473,6 +489,7 @@ class Turn {
       body.units = divider(std::max<std::int64_t>(1, columns.units)),
       body.of_sequence = divider(of_sequence_);
       body.positions = reinterpret_cast<const std::int32_t*>(positions_->data());
+      body.scales = scales_ ? reinterpret_cast<const float*>(scales_->data()) : nullptr;
       body.all_units = reinterpret_cast<const RotaryUnit*>(columns.all_units->data());
       body.terms = reinterpret_cast<const RotaryTerm*>(columns.terms->data());
       body.interleaved = rule_.interleaved, body.back = back_;
@@ -491,8 +508,8 @@ class Turn {
   std::vector<Side> in_, out_;
   std::vector<std::vector<TurnedColumns>> moves_;  // into each of `out_`
   int pack_ = 1;
-  std::vector<Columns> packed_, single_;  // of each of `out_`: in packs of pack_, and of one
-  std::shared_ptr<const GpuBytes> positions_;
+  std::vector<Columns> packed_, single_;                // of each of `out_`: in packs of pack_, and of one
+  std::shared_ptr<const GpuBytes> positions_, scales_;  // scales_: null if nothing is scaled
 };
 
 }  // namespace

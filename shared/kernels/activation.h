@@ -52,8 +52,35 @@ constexpr Activated activate(ActivationFunction function, Value x) {
       return x > 0 ? Activated{x, 1} : Activated{};
     case ActivationFunction::relu2:
       return x > 0 ? Activated{x * x, 2 * x} : Activated{};
+    case ActivationFunction::quick_gelu: {
+      constexpr float kSteepness = 1.702F;
+      const float s = sigmoid(kSteepness * x);
+      return {x * s, s * (1 + kSteepness * x * (1 - s))};
+    }
   }
   return {};
+}
+
+// What an activation with limits makes of the gate and of what it multiplies: f(gate) other, and the slopes
+// of both.
+struct Gated {
+  float value = 0, gate_slope = 0, other_slope = 0;
+};
+template <std::same_as<float> Value>
+constexpr Gated activate_gated(ActivationFunction function, float limit, float offset, Value gate,
+                               Value other) {
+  const bool limits = limit > 0, limits_gate = limits && gate > limit,
+             limits_other = limits && (other > limit || other < -limit);
+  const Activated of = activate(function, limits_gate ? limit : gate);
+  const float factor = (!limits_other ? other : other > 0 ? limit : -limit) + offset;
+  return {of.value * factor, limits_gate ? 0 : of.slope * factor, limits_other ? 0 : of.value};
+}
+// The same of an MLP without gates, where f(x) has no factor.
+template <std::same_as<float> Value>
+constexpr Gated activate_alone(ActivationFunction function, float limit, Value x) {
+  const bool limited = limit > 0 && x > limit;
+  const Activated of = activate(function, limited ? limit : x);
+  return {of.value, limited ? 0 : of.slope, 0};
 }
 
 }  // namespace cp

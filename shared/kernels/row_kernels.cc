@@ -30,6 +30,10 @@ void run(const RowKernel& kernel, const HostMemory& memory, std::int64_t iterati
       return output_gate_backward(kernel, memory, iteration);
     case RowOperation::add_bias:
       return add_bias(kernel, memory, iteration);
+    case RowOperation::group_bias:
+      return group_bias(kernel, memory, iteration);
+    case RowOperation::group_bias_backward:
+      return group_bias_backward(kernel, memory, iteration);
     case RowOperation::embed:
       return embed(kernel, memory, iteration);
     case RowOperation::embed_backward:

@@ -21,6 +21,8 @@ void gated_activation_backward(const RowKernel& kernel, const HostMemory& memory
 void output_gate(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void output_gate_backward(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void add_bias(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);  // and backward
+void group_bias(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
+void group_bias_backward(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void embed(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void embed_backward(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);
 void cross_entropy(const RowKernel& kernel, const HostMemory& memory, std::int64_t iteration);

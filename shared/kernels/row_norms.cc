@@ -11,9 +11,9 @@
 namespace cp {
 namespace {
 
-// A group of columns of a row, and the number of its weight.
+// A group of columns of a row, and the number of its kind, which is that of its weight.
 struct Columns {
-  std::size_t weight = 0;
+  std::size_t kind = 0;
   std::int64_t first = 0, width = 0;
 };
 
@@ -26,6 +26,8 @@ class Norm {
     for (std::int64_t g = 0; g < rule_.more_groups; ++g)
       groups_.push_back({1, rule_.groups * rule_.width + g * rule_.more_width, rule_.more_width});
     if (!has_weights) return;
+    if (rule_.unweighted)
+      factors_ = {std::vector<float>(idx(rule_.width), 1), std::vector<float>(idx(rule_.more_width), 1)};
     for (std::size_t weight = 0; weight < idx(rule_.weights()); ++weight) {
       factors_[weight] = load_vector(kernel.reads[1 + weight], memory, iteration);
       if (!rule_.unit_offset) continue;
@@ -35,7 +37,7 @@ class Norm {
 
   const RowView& x() const { return x_; }
   const std::vector<Columns>& groups() const { return groups_; }
-  const float* factors(const Columns& group) const { return factors_[group.weight].data(); }
+  const float* factors(const Columns& group) const { return factors_[group.kind].data(); }
   std::int64_t normalized() const { return rule_.normalized(); }
 
   double divisor(const Columns& group) const { return static_cast<double>(group.width * rule_.ranks); }
@@ -69,7 +71,7 @@ struct Sums {
   const View* view = nullptr;
   float* values = nullptr;
   double of(const Columns& group, std::int64_t row) const {
-    return at(values, *view, row, static_cast<std::int64_t>(group.weight));
+    return at(values, *view, row, static_cast<std::int64_t>(group.kind));
   }
 };
 Sums sums_of(const View& view, const HostMemory& memory, std::int64_t iteration) {
@@ -118,7 +120,7 @@ void rms_norm_backward(const RowKernel& kernel, const HostMemory& memory, std::i
                            r * r / norm.divisor(group);
       for (std::int64_t i = 0; i < group.width; ++i) {
         const double value = x[idx(group.first + i)], gradient = d[idx(group.first + i)];
-        d_weights[group.weight][idx(i)] += gradient * value * r;
+        d_weights[group.kind][idx(i)] += gradient * value * r;
         d[idx(group.first + i)] = static_cast<float>(r * norm.factors(group)[i] * gradient - value * along);
       }
     }
@@ -140,7 +142,7 @@ void norm_sums(const RowKernel& kernel, const HostMemory& memory, std::int64_t i
     if (backward) dy.load(row, d.data());
     for (const Columns& group : norm.groups()) {
       const double sum = backward ? norm.products(group, x.data(), d.data()) : Norm::squares(group, x.data());
-      at(sums, out, row, static_cast<std::int64_t>(group.weight)) = static_cast<float>(sum);
+      at(sums, out, row, static_cast<std::int64_t>(group.kind)) = static_cast<float>(sum);
     }
   }
 }

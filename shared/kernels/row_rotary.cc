@@ -74,6 +74,7 @@ void rotary(const RowKernel& kernel, const HostMemory& memory, std::int64_t iter
     for (Matrix& matrix : in) matrix.view.load(row, matrix.row.data());
     for (Matrix& matrix : out) std::fill(matrix.row.begin(), matrix.row.end(), 0.0F);
     for (const ColumnMove& move : rule.moves) {
+      const float scale = move.scaled ? query_scale(rule, to_global(rule.positions, row % of_sequence)) : 1;
       turned.resize(idx(move.width));
       for (std::int64_t head = 0; head < move.heads; ++head) {
         const std::int64_t at_source = move.from + head * move.from_step,
@@ -87,7 +88,7 @@ void rotary(const RowKernel& kernel, const HostMemory& memory, std::int64_t iter
           from = turned.data();
         }
         // Several moves may read one source, whose gradient is the sum of theirs.
-        for (std::int64_t i = 0; i < move.width; ++i) to[i] += from[i];
+        for (std::int64_t i = 0; i < move.width; ++i) to[i] += scale * from[i];
       }
     }
     for (const Matrix& matrix : out) matrix.view.store(row, matrix.row.data());

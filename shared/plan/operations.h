@@ -64,7 +64,7 @@ inline constexpr std::string_view kOperationName<RecurrenceBackward> = "recurren
 template <>
 inline constexpr std::string_view kOperationName<RowKernel> = "row_kernel";
 
-inline constexpr std::array<std::pair<RowOperation, std::string_view>, 27> kRowOperations = {
+inline constexpr std::array<std::pair<RowOperation, std::string_view>, 29> kRowOperations = {
     {{RowOperation::rms_norm, "rms_norm"},
      {RowOperation::rms_norm_backward, "rms_norm_backward"},
      {RowOperation::rotary, "rotary"},
@@ -91,7 +91,9 @@ inline constexpr std::array<std::pair<RowOperation, std::string_view>, 27> kRowO
      {RowOperation::gated_norm, "gated_norm"},
      {RowOperation::gated_norm_backward, "gated_norm_backward"},
      {RowOperation::norm_sums, "norm_sums"},
-     {RowOperation::norm_sums_backward, "norm_sums_backward"}}};
+     {RowOperation::norm_sums_backward, "norm_sums_backward"},
+     {RowOperation::group_bias, "group_bias"},
+     {RowOperation::group_bias_backward, "group_bias_backward"}}};
 
 // Whether the text and the digest of a plan leave the field out if it has its default.
 template <class Op>

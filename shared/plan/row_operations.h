@@ -53,35 +53,38 @@ enum class RowOperation : std::uint8_t {
   gated_norm_backward,
   norm_sums,           // of rows whose columns other ranks have too: of each row, sums of squares
   norm_sums_backward,  // and sums of products with the gradients of the norm's output
+  group_bias,
+  group_bias_backward,
 };
 // The name of the operation in Targets, traces and messages: "rms_norm".
 std::string_view name(RowOperation operation);
 
-// Hugging Face's names are silu, gelu, gelu_pytorch_tanh, relu and relu2.
+// Hugging Face's names are silu, gelu, gelu_pytorch_tanh, relu, relu2 and quick_gelu.
 enum class ActivationFunction : std::uint8_t {
   silu,       // x / (1 + exp(-x))
   gelu,       // x Phi(x)
   gelu_tanh,  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
   relu,
-  relu2,  // relu(x)^2
+  relu2,       // relu(x)^2
+  quick_gelu,  // x / (1 + exp(-1.702 x))
 };
 
 // ---- norms ----
 
-//   rms_norm            reads x [n, c], weights, and squares if ranks > 1
+//   rms_norm            reads x [n, c], weights unless unweighted, and squares if ranks > 1
 //                       writes y [n, c]
-//   rms_norm_backward   reads x, weights, dy [n, c], and squares and sums if ranks > 1
+//   rms_norm_backward   reads x, weights unless unweighted, dy [n, c], and squares and sums if ranks > 1
 //                       gives dx and the gradient of each weight
-//   norm_sums           reads x; writes squares [n, weights], statistics
-//   norm_sums_backward  reads x, weights, dy; writes sums [n, weights], statistics
+//   norm_sums           reads x; writes squares [n, kinds of groups], statistics
+//   norm_sums_backward  reads x, weights, dy; writes sums [n, kinds of groups], statistics
 //
-// Of each group of columns, with o = 1 if unit_offset and else 0:
+// Of each group of columns, with o = 1 if unit_offset and else 0, and w + o = 1 if unweighted:
 //   S = sum of x x,  T = sum of (w + o) dy x                 over the group
 //   r = 1 / sqrt(S / (width ranks) + eps)
 //   y = x r (w + o)
 //   dx = r (w + o) dy - x r^3 T / (width ranks)
 //   dw = sum of dy x r                                       over rows and groups
-// Norm_sums gives S of the one group of each weight, and its backward form T. The ranks that share the rows
+// Norm_sums gives S of the one group of each kind, and its backward form T. The ranks that share the rows
 // add both up, and the norms read the sums. Columns behind the last group are copied, and so are their
 // gradients.
 //
@@ -93,9 +96,11 @@ struct NormRule {
   bool unit_offset = false;  // the factor is 1 + weight (Gemma)
   std::int64_t groups = 1, width = 0;
   std::int64_t more_groups = 0, more_width = 0;
-  std::int64_t ranks = 1;  // that have `width` columns of a group each; more than 1 only with one group
+  std::int64_t ranks = 1;   // that have `width` columns of a group each; more than 1 only with one group
+  bool unweighted = false;  // no group has a weight (Llama 4)
   bool operator==(const NormRule&) const = default;
-  std::int64_t weights() const { return more_groups > 0 ? 2 : 1; }
+  std::int64_t kinds_of_groups() const { return more_groups > 0 ? 2 : 1; }
+  std::int64_t weights() const { return unweighted ? 0 : kinds_of_groups(); }
   std::int64_t normalized() const { return groups * width + more_groups * more_width; }  // columns
 };
 
@@ -113,6 +118,9 @@ struct NormRule {
 // has d / 2 cosines, then d / 2 sines (shared/transformer/rotary_table.h). Gradients are turned back, and
 // where several moves read one column its gradient is the sum of theirs.
 //
+// Scaled columns are not rotated. They and their gradients are multiplied with query_scale(rule, p), which
+// is 1 + temperature ln(1 + floor((p + 1) / floor)).
+//
 // Without a rule the kernel has shapes only: that of serving, which has no table and writes to the cache.
 
 // `width` columns for each of `heads` heads: of head h, from column from + h from_step of the matrix
@@ -121,7 +129,7 @@ struct ColumnMove {
   std::int64_t source = 0, from = 0, from_step = 0;  // source: its index among what rotary reads
   std::int64_t target = 0, to = 0, to_step = 0;      // target: its index among what rotary writes
   std::int64_t heads = 1, width = 0;
-  bool rotated = false;
+  bool rotated = false, scaled = false;
   bool operator==(const ColumnMove&) const = default;
 };
 // Rows are those of `sequences` sequences, one behind the other. `positions` are those of a sequence's rows,
@@ -132,8 +140,10 @@ struct RotaryRule {
   std::int64_t sequences = 1;
   IndexSet positions;
   bool interleaved = false;
+  double temperature = 0, floor = 0;  // floor: above 0 where anything is scaled
   bool operator==(const RotaryRule&) const = default;
 };
+float query_scale(const RotaryRule& rule, std::int64_t position);
 
 // ---- activations, gates, biases ----
 
@@ -141,14 +151,26 @@ struct RotaryRule {
 //                              reads weights [n, 1], statistics, of experts: the router's factors of rows
 //                              writes y [n, c] = f(gate) up weight, or f(up) weight
 //   gated_activation_backward  reads up, weights, dy; writes d up, and d weights if there are weights
+// With a limit L, the gate, or without gates up, is min(gate, L), and what it multiplies is max(-L, min(up,
+// L)); where a limit holds the slope is 0. The offset is added to what the gate multiplies, behind its
+// limits. If they weigh inputs, weights multiply gate and up, before all that, and not y.
+//
 //   output_gate                reads x, gates [n, c]; writes y = x sigmoid(gates)
 //   output_gate_backward       reads dy, x, gates; writes dx, d gates
 //   add_bias                   reads bias [c]; updates y [n, c]
 //                              or reads dy [n, c] and gives the gradient of the bias
+//   group_bias                 reads biases [g, c], and weights [n, 1], statistics, if rows have them
+//                              updates y [n, c]: to row i it adds weight biases[i / (n / g)]; g divides n
+//   group_bias_backward        reads dy [n, c]; gives d biases [g, c]
+//                              or reads dy, biases, weights; gives d biases, and updates d weights [n, 1],
+//                              which come last
 // Gates and biases have no rule.
 struct ActivationRule {
   ActivationFunction function = ActivationFunction::silu;
   bool gated = true;
+  double limit = 0;   // 0: none
+  double offset = 0;  // of gated ones
+  bool weighs_inputs = false;
   bool operator==(const ActivationRule&) const = default;
 };
 
@@ -322,15 +344,19 @@ void visit_rule_fields(Rule& rule, Visit&& visit) {
     visit("eps", rule.eps), visit("unit_offset", rule.unit_offset);
     visit("groups", rule.groups), visit("width", rule.width);
     visit("more_groups", rule.more_groups), visit("more_width", rule.more_width), visit("ranks", rule.ranks);
+    visit("unweighted", rule.unweighted);
   } else if constexpr (std::is_same_v<T, ColumnMove>) {
     visit("source", rule.source), visit("from", rule.from), visit("from_step", rule.from_step);
     visit("target", rule.target), visit("to", rule.to), visit("to_step", rule.to_step);
     visit("heads", rule.heads), visit("width", rule.width), visit("rotated", rule.rotated);
+    visit("scaled", rule.scaled);
   } else if constexpr (std::is_same_v<T, RotaryRule>) {
     visit("moves", rule.moves), visit("sequences", rule.sequences), visit("positions", rule.positions);
     visit("interleaved", rule.interleaved);
+    visit("temperature", rule.temperature), visit("floor", rule.floor);
   } else if constexpr (std::is_same_v<T, ActivationRule>) {
     visit("function", rule.function), visit("gated", rule.gated);
+    visit("limit", rule.limit), visit("offset", rule.offset), visit("weighs_inputs", rule.weighs_inputs);
   } else if constexpr (std::is_same_v<T, VocabularyRule>) {
     visit("first", rule.first), visit("count", rule.count), visit("scale", rule.scale);
     visit("softcap", rule.softcap), visit("ignored", rule.ignored);
@@ -362,6 +388,8 @@ void visit_rule_fields(Rule& rule, Visit&& visit) {
 constexpr bool needs_rule(RowOperation operation) {
   switch (operation) {
     case RowOperation::add_bias:
+    case RowOperation::group_bias:
+    case RowOperation::group_bias_backward:
     case RowOperation::output_gate:
     case RowOperation::output_gate_backward:
     case RowOperation::decay_and_beta:

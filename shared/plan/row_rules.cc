@@ -7,6 +7,11 @@
 
 namespace cp {
 
+float query_scale(const RotaryRule& rule, std::int64_t position) {
+  const double whole = std::floor((static_cast<double>(position) + 1) / rule.floor);
+  return static_cast<float>(1 + rule.temperature * std::log1p(whole));
+}
+
 // ---- rules by name ----
 
 namespace {
@@ -144,6 +149,9 @@ void RowRules::check(const RowKernel& op) const {
       return check_slots(op);
     case RowOperation::add_bias:
       return check_bias(op);
+    case RowOperation::group_bias:
+    case RowOperation::group_bias_backward:
+      return check_group_bias(op);
     case RowOperation::output_gate:
     case RowOperation::output_gate_backward:
       return check_gate(op);
@@ -182,9 +190,12 @@ void RowRules::check_norm_columns(const NormRule& rule, const View& x) const {
   require(rule.ranks == 1 || (rule.groups == 1 && rule.more_groups <= 1), "has groups on ", rule.ranks,
           " ranks and ", rule.groups, " and ", rule.more_groups,
           " of them on this one; what ranks share is one group for each weight");
+  require(!rule.unweighted || !rule.unit_offset,
+          "has no weights and adds 1 to them; leave unit_offset or unweighted out");
 }
 
 void RowRules::check_norm_weights(const NormRule& rule, const RowKernel& op) const {
+  if (rule.unweighted) return;
   vector(op.reads[1], rule.width, "weight");
   if (rule.more_groups > 0) vector(op.reads[2], rule.more_width, "second weight");
 }
@@ -196,7 +207,7 @@ void RowRules::check_norm(const RowKernel& op) const {
   require(op.updates.empty(), "updates its result; it writes it");
   check_norm_columns(rule, op.reads[0]), check_norm_weights(rule, op);
   const Shape& x = op.reads[0].shape;
-  if (rule.ranks > 1) statistic(op.reads[1 + weights], x[0], rule.weights(), "squares");
+  if (rule.ranks > 1) statistic(op.reads[1 + weights], x[0], rule.kinds_of_groups(), "squares");
   matrix(op.writes[0], x[0], x[1], "y");
 }
 
@@ -208,11 +219,12 @@ void RowRules::check_norm_backward(const RowKernel& op) const {
   const Shape& x = op.reads[0].shape;
   matrix(op.reads[1 + weights], x[0], x[1], "dy");
   if (rule.ranks > 1) {
-    statistic(op.reads[2 + weights], x[0], rule.weights(), "squares");
-    statistic(op.reads[3 + weights], x[0], rule.weights(), "sums");
+    statistic(op.reads[2 + weights], x[0], rule.kinds_of_groups(), "squares");
+    statistic(op.reads[3 + weights], x[0], rule.kinds_of_groups(), "sums");
   }
   const std::vector<RowResult> results = results_of(op);
   matrix(*results[0].view, x[0], x[1], "dx");
+  if (rule.unweighted) return;
   vector(*results[1].view, rule.width, "gradient of the weight");
   if (rule.more_groups > 0) vector(*results[2].view, rule.more_width, "gradient of the second weight");
 }
@@ -228,7 +240,7 @@ void RowRules::check_norm_sums(const RowKernel& op) const {
   require(rule.groups == 1 && rule.more_groups <= 1, "adds up ", rule.groups, " and ", rule.more_groups,
           " groups; it has one number for the one group of each weight");
   if (backward) check_norm_weights(rule, op), matrix(op.reads[1 + weights], x[0], x[1], "dy");
-  statistic(op.writes[0], x[0], rule.weights(), backward ? "sums" : "squares");
+  statistic(op.writes[0], x[0], rule.kinds_of_groups(), backward ? "sums" : "squares");
 }
 
 // ---- rotary ----
@@ -273,6 +285,11 @@ void RowRules::check_rotary(const RowKernel& op) const {
     require(move.heads <= 1 || move.to_step >= move.width, "writes heads of ", move.width, " columns only ",
             move.to_step, " apart; they would overlap");
     written[idx(move.target)] += move.heads * move.width;
+    require(!move.scaled || (!move.rotated && rule.floor > 0 && std::isfinite(rule.floor) &&
+                             std::isfinite(rule.temperature)),
+            "scales columns that are ", move.rotated ? "rotated, too" : "not rotated",
+            ", with temperature=", rule.temperature, " and floor=", rule.floor,
+            "; rotated ones stay as large as they are, and a floor is a finite number above 0, as 8192");
     if (!move.rotated) continue;
     require(move.width % 2 == 0 && move.width > 0, "rotates ", move.width,
             " columns of a head; pairs need an even number");
@@ -307,6 +324,10 @@ void RowRules::check_rotary(const RowKernel& op) const {
 
 void RowRules::check_activation(const RowKernel& op) const {
   const ActivationRule& rule = rule_of<ActivationRule>(op);
+  require(rule.limit >= 0 && std::isfinite(rule.limit) && std::isfinite(rule.offset) &&
+              (rule.gated || rule.offset == 0),
+          "has limit=", rule.limit, " and offset=", rule.offset,
+          "; a limit is a finite number above 0, or 0 for none, and an offset is of what a gate multiplies");
   const bool backward = op.operation == RowOperation::gated_activation_backward;
   require(op.updates.empty(), "updates views; it writes them");
   const bool weighted = op.reads.size() == (backward ? 3U : 2U);
@@ -329,6 +350,28 @@ void RowRules::check_bias(const RowKernel& op) const {
              &bias = backward ? *results_of(op)[0].view : op.reads[0];
   require(backward || op.writes.empty(), "writes the rows; it adds the bias to them");
   two_dims(rows, "y"), vector(bias, rows.shape[1], "bias");
+}
+
+void RowRules::check_group_bias(const RowKernel& op) const {
+  rule_of<std::monostate>(op);
+  const bool backward = op.operation == RowOperation::group_bias_backward;
+  const bool weighted = op.reads.size() == (backward ? 3U : 2U);
+  counts(op, weighted ? op.reads.size() : 1, backward && weighted ? 2 : 1);
+  require(backward || op.writes.empty(), "writes the rows; it adds biases to them");
+  const std::vector<RowResult> results = results_of(op);
+  const View &rows = backward ? op.reads[0] : op.updates[0],
+             &biases = backward ? *results[0].view : op.reads[0];
+  two_dims(rows, "rows"), two_dims(biases, "biases");
+  const std::int64_t groups = biases.shape[0];
+  matrix(biases, groups, rows.shape[1], "biases");
+  require(groups > 0 && rows.shape[0] % groups == 0, "has ", groups, " biases for ", rows.shape[0],
+          " rows; each is of equally many");
+  if (!weighted) return;
+  if (backward) matrix(op.reads[1], groups, rows.shape[1], "biases");
+  statistic(op.reads.back(), rows.shape[0], 1, "weights");
+  if (!backward) return;
+  require(results[1].adds, "writes the gradients of its weights; it adds to them");
+  statistic(*results[1].view, rows.shape[0], 1, "gradients of weights");
 }
 
 void RowRules::check_gate(const RowKernel& op) const {

@@ -66,6 +66,7 @@ class RowRules : ViewRules {
   void check_router(const RowKernel& op) const;
   void check_slots(const RowKernel& op) const;
   void check_bias(const RowKernel& op) const;
+  void check_group_bias(const RowKernel& op) const;
   void check_gate(const RowKernel& op) const;
   void check_convolution(const RowKernel& op) const;
   void check_runs(const ConvolutionRule& rule, std::int64_t rows, std::int64_t halo_rows) const;

@@ -68,6 +68,7 @@ constexpr std::array<Facts, kActivations> kFacts = {{
     {Activation::expert_activated, "expert_activated", Having::experts, true},
     {Activation::gate_up, "gate_up", Having::dense},
     {Activation::activated, "activated", Having::dense, true},
+    {Activation::shared_gate, "shared_gate", Having::experts},
     {Activation::shared_gate_up, "shared_gate_up", Having::experts},
     {Activation::shared_activated, "shared_activated", Having::experts, true},
     {Activation::joined, "joined", Having::anything, true},

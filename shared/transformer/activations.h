@@ -68,11 +68,12 @@ enum class Activation : std::uint8_t {
   expert_activated,
   gate_up,  // of the dense MLP: [tokens, gate and up]
   activated,
-  shared_gate_up,  // of the shared MLP beside experts
+  shared_gate,  // what gates the shared MLP beside experts, before its sigmoid: [tokens, 1]
+  shared_gate_up,
   shared_activated,
   joined,  // of a prediction layer: both of its inputs, normalized, side by side: [tokens_tp, 2 hidden]
 };
-inline constexpr std::size_t kActivations = 51;
+inline constexpr std::size_t kActivations = 52;
 
 class Activations {
  public:

@@ -37,6 +37,39 @@ View ExpertWriter::matrices(const Weight& first, const Window& piece, const Expe
   return of_experts(first.part(0, group.count * first.rows).matrix(piece), group.count, first.rows);
 }
 
+// ---- biases ----
+
+View ExpertWriter::own_rows(const View& rows, const ExpertGroup& group) {
+  return rows_of(rows, group.first_row, group.count * group.rows);
+}
+
+View ExpertWriter::biases_of(const Weight& all, const Window& piece, const ExpertGroup& group) {
+  return all.part(group.first, group.count).matrix(piece);
+}
+
+View ExpertWriter::biased_columns(const View& rows) const {
+  const std::int64_t each = context_.sizes.expert_bias_columns;
+  return columns_of(rows, context_.groups.tp() * each, each);
+}
+
+void ExpertWriter::add_biases(const Weight& biases, const Window& experts, const ExpertGroup& group,
+                              const View& rows, const View* weights, const std::string& label) {
+  if (biases.numel() == 0) return;
+  std::vector<View> reads{biases_of(biases, experts, group)};
+  if (weights != nullptr) reads.push_back(*weights);
+  writer_.kernel({RowOperation::group_bias, std::move(reads), {}, {rows}}, label);
+}
+
+void ExpertWriter::bias_gradients(const Weight& biases, const GradientPlace& gradients,
+                                  const ExpertGroup& group, std::vector<View> reads,
+                                  std::vector<View> updates, const std::string& label) {
+  const View place = biases_of(biases, gradients.window, group);
+  RowKernel kernel{RowOperation::group_bias_backward, std::move(reads), {}, {}};
+  (gradients.adds ? kernel.updates : kernel.writes).push_back(place);
+  kernel.updates.insert(kernel.updates.end(), updates.begin(), updates.end());
+  writer_.kernel(std::move(kernel), label);
+}
+
 // ---- what is kept ----
 
 View ExpertWriter::routes(const LayerPlace& place) {
@@ -97,7 +130,12 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
   const std::int64_t columns = context_.sizes.expert_columns, ups = context_.model.up_matrices() * columns;
   const View logits = router_logits(place), route = routes(place);
   const View weights = writer_.working("route weights", DType::f32, route.numel()).dense(0, route.shape);
-  writer_.matmul(rows, context_.layer[place.parts].router.transposed(layer), logits, "router");
+  const LayerWeights& weights_of_layer = context_.layer[place.parts];
+  writer_.matmul(rows, weights_of_layer.router.transposed(layer), logits, "router");
+  if (weights_of_layer.router_bias.numel() > 0) {
+    writer_.kernel({RowOperation::add_bias, {weights_of_layer.router_bias.flat(layer)}, {}, {logits}},
+                   "router bias");
+  }
   writer_.kernel({RowOperation::route, {logits}, {weights, route}, {}, router_rule(context_)}, "route");
 
   const Tokens in = expert_tokens(place);
@@ -115,17 +153,22 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
     writer_.matmul(rows_of_group(in.rows, group),
                    transposed(matrices(context_.experts.gate_up(group.first), experts, group)),
                    rows_of_group(gate_up, group), "expert gate, up");
+    add_biases(context_.experts.gate_up_biases, experts, group, own_rows(gate_up, group), nullptr,
+               "expert gate, up, biases");
   });
   writer_.kernel({RowOperation::gated_activation,
                   {gate_up, in.weights},
                   {activated},
                   {},
-                  activation_rule(context_.model)},
+                  expert_activation_rule(context_.model)},
                  "activation");
   for_experts([&](const ExpertGroup& group) {
     writer_.matmul(rows_of_group(activated, group),
                    transposed(matrices(context_.experts.down(group.first), experts, group)),
                    rows_of_group(out, group), "expert down");
+    const View weights_of_rows = own_rows(in.weights, group);
+    add_biases(context_.experts.down_biases, experts, group, biased_columns(own_rows(out, group)),
+               &weights_of_rows, "expert down, biases");
   });
 
   const View returned = end_of_way(out, "outputs");
@@ -148,7 +191,7 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
                     {gate_up, in.weights},
                     {activated},
                     {},
-                    activation_rule(context_.model)},
+                    expert_activation_rule(context_.model)},
                    "activation again");
   }
 
@@ -178,7 +221,7 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
                   {gate_up, in.weights, d_activated},
                   {d_gate_up, d_weights},
                   {},
-                  activation_rule(context_.model)},
+                  expert_activation_rule(context_.model)},
                  "activation backward");
   for_experts([&](const ExpertGroup& group) {
     const Weight weight = context_.experts.gate_up(group.first);
@@ -187,6 +230,13 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
     writer_.matmul(transposed(d), rows_of_group(in.rows, group),
                    matrices(weight, experts_gradient.window, group), "expert gate, up, wgrad",
                    experts_gradient.adds);
+    if (!context_.model.experts->biases) return;
+    bias_gradients(context_.experts.gate_up_biases, experts_gradient, group, {own_rows(d_gate_up, group)}, {},
+                   "expert gate, up, biases backward");
+    bias_gradients(context_.experts.down_biases, experts_gradient, group,
+                   {biased_columns(own_rows(d_expert_out, group)),
+                    biases_of(context_.experts.down_biases, experts, group), own_rows(in.weights, group)},
+                   {own_rows(d_weights, group)}, "expert down, biases backward");
   });
 
   const Tokens back{end_of_way(d_in, "d tokens"), end_of_way(d_weights, "d weights")};
@@ -199,7 +249,11 @@ void ExpertWriter::backward(const LayerPlace& place, const Window& layer, const 
       {RowOperation::route_backward, {logits, route, back.weights}, {d_logits}, {}, router_rule(context_)},
       "route backward");
   // d_rows holds the experts' part by now, and the router's is added to it.
-  const Weight router = context_.layer[place.parts].router;
+  const Weight &router = context_.layer[place.parts].router, &bias = context_.layer[place.parts].router_bias;
+  if (bias.numel() > 0) {
+    writer_.kernel_with_gradients({RowOperation::add_bias, {d_logits}, {}, {}}, {bias}, layer_gradient,
+                                  "router bias backward");
+  }
   writer_.weight_gradient(transposed(d_logits), rows, router, layer_gradient, "router, wgrad");
   writer_.matmul(d_logits, router.matrix(layer), d_rows, "router, dgrad", true);
 }

@@ -7,11 +7,13 @@
 // place left is dropped (row_operations.h, dispatch).
 //
 // The router's weights travel with the tokens and are multiplied in before the down products. Their gradients
-// then need no output of an expert, and no output has to be kept.
+// then need no output of an expert, and no output has to be kept. Biases of down products are multiplied with
+// them as they are added; and weights of inputs with what gate and up give, which is the same.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "shared/transformer/activations.h"
 #include "shared/transformer/step_writer.h"
@@ -67,6 +69,16 @@ class ExpertWriter {
   static View rows_of_group(const View& rows, const ExpertGroup& group);
   static View matrices(const Weight& first, const Window& piece, const ExpertGroup& group);
   static View of_experts(const View& all, std::int64_t count, std::int64_t rows);
+
+  // Biases: a row for each expert of a group, whose rows stand side by side, [rows, ...]. A tp rank has those
+  // of some columns of the outputs.
+  static View own_rows(const View& rows, const ExpertGroup& group);
+  static View biases_of(const Weight& all, const Window& piece, const ExpertGroup& group);
+  View biased_columns(const View& rows) const;
+  void add_biases(const Weight& biases, const Window& experts, const ExpertGroup& group, const View& rows,
+                  const View* weights, const std::string& label);
+  void bias_gradients(const Weight& biases, const GradientPlace& gradients, const ExpertGroup& group,
+                      std::vector<View> reads, std::vector<View> updates, const std::string& label);
 
   StepWriter& writer_;
   const StepContext& context_;

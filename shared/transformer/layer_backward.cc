@@ -105,22 +105,35 @@ void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, co
   // Where the layer was computed again, that of the last chunk alone is still there.
   const bool chunks = context_.layout.mlp_chunks > 1;
   const bool activates = chunks || (!place.recomputed && !activations_.keeps(of_activated, place));
-  const bool adds = place.parts.mlp == Mlp::experts;
+  const bool adds = place.parts.mlp == Mlp::experts, gated = layer.shared_gate.numel() > 0;
+  SharedGate gate;
+  View logits, d_gate;
+  if (gated) {
+    logits = activations_.rows(A::shared_gate, place, context_.tokens, 1);
+    gate = shared_gate_of(writer_, logits);
+    d_gate = writer_.working("d shared weights", DType::f32, context_.tokens).dense(0, {context_.tokens, 1});
+  }
   GradientPlace sums = gradients;
   for (const RowChunk& chunk : mlp_chunks(context_)) {
     const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk),
                d_activated = of_chunk(d_activateds, chunk), d_gate_up = of_chunk(d_gate_ups, chunk),
                in = rows_of(rows, chunk.first, chunk.count), d = rows_of(d_out, chunk.first, chunk.count);
     if (chunks) writer_.matmul(in, layer.gate_up.transposed(weights), gate_up, "gate, up again");
+    std::vector<View> reads{gate_up}, writes{d_gate_up};
+    if (gated) {
+      reads.push_back(rows_of(gate.weights, chunk.first, chunk.count));
+      writes.push_back(rows_of(d_gate, chunk.first, chunk.count));
+    }
     if (activates)
       writer_.kernel(
-          {RowOperation::gated_activation, {gate_up}, {activated}, {}, activation_rule(context_.model)},
+          {RowOperation::gated_activation, reads, {activated}, {}, activation_rule(context_.model)},
           "activation again");
     writer_.matmul(d, layer.down.matrix(weights), d_activated, "down, dgrad");
     writer_.weight_gradient(transposed(d), activated, layer.down, sums, "down, wgrad");
+    reads.push_back(d_activated);
     writer_.kernel({RowOperation::gated_activation_backward,
-                    {gate_up, d_activated},
-                    {d_gate_up},
+                    std::move(reads),
+                    std::move(writes),
                     {},
                     activation_rule(context_.model)},
                    "activation backward");
@@ -129,6 +142,13 @@ void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, co
     writer_.weight_gradient(transposed(d_gate_up), in, layer.gate_up, sums, "gate, up, wgrad");
     sums.adds = true;  // to what the first chunk wrote
   }
+  if (!gated) return;
+  const View d_logits = writer_.working_rows("d shared gate", context_.tokens, 1);
+  writer_.kernel(
+      {RowOperation::route_backward, {logits, gate.chosen, d_gate}, {d_logits}, {}, shared_gate_rule()},
+      "shared weights backward");
+  writer_.weight_gradient(transposed(d_logits), rows, layer.shared_gate, gradients, "shared gate, wgrad");
+  writer_.matmul(d_logits, layer.shared_gate.matrix(weights), d_rows, "shared gate, dgrad", true);
 }
 
 // ---- mixers ----
@@ -140,6 +160,9 @@ void LayerBackward::mix(const LayerPlace& place, const Window& weights, const Gr
   const View d_own = before_norm_behind(A::attended, place, layer.norm1_behind, weights, gradients, dx),
              d_projected = writer_.gather_rows(d_own, "d gathered",
                                                attends ? "gather d attention" : "gather d recurrence");
+  if (layer.out_bias.numel() > 0)
+    writer_.kernel_with_gradients({RowOperation::add_bias, {d_own}, {}, {}}, {layer.out_bias}, gradients,
+                                  "bias backward");
   const View out = attends ? attention_output(place) : recurrences_.output(place, weights),
              d_out = writer_.working_rows("d out", context_.tokens, out.shape[1]);
   writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
@@ -248,11 +271,14 @@ void LayerBackward::latent(const LayerPlace& place, const Window& weights, const
     rotated.push_back(writer_.working_rows("d v", tokens, sizes.v_width));
     before.insert(before.end(), {d_kv, columns_of(d_kv_rows, latent.kv_rank, latent.rope_dim)});
   }
-  if (tokens > 0) rotated.push_back(writer_.positions());
+  if (tokens > 0) rotated.push_back(writer_.positions(place.kind));
   const RotaryForm form = contracted ? RotaryForm::latent_rows : RotaryForm::expanded;
-  writer_.kernel(
-      {RowOperation::rotary_backward, std::move(rotated), std::move(before), {}, rotary_rule(context_, form)},
-      "rotary backward");
+  writer_.kernel({RowOperation::rotary_backward,
+                  std::move(rotated),
+                  std::move(before),
+                  {},
+                  rotary_rule(context_, form, place.kind)},
+                 "rotary backward");
 
   // The queries' part of the norm's gradient is written first, and the other one added.
   const View d_norm = writer_.working_rows("d norm", rows, context_.hidden);
@@ -308,13 +334,13 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
   View d_all = d_projections();
   const View d_qkv = context_.sizes.gate_width == 0 ? d_all : columns_of(d_all, 0, qk_width + kv_width);
   std::vector<View> rotated{dq, dk, dv};
-  if (tokens > 0) rotated.push_back(writer_.positions());
-  if (!context_.model.qk_norm) {
+  if (tokens > 0) rotated.push_back(writer_.positions(place.kind));
+  if (!context_.normalizes_qk(place.kind)) {
     writer_.kernel({RowOperation::rotary_backward,
                     std::move(rotated),
                     {d_qkv},
                     {},
-                    rotary_rule(context_, RotaryForm::qkv)},
+                    rotary_rule(context_, RotaryForm::qkv, place.kind)},
                    "rotary backward");
     return d_all;
   }
@@ -323,10 +349,11 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
                   std::move(rotated),
                   {d_normed, columns_of(d_qkv, qk_width, kv_width)},
                   {},
-                  rotary_rule(context_, RotaryForm::qk_and_v)},
+                  rotary_rule(context_, RotaryForm::qk_and_v, place.kind)},
                  "rotary backward");
   const View qk = activations_.rows(A::qk, place, tokens, qk_width);
-  std::vector<View> reads{qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights), d_normed};
+  std::vector<View> reads = qk_norm_operands(layer, qk, weights);
+  reads.push_back(d_normed);
   if (context_.norms_cross_ranks()) {
     // Of ranks that share a kv head each has a part of its gradient, so that the sum of these products is
     // that of one head, while its squares are counted by each of them.
@@ -336,12 +363,14 @@ View LayerBackward::unrotate(const LayerPlace& place, const Window& weights, con
     writer_.add_up_norm_sums(sums, "add up qk norm sums");
     reads.insert(reads.end(), {activations_.rows(A::qk_squares, place, tokens, 2), sums});
   }
+  std::vector<Weight> weighted;
+  if (layer.q_norm.numel() > 0) weighted = {layer.q_norm, layer.k_norm};
   writer_.kernel_with_gradients({RowOperation::rms_norm_backward,
                                  std::move(reads),
                                  {columns_of(d_qkv, 0, qk_width)},
                                  {},
                                  qk_norm_rule(context_)},
-                                {layer.q_norm, layer.k_norm}, gradients, "qk norms backward");
+                                weighted, gradients, "qk norms backward");
   return d_all;
 }
 

@@ -19,6 +19,15 @@ MlpActivations mlp_activations(const LayerPlace& place) {
   return {Activation::shared_gate_up, Activation::shared_activated};
 }
 
+SharedGate shared_gate_of(StepWriter& writer, const View& logits) {
+  const std::int64_t tokens = logits.shape[0];
+  const SharedGate gate{writer.working("shared weights", DType::f32, tokens).dense(0, {tokens, 1}),
+                        writer.working("shared route", DType::i32, tokens).dense(0, {tokens, 1})};
+  writer.kernel({RowOperation::route, {logits}, {gate.weights, gate.chosen}, {}, shared_gate_rule()},
+                "shared weights");
+  return gate;
+}
+
 View of_chunk(const View& rows, const RowChunk& chunk) { return rows_of(rows, 0, chunk.count); }
 
 void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, const View& x,
@@ -46,6 +55,8 @@ View LayerForward::region_output(const LayerPlace& place, A before_norm, const V
 
 void LayerForward::close_region(const Region& region, const View& partial, const View& x, const View& next) {
   writer_.scatter_rows(partial, region.output, region.label);
+  if (!is_absent(region.bias) && region.bias.numel() > 0)
+    writer_.kernel({RowOperation::add_bias, {region.bias}, {}, {region.output}}, "bias");
   if (context_.model.norms_behind)
     writer_.kernel({RowOperation::rms_norm,
                     {region.output, region.norm_behind},
@@ -66,6 +77,7 @@ void LayerForward::mix(const LayerPlace& place, const Window& weights, const Vie
       attends ? attention(place, weights, norm)
               : recurrences_.forward(place, weights, writer_.gather_rows(norm, "gathered", "gather rows"));
   const Region region{region_output(place, A::attended, mid), layer(place).norm1_behind.flat(weights),
+                      layer(place).out_bias.flat(weights),
                       attends ? "scatter attention" : "scatter recurrence"};
   const View partial = writer_.partial_rows(region.output, "partial");
   writer_.matmul(out, layer(place).out.transposed(weights), partial, "out projection");
@@ -121,7 +133,7 @@ void LayerForward::project(const LayerPlace& place, const Window& weights, const
   }
   project_gates(place, weights, rows);
   const View q = activations_.rows(A::q, place, tokens, q_width);
-  rotate(RotaryForm::qkv, {qkv}, {q, k_rows(place), v_rows(place)});
+  rotate(place, RotaryForm::qkv, {qkv}, {q, k_rows(place), v_rows(place)});
 }
 
 void LayerForward::project_gates(const LayerPlace& place, const Window& weights, const View& rows) {
@@ -136,7 +148,8 @@ void LayerForward::project_gates(const LayerPlace& place, const Window& weights,
                    "gates' bias");
 }
 
-// The norms' backward pass needs q and k as they were before.
+// The norms' backward pass needs q and k as they were before. Where some layers alone have norms, the others
+// leave q and k in the same place.
 void LayerForward::project_with_norms(const LayerPlace& place, const Window& weights, const View& rows) {
   const LayerWeights& layer = this->layer(place);
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
@@ -154,13 +167,20 @@ void LayerForward::project_with_norms(const LayerPlace& place, const Window& wei
     writer_.kernel({RowOperation::add_bias, {part(qk_width, kv_width)}, {}, {v}}, "v bias");
   }
   project_gates(place, weights, rows);
+  const View q = activations_.rows(A::q, place, tokens, q_width);
+  if (!context_.normalizes_qk(place.kind))
+    return rotate(place, RotaryForm::qk_and_v, {qk, v}, {q, k_rows(place), v_rows(place)});
   const View normed = writer_.working_rows("normed qk", tokens, qk_width);
-  std::vector<View> reads{qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)};
+  std::vector<View> reads = qk_norm_operands(layer, qk, weights);
   if (context_.norms_cross_ranks()) reads.push_back(norm_squares(place, qk));
   writer_.kernel({RowOperation::rms_norm, std::move(reads), {normed}, {}, qk_norm_rule(context_)},
                  "qk norms");
-  const View q = activations_.rows(A::q, place, tokens, q_width);
-  rotate(RotaryForm::qk_and_v, {normed, v}, {q, k_rows(place), v_rows(place)});
+  rotate(place, RotaryForm::qk_and_v, {normed, v}, {q, k_rows(place), v_rows(place)});
+}
+
+std::vector<View> qk_norm_operands(const LayerWeights& layer, const View& qk, const Window& weights) {
+  if (layer.q_norm.numel() == 0) return {qk};
+  return {qk, layer.q_norm.flat(weights), layer.k_norm.flat(weights)};
 }
 
 View LayerForward::norm_squares(const LayerPlace& place, const View& qk) {
@@ -219,10 +239,10 @@ void LayerForward::project_latent(const LayerPlace& place, const Window& weights
   if (context_.latent == LatentUse::absorbed) return absorb_queries(place, weights, q, of_kv);
   const View rotated_q = activations_.rows(A::q, place, tokens, context_.sizes.q_width);
   if (context_.latent == LatentUse::rows)
-    return rotate(RotaryForm::latent_rows, {q, of_kv}, {rotated_q, latent_rows(place)});
+    return rotate(place, RotaryForm::latent_rows, {q, of_kv}, {rotated_q, latent_rows(place)});
   const View kv = writer_.working_rows("kv before", tokens, context_.sizes.up_width);
   writer_.matmul(columns_of(of_kv, 0, latent.kv_rank), layer.kv_up.transposed(weights), kv, "kv up");
-  rotate(RotaryForm::expanded, {q, kv, columns_of(of_kv, latent.kv_rank, latent.rope_dim)},
+  rotate(place, RotaryForm::expanded, {q, kv, columns_of(of_kv, latent.kv_rank, latent.rope_dim)},
          {rotated_q, k_rows(place), v_rows(place)});
 }
 
@@ -264,7 +284,7 @@ void LayerForward::absorb_queries(const LayerPlace& place, const Window& weights
   writer_.matmul(matrices_of_heads(q, dim, 0, nope),
                  matrices_of_weight(layer(place).kv_up.matrix(weights), heads, 0, nope),
                  matrices_of_heads(absorbed, row, 0, latent.kv_rank), "absorb queries");
-  rotate(RotaryForm::latent_rows, {rows_of_heads(q, dim, nope, latent.rope_dim), of_kv},
+  rotate(place, RotaryForm::latent_rows, {rows_of_heads(q, dim, nope, latent.rope_dim), of_kv},
          {rows_of_heads(absorbed, row, latent.kv_rank, latent.rope_dim), latent_rows(place)});
 }
 
@@ -281,11 +301,15 @@ View LayerForward::expand_output(const LayerPlace& place, const Window& weights)
 }
 
 // Serving has its positions' sines and cosines in the bytes that an implementation adds to a model.
-void LayerForward::rotate(RotaryForm form, std::vector<View> products, std::vector<View> operands) {
-  if (context_.training && context_.tokens > 0) products.push_back(writer_.positions());
-  writer_.kernel(
-      {RowOperation::rotary, std::move(products), std::move(operands), {}, rotary_rule(context_, form)},
-      "rotary");
+void LayerForward::rotate(const LayerPlace& place, RotaryForm form, std::vector<View> products,
+                          std::vector<View> operands) {
+  if (context_.training && context_.tokens > 0) products.push_back(writer_.positions(place.kind));
+  writer_.kernel({RowOperation::rotary,
+                  std::move(products),
+                  std::move(operands),
+                  {},
+                  rotary_rule(context_, form, place.kind)},
+                 "rotary");
 }
 
 View sinks_of_attention(StepWriter& writer, const LayerPlace& place, const Window& weights) {
@@ -314,7 +338,9 @@ void LayerForward::attend(const LayerPlace& place, const Window& weights) {
 void LayerForward::mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next) {
   const View norm = normed(A::norm2, place, x, layer(place).norm2.flat(weights.layer), "mlp norm");
   const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
-  const Region region{region_output(place, A::mlp_out, next), layer(place).norm2_behind.flat(weights.layer),
+  const Region region{region_output(place, A::mlp_out, next),
+                      layer(place).norm2_behind.flat(weights.layer),
+                      {},
                       "scatter mlp"};
   const View partial = writer_.partial_rows(region.output, "partial");
   if (place.parts.mlp == Mlp::experts) experts_.forward(place, weights.layer, weights.experts, rows, partial);
@@ -330,13 +356,21 @@ void LayerForward::dense_mlp(const LayerPlace& place, const Window& weights, con
   const auto [of_gate_up, of_activated] = mlp_activations(place);
   const View gate_ups = activations_.rows(of_gate_up, place, at_once, ups),
              activateds = activations_.rows(of_activated, place, at_once, columns);
-  const bool adds = place.parts.mlp == Mlp::experts;
+  const bool adds = place.parts.mlp == Mlp::experts, gated = layer.shared_gate.numel() > 0;
+  SharedGate gate;
+  if (gated) {
+    const View logits = activations_.rows(A::shared_gate, place, context_.tokens, 1);
+    writer_.matmul(rows, layer.shared_gate.transposed(weights), logits, "shared gate");
+    gate = shared_gate_of(writer_, logits);
+  }
   for (const RowChunk& chunk : mlp_chunks(context_)) {
     const View gate_up = of_chunk(gate_ups, chunk), activated = of_chunk(activateds, chunk);
     writer_.matmul(rows_of(rows, chunk.first, chunk.count), layer.gate_up.transposed(weights), gate_up,
                    "gate, up");
+    std::vector<View> reads{gate_up};
+    if (gated) reads.push_back(rows_of(gate.weights, chunk.first, chunk.count));
     writer_.kernel(
-        {RowOperation::gated_activation, {gate_up}, {activated}, {}, activation_rule(context_.model)},
+        {RowOperation::gated_activation, std::move(reads), {activated}, {}, activation_rule(context_.model)},
         "activation");
     writer_.matmul(activated, layer.down.transposed(weights), rows_of(partial, chunk.first, chunk.count),
                    "down", adds);

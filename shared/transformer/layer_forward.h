@@ -32,6 +32,16 @@ std::vector<RowChunk> mlp_chunks(const StepContext& context);
 // The place of a chunk's intermediate rows. All chunks use the place of the first one, one after the other.
 View of_chunk(const View& rows, const RowChunk& chunk);
 
+// The gate of the shared MLP: the factor of each row's output, f32, and the expert that all rows choose,
+// which is number 0; both [tokens, 1].
+struct SharedGate {
+  View weights, chosen;
+};
+SharedGate shared_gate_of(StepWriter& writer, const View& logits);
+
+// What the norms of q and k read beside the gradients: q and k, and their weights, if they have some.
+std::vector<View> qk_norm_operands(const LayerWeights& layer, const View& qk, const Window& weights);
+
 // The rows from which latent attention projects q, and k and v, [tokens, ...], gathered from the rank's own
 // rows of its norms. With q_rank = 0 the former are those of the layer's norm.
 View gather_q_latents(StepWriter& writer, Activations& activations, const LayerPlace& place,
@@ -78,7 +88,8 @@ class LayerForward {
   void absorb_queries(const LayerPlace& place, const Window& weights, const View& q, const View& of_kv);
   View expand_output(const LayerPlace& place, const Window& weights);
   // Rotates to what attention takes, from the projections' output or from that of the norms of q and k.
-  void rotate(RotaryForm form, std::vector<View> products, std::vector<View> operands);
+  void rotate(const LayerPlace& place, RotaryForm form, std::vector<View> products,
+              std::vector<View> operands);
   void attend(const LayerPlace& place, const Window& weights);
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
   // The MLP that computes all rows: the dense one, or the shared one, which adds to what experts made.
@@ -88,11 +99,11 @@ class LayerForward {
   // What mixer or MLP ends with: the place of its output, which is that of the next rows unless there
   // is a norm behind it.
   struct Region {
-    View output, norm_behind;
+    View output, norm_behind, bias;
     std::string label;
   };
   View region_output(const LayerPlace& place, A before_norm, const View& next);
-  // next = x + the sum of `partial` over the tp ranks, or x + its norm.
+  // next = x + the sum of `partial` over the tp ranks and of the bias, or x + its norm.
   void close_region(const Region& region, const View& partial, const View& x, const View& next);
 
   const LayerWeights& layer(const LayerPlace& place) const { return context_.layer[place.parts]; }

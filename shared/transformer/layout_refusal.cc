@@ -60,7 +60,8 @@ std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const Parall
   const std::pair<const char*, std::int64_t> widths[] = {
       {"intermediate_size", model.has(Mlp::dense) ? model.intermediate : 0},
       {model.has(Mlp::dense) ? "moe_intermediate_size" : "intermediate_size", experts.intermediate},
-      {"the width of the shared experts", experts.shared}};
+      {"the width of the shared experts", experts.shared},
+      {"hidden_size, the width of the biases of experts", experts.biases ? model.hidden : 0}};
   for (const auto& [name, columns] : widths) common = std::gcd(common, columns);
   for (const auto& [name, columns] : widths) {
     if (columns % tp == 0) continue;
@@ -254,6 +255,16 @@ std::optional<LayoutRefusal> refuse_keys(const Transformer& model, const Workloa
           : str("plan training, or a rope_dim of ", model.head_dim - 1, " or less")};
 }
 
+// Of the kinds of layers; whether they know positions makes no other mask.
+std::size_t masks_of(const Transformer& model) {
+  std::vector<LayerKind> masks;
+  for (LayerKind kind : model.kinds) {
+    kind.rotary = true;
+    if (std::find(masks.begin(), masks.end(), kind) == masks.end()) masks.push_back(kind);
+  }
+  return masks.size();
+}
+
 std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Workload& workload,
                                              const ParallelLayout& layout) {
   const std::int64_t rows =
@@ -281,12 +292,13 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
     if (refusal) return LayoutRefusal{"strategy", refusal->reason, ""};
   }
   const Balance& balance = layout.strategy.balance;
-  if (model.kinds.size() > 1 && (balance.kind == Balance::Kind::cost || balance.per_document)) {
-    return LayoutRefusal{"one home for all layers",
-                         str("balance=", to_string(balance),
-                             " deals rows by a layer's mask, and the layers of this model have ",
-                             model.kinds.size(), " masks"),
-                         str("use balance=head_tail")};
+  if (const std::size_t masks = masks_of(model);
+      masks > 1 && (balance.kind == Balance::Kind::cost || balance.per_document)) {
+    return LayoutRefusal{
+        "one home for all layers",
+        str("balance=", to_string(balance),
+            " deals rows by a layer's mask, and the layers of this model have ", masks, " masks"),
+        str("use balance=head_tail")};
   }
   return refuse_recurrence(model, workload, layout);
 }

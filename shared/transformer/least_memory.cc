@@ -401,6 +401,7 @@ class MemoryModel {
       kept.rest += sizes_.expert_tokens * ((ups * sizes_.expert_columns + model_.hidden) * width_ + kF32);
       // What the router said, and which experts were chosen.
       kept.rest += tokens * (model_.experts->count * width_ + model_.experts->top_k * kF32);
+      if (model_.experts->shared_gate) kept.rest += tokens * width_;
     }
     if (layout_.mlp_chunks == 1) {
       kept.cheap += tokens * sizes_.columns(mlp) * width_;

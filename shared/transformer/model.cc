@@ -47,6 +47,18 @@ void check_experts(const Experts& experts, detail::Complaints& complaints) {
   }
 }
 
+void check_expert_products(const Transformer& model, detail::Complaints& complaints) {
+  const Experts& experts = *model.experts;
+  complaints.require(
+      !experts.shared_gate || experts.shared > 0,
+      "experts.shared_gate=true is of a shared MLP, and experts.shared is 0; set its width, or "
+      "leave the gate out");
+  complaints.require(
+      !experts.biases || !model.numerics.weighs_expert_inputs,
+      "experts.biases with weighs_expert_inputs: experts whose products have biases, and whose "
+      "inputs are weighed, are not described; the nearest thing is outputs that are weighed");
+}
+
 void check_latent(const Transformer& model, detail::Complaints& complaints) {
   const Latent& latent = *model.latent;
   complaints.require_range("latent.q_rank", latent.q_rank, 0, kMaxSize);
@@ -57,8 +69,8 @@ void check_latent(const Transformer& model, detail::Complaints& complaints) {
     complaints.add(str("kv_heads=", model.kv_heads, " must be q_heads=", model.q_heads,
                        " with latent attention, which makes keys and values for each head"));
   }
-  if (model.qkv_bias || model.qk_norm || model.gated_attention)
-    complaints.add("qkv_bias, qk_norm and gated_attention must be false with latent attention");
+  if (model.qkv_bias || model.out_bias || model.qk_norm || model.gated_attention)
+    complaints.add("qkv_bias, out_bias, qk_norm and gated_attention must be false with latent attention");
 }
 
 // Chosen far above any model, and so low that the states of all layers together fit into 64 bits.
@@ -88,7 +100,12 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
   for (std::size_t i = 0; i < model.kinds.size(); ++i) {
     const std::string kind = count == 1 ? "" : str("kinds[", i, "].");
     const std::string of_kind = count == 1 ? "a layer " : str("kinds[", i, "] ");
-    const auto& [window, chunk, dense, mixer, has_mlp] = model.kinds[i];
+    const auto& [window, chunk, dense, mixer, has_mlp, rotary] = model.kinds[i];
+    if (!rotary && mixer != Mixer::attention)
+      complaints.add(kind + "rotary=false is said of attention, which this kind does not have");
+    if (!rotary && model.latent)
+      complaints.add(kind +
+                     "rotary=false: latent attention always has a rotated part, whose width rope_dim is");
     if (mixer != Mixer::attention && (window || chunk))
       complaints.add(kind + "window and chunk are of attention, which this kind does not have");
     if (mixer == Mixer::none && !has_mlp)
@@ -147,6 +164,19 @@ void check_numerics(const Transformer& model, detail::Complaints& complaints) {
   complaints.require(
       std::isfinite(numerics.logit_softcap) && numerics.logit_softcap >= 0,
       str("logit_softcap=", numerics.logit_softcap, " must be a finite number above 0, or 0 for no cap"));
+  const bool limits = std::isfinite(numerics.activation_limit) && numerics.activation_limit >= 0 &&
+                      std::isfinite(numerics.up_offset);
+  complaints.require(limits, str("activation_limit=", numerics.activation_limit, " and up_offset=",
+                                 numerics.up_offset, " must be finite, and a limit above 0, or 0 for none"));
+  complaints.require(model.gated_mlp || numerics.up_offset == 0,
+                     str("up_offset=", numerics.up_offset,
+                         " is added to what gates multiply, and gated_mlp is "
+                         "false; leave it out"));
+  const QueryTemperature& temperature = numerics.temperature;
+  complaints.require(
+      std::isfinite(temperature.scale) && std::isfinite(temperature.floor) && temperature.floor > 0,
+      str("temperature.scale=", temperature.scale, " and floor=", temperature.floor,
+          " must be finite, and the floor a number of positions above 0, as 8192"));
   complaints.require(numerics.rotary_share >= 0 && numerics.rotary_share <= 1,
                      str("rotary_share=", numerics.rotary_share, " is a share of a head's columns: 0 to 1"));
   if (!model.experts || model.experts->count <= 0) return;
@@ -197,10 +227,17 @@ void validate_model(const Transformer& model) {
   complaints.require(model.qk_norm || !model.qk_norm_of_all_heads,
                      "qk_norm_of_all_heads=true says which norms q and k have, and qk_norm is false; set it, "
                      "or leave both out");
+  complaints.require(
+      model.qk_norm || !model.qk_norm_behind_rotary,
+      "qk_norm_behind_rotary=true says where q and k are normalized, and qk_norm is false; set "
+      "it, or leave both out");
+  complaints.require(!model.qk_norm_of_all_heads || !model.qk_norm_behind_rotary,
+                     "qk_norm_of_all_heads and qk_norm_behind_rotary: norms behind the rotation are of each "
+                     "head; leave one out");
   complaints.require(std::isfinite(model.softcap) && model.softcap >= 0,
                      str("softcap=", model.softcap, " must be a finite number above 0, or 0 for no cap"));
   check_numerics(model, complaints);
-  if (model.experts) check_experts(*model.experts, complaints);
+  if (model.experts) check_experts(*model.experts, complaints), check_expert_products(model, complaints);
   if (model.latent) check_latent(model, complaints);
   if (model.recurrence) check_recurrence(*model.recurrence, complaints);
   if (complaints.empty() && estimated_parameters(model) > kMaxParameters) {
@@ -299,10 +336,11 @@ void count_attention(const Transformer& model, ParameterCounts& counts) {
   const std::int64_t gates = model.gated_attention ? model.q_width() : 0,
                      in = model.q_width() + gates + 2 * model.kv_width();
   counts.attention = model.hidden * (in + model.q_width());
-  const std::int64_t normed =
-      model.qk_norm_of_all_heads ? model.q_width() + model.kv_width() : 2 * model.head_dim;
-  counts.attention_rows =
-      (model.qkv_bias ? in : 0) + (model.qk_norm ? normed : 0) + (model.sinks ? model.q_heads : 0);
+  const std::int64_t normed = model.qk_norm_behind_rotary  ? 0
+                              : model.qk_norm_of_all_heads ? model.q_width() + model.kv_width()
+                                                           : 2 * model.head_dim;
+  counts.attention_rows = (model.qkv_bias ? in : 0) + (model.out_bias ? model.hidden : 0) +
+                          (model.qk_norm ? normed : 0) + (model.sinks ? model.q_heads : 0);
 }
 
 void count_recurrence(const Transformer& model, ParameterCounts& counts) {
@@ -334,10 +372,16 @@ ParameterCounts parameter_counts(const Transformer& model) {
   std::int64_t not_met = 0;  // of one layer's experts by a token
   if (model.has(Mlp::dense)) counts.mlp = matrices * model.hidden * model.intermediate;
   if (model.has(Mlp::experts)) {
-    const std::int64_t expert = matrices * model.hidden * model.experts->intermediate;
-    counts.experts = model.experts->count * expert;
-    counts.shared = matrices * model.hidden * model.experts->shared;
-    counts.router = model.hidden * model.experts->count;
+    const Experts& experts = *model.experts;
+    const std::int64_t bias = experts.biases ? model.up_matrices() * experts.intermediate + model.hidden : 0,
+                       expert = matrices * model.hidden * experts.intermediate + bias;
+    counts.experts = experts.count * expert;
+    counts.shared = matrices * model.hidden * experts.shared;
+    counts.router = model.hidden * experts.count;
+    // Of each token's experts, and of the router; the gate of the shared MLP is a matrix of one row.
+    counts.expert_rows = experts.biases ? experts.top_k * bias + experts.count : 0;
+    if (experts.biases) counts.router += experts.count;
+    if (experts.shared_gate) counts.shared += model.hidden;
     not_met = (model.experts->count - model.experts->top_k) * expert;
   }
   counts.final_norm = model.hidden;
@@ -353,6 +397,7 @@ ParameterCounts parameter_counts(const Transformer& model) {
   const std::int64_t of_rows =
       count_of(layers, Mixer::attention) * counts.attention_rows +
       count_of(layers, Mixer::recurrence) * counts.recurrence_rows +
+      count_of(layers, Mlp::experts) * counts.expert_rows +
       (2 * count_of(layers) - count_of(layers, Mixer::none) - count_of(layers, Mlp::none)) * counts.norms;
   const std::int64_t met = of_layers - count_of(layers, Mlp::experts) * not_met;
   const std::int64_t beside_layers = counts.final_norm + model.prediction_layers * of_prediction;
@@ -373,12 +418,15 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   if (model.norms_behind) hasher.add(std::string_view("norms behind"));
   if (!model.norms_before) hasher.add(std::string_view("no norms before"));
   if (model.qk_norm_of_all_heads) hasher.add(std::string_view("norms of all heads"));
+  if (model.qk_norm_behind_rotary) hasher.add(std::string_view("norms behind rotary"));
+  if (model.out_bias) hasher.add(std::string_view("out bias"));
   if (model.sinks) hasher.add(std::string_view("sinks"));
   if (model.softcap != 0) hasher.add(std::string_view("softcap")).add(model.softcap);
   if (model.gated_attention) hasher.add(std::string_view("gated attention"));
   if (!model.gated_mlp) hasher.add(std::string_view("two matrices"));
   hasher.add(static_cast<std::int64_t>(model.kinds.size())).add_all(model.order);
-  for (const auto& [window, chunk, dense, mixer, has_mlp] : model.kinds) {
+  for (const auto& [window, chunk, dense, mixer, has_mlp, rotary] : model.kinds) {
+    if (!rotary) hasher.add(std::string_view("no positions"));
     if (mixer != Mixer::attention || !has_mlp)
       hasher.add(std::string_view("parts")).add(static_cast<int>(mixer)).add(has_mlp);
     hasher.add(window.has_value()).add(window.value_or(0)).add(chunk.has_value()).add(chunk.value_or(0));
@@ -392,9 +440,10 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   if (model.prediction_layers > 0)
     hasher.add(std::string_view("prediction layers")).add(model.prediction_layers);
   if (model.numerics != Numerics{}) {
-    const auto& [eps, unit_offset, activation, embedding_scale, logit_softcap, rotary, share, router] =
-        model.numerics;
+    const auto& [eps, unit_offset, activation, limit, up_offset, embedding_scale, logit_softcap, rotary,
+                 share, temperature, router, weighs_inputs] = model.numerics;
     hasher.add(std::string_view("numerics")).add(eps).add(unit_offset).add(static_cast<int>(activation));
+    hasher.add(limit).add(up_offset).add(temperature.scale).add(temperature.floor).add(weighs_inputs);
     hasher.add(embedding_scale).add(logit_softcap);
     hasher.add(rotary.theta).add(rotary.factor).add(rotary.low).add(rotary.high).add(rotary.original);
     hasher.add(rotary.interleaved).add(share);
@@ -406,6 +455,8 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   hasher.add(latent.q_rank).add(latent.kv_rank).add(latent.rope_dim).add(latent.v_head_dim);
   hasher.add(model.experts.has_value());
   const Experts experts = model.experts.value_or(Experts{});
+  if (experts.shared_gate) hasher.add(std::string_view("shared gate"));
+  if (experts.biases) hasher.add(std::string_view("biases of experts"));
   return hasher.add(experts.count).add(experts.top_k).add(experts.intermediate).add(experts.shared);
 }
 

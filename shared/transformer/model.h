@@ -39,6 +39,10 @@ struct Experts {
   std::int64_t intermediate = 0;  // width of each expert's MLP
   // Width of the MLP that every token uses beside its experts: of all shared experts together. 0: none.
   std::int64_t shared = 0;
+  // The shared MLP's output is multiplied with the sigmoid of a number, the product of the row with a vector
+  // of weights (Qwen2-MoE, Qwen3-Next).
+  bool shared_gate = false;
+  bool biases = false;  // of the router's logits, and of all products of experts (gpt-oss)
   bool operator==(const Experts&) const = default;
 };
 
@@ -134,6 +138,9 @@ struct LayerKind {
   bool dense = false;
   Mixer mixer = Mixer::attention;
   bool has_mlp = true;
+  // Of attention: whether q and k are rotated by their positions, as Numerics say. False: the layer knows no
+  // positions but by what its queries see (NoPE: SmolLM3, Llama 4).
+  bool rotary = true;
   bool operator==(const LayerKind&) const = default;
 };
 
@@ -148,18 +155,33 @@ struct RotaryFrequencies {
   bool operator==(const RotaryFrequencies&) const = default;
 };
 
+// In layers without rotary positions, queries are multiplied with 1 + scale ln(1 + floor((position + 1) /
+// floor)), so that attention stays sharp over more keys than the model was trained with (Llama 4; Nakanishi
+// 2025, arXiv 2501.19399). Positions are those of the sequence.
+struct QueryTemperature {
+  double scale = 0;     // attn_scale; 0: queries stay
+  double floor = 8192;  // floor_scale, in positions
+  bool operator==(const QueryTemperature&) const = default;
+};
+
 // What sizes do not say: numbers and functions that results depend on, and neither times nor memory.
 struct Numerics {
   double norm_eps = 1e-6;         // rms_norm_eps
   bool norm_unit_offset = false;  // norms multiply with 1 + weight (Gemma)
   ActivationFunction activation = ActivationFunction::silu;
+  // Of gated MLPs: the gate is at most so large, and what it multiplies within its opposite and it; 0: no
+  // limit. And what is added to the latter before they are multiplied (7 and 1 in gpt-oss).
+  double activation_limit = 0, up_offset = 0;
   double embedding_scale = 1;  // of looked-up rows: sqrt(hidden) in Gemma
   double logit_softcap = 0;    // of the head's logits; 0: none (Gemma 2)
   RotaryFrequencies rotary;
   // Of a head's columns, how many are rotated, from the first one on (partial_rotary_factor); 0: q and k know
   // no positions (Nemotron-H). Latent attention has rope_dim in its place.
   double rotary_share = 1;
+  QueryTemperature temperature;
   RouterRule router;  // of experts; `ranks` is the layout's
+  // The router's weights multiply what experts take (Llama 4), and not what they give.
+  bool weighs_expert_inputs = false;
   bool operator==(const Numerics&) const = default;
 };
 
@@ -175,8 +197,11 @@ struct Transformer {
   std::int64_t max_seq_len = 0;  // positions that the model was trained for; 0: not known
   bool tied_embeddings = false;  // the head uses the embedding's table
   bool qkv_bias = false;
+  bool out_bias = false;              // of attention's projection out
   bool qk_norm = false;               // q and k are normalized, each head over head_dim (as in Qwen3)
   bool qk_norm_of_all_heads = false;  // the same over all heads of q at once, and of k (OLMo 2)
+  // The same behind the rotation and without weights, in layers with rotary positions alone (Llama 4).
+  bool qk_norm_behind_rotary = false;
   // Mixer and MLP take normalized rows; or what they give is normalized (OLMo 2), or both (Gemma 2 and 3).
   bool norms_before = true, norms_behind = false;
   bool sinks = false;            // of attention: a learnt number for each query head (gpt-oss)
@@ -204,6 +229,10 @@ struct Transformer {
   std::int64_t up_head_dim() const { return head_dim - latent->rope_dim + latent->v_head_dim; }
   int kind_of(std::int64_t layer) const { return order.empty() ? 0 : order[idx(layer)]; }
   int last_kind() const { return kind_of(layers - 1); }  // which prediction layers are of
+  // Whether q and k are normalized in layers of this kind, which has attention.
+  bool normalizes_qk(const LayerKind& kind) const {
+    return qk_norm && (kind.rotary || !qk_norm_behind_rotary);
+  }
   // Whether the embedding's table is used behind the last layer, too: by the head, or by prediction layers.
   bool embeds_behind_layers() const { return tied_embeddings || prediction_layers > 0; }
   LayerParts parts_of(const LayerKind& kind) const {
@@ -245,7 +274,8 @@ struct ParameterCounts {
   std::int64_t mlp = 0;      // the dense one
   std::int64_t experts = 0;  // all together, without the shared MLP
   std::int64_t shared = 0, router = 0;
-  std::int64_t norms = 0;  // before one part of a layer, and behind it
+  std::int64_t expert_rows = 0;  // of what a token meets of both, the biases
+  std::int64_t norms = 0;        // before one part of a layer, and behind it
   // Behind the last layer:
   std::int64_t final_norm = 0;
   std::int64_t head = 0;  // 0 if the head uses the embedding's table

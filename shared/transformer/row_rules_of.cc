@@ -13,6 +13,10 @@ NormRule qk_norm_rule(const StepContext& context) {
   const LocalSizes& sizes = context.sizes;
   NormRule rule = norm_rule(model, sizes.q_width);
   rule.more_groups = 1, rule.more_width = sizes.kv_width;
+  // What follows is the rotation, which keeps the size of a head: so a norm without weights is the same
+  // before it as behind it.
+  rule.unweighted = model.qk_norm_behind_rotary;
+  if (rule.unweighted) rule.unit_offset = false;
   if (model.qk_norm_of_all_heads) {
     rule.ranks = context.layout.tp;
   } else {
@@ -47,12 +51,14 @@ void move_columns(RotaryRule& rule, std::int64_t source, std::int64_t from, std:
 
 }  // namespace
 
-RowRule rotary_rule(const StepContext& context, RotaryForm form) {
+RowRule rotary_rule(const StepContext& context, RotaryForm form, int kind) {
   if (!context.training) return {};
   const Transformer& model = context.model;
   const LocalSizes& sizes = context.sizes;
   // Pairs are rotated: of an odd number of columns one stays.
-  const std::int64_t dim = model.head_dim, odd = model.rotated_dim() % 2, rotated = model.rotated_dim() - odd;
+  const bool turns = model.kinds[idx(kind)].rotary;
+  const std::int64_t dim = model.head_dim, odd = turns ? model.rotated_dim() % 2 : 0,
+                     rotated = turns ? model.rotated_dim() - odd : 0;
   const bool first_ones = !model.latent && model.numerics.rotary_share < 1;
   const auto of_head = [&](std::int64_t width) { return Rotated{first_ones ? 0 : width - rotated, rotated}; };
   RotaryRule rule;
@@ -60,6 +66,10 @@ RowRule rotary_rule(const StepContext& context, RotaryForm form) {
   rule.positions = context.positions();
   rule.interleaved = model.numerics.rotary.interleaved;
   move_heads(rule, 0, 0, 0, sizes.q_heads, dim, of_head(dim));
+  if (const auto& [scale, floor] = model.numerics.temperature; !turns && scale != 0) {
+    rule.temperature = scale, rule.floor = floor;
+    for (ColumnMove& move : rule.moves) move.scaled = true;  // of queries alone
+  }
   switch (form) {
     case RotaryForm::qkv:
       move_heads(rule, 0, sizes.q_width, 1, sizes.kv_heads, dim, of_head(dim));
@@ -92,7 +102,14 @@ GatedNormRule gated_norm_rule(const StepContext& context) {
 }
 
 ActivationRule activation_rule(const Transformer& model) {
-  return {model.numerics.activation, model.gated_mlp};
+  const Numerics& numerics = model.numerics;
+  return {numerics.activation, model.gated_mlp, numerics.activation_limit, numerics.up_offset, false};
+}
+
+ActivationRule expert_activation_rule(const Transformer& model) {
+  ActivationRule rule = activation_rule(model);
+  rule.weighs_inputs = model.numerics.weighs_expert_inputs;
+  return rule;
 }
 
 VocabularyRule vocabulary_rule(const StepContext& context) {
@@ -108,6 +125,12 @@ VocabularyRule vocabulary_rule(const StepContext& context) {
 RouterRule router_rule(const StepContext& context) {
   RouterRule rule = context.model.numerics.router;
   rule.ranks = context.layout.ep;
+  return rule;
+}
+
+RouterRule shared_gate_rule() {
+  RouterRule rule;
+  rule.sigmoid = true, rule.normalized = false;
   return rule;
 }
 

@@ -69,6 +69,7 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
   if (model.experts) {
     sizes.shared_columns = model.experts->shared / tp;
     sizes.expert_columns = model.experts->intermediate / tp;
+    if (model.experts->biases) sizes.expert_bias_columns = hidden / tp;
     sizes.experts = model.experts->count / layout.ep;
     const double share = static_cast<double>(sizes.tokens * model.experts->top_k) / layout.ep;
     sizes.expert_tokens = layout.ep * static_cast<std::int64_t>(std::ceil(share * workload.expert_imbalance));

@@ -30,10 +30,11 @@ struct LocalSizes {
   std::int64_t columns(Mlp mlp) const {
     return mlp == Mlp::dense ? dense_columns : mlp == Mlp::experts ? shared_columns : 0;
   }
-  std::int64_t vocab = 0;           // on one tp rank: ceil(vocab / tp)
-  std::int64_t experts = 0;         // of a layer on one ep rank; 0 if the model has none
-  std::int64_t expert_columns = 0;  // of one expert on one tp rank
-  std::int64_t expert_tokens = 0;   // rows that all experts of a rank compute together: their capacity
+  std::int64_t vocab = 0;                // on one tp rank: ceil(vocab / tp)
+  std::int64_t experts = 0;              // of a layer on one ep rank; 0 if the model has none
+  std::int64_t expert_columns = 0;       // of one expert on one tp rank
+  std::int64_t expert_bias_columns = 0;  // of the bias of its output on one tp rank; 0: it has none
+  std::int64_t expert_tokens = 0;        // rows that all experts of a rank compute together: their capacity
 
   // Parameters of one tp (and ep) rank before data parallelism shards them.
   ByParts<std::int64_t> layer;    // without the experts, which other ranks share

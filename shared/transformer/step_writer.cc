@@ -252,11 +252,12 @@ void StepWriter::scatter_rows(const View& partial, const View& local, const std:
   builder_.add(builder_.stream("tp"), ReduceScatter{tp_, ReduceOp::sum, all, local}, label);
 }
 
-View StepWriter::positions() {
+View StepWriter::positions(int kind) {
   const std::int64_t rows = context_.workload.seq_len, width = context_.model.rotated_dim();
   if (positions_ < 0) positions_ = builder_.input("activations/positions", DType::f32, rows * width);
   // Pairs are rotated, so that of an odd number of columns the last one has no use.
-  return {positions_, 0, {rows, width - width % 2}, {width, 1}, {}};
+  const bool turns = context_.model.kinds[idx(kind)].rotary;
+  return {positions_, 0, {rows, turns ? width - width % 2 : 0}, {width, 1}, {}};
 }
 
 // ---- between stages ----

@@ -85,6 +85,8 @@ struct StepContext {
   bool reduces_before_updates() const { return layout.virtual_stages > 1; }
   // Whether the first and the last stage have copies of the table, whose gradients they add up.
   bool copies_table() const { return layout.pp > 1 && model.embeds_behind_layers(); }
+  // Whether q and k are normalized in layers of this kind.
+  bool normalizes_qk(int kind) const { return model.normalizes_qk(model.kinds[idx(kind)]); }
   // Whether the norms of q and k are over heads of several tp ranks, which add up sums of each row.
   bool norms_cross_ranks() const { return model.qk_norm_of_all_heads && layout.tp > 1; }
   StageLayers stage_layers() const { return {kinds, parts, homes, layout.bucket}; }
@@ -177,8 +179,9 @@ class StepWriter {
 
   // The table of sines and cosines for all positions of a sequence, f32, [seq_len, what of head_dim is
   // rotated], which rotary_table() makes. Rotary kernels read the rows of the rank's positions. Every rank
-  // has the whole table, however many ranks share the sequence.
-  View positions();
+  // has the whole table, however many ranks share the sequence. Of a kind of layers without positions the
+  // view has no columns.
+  View positions(int kind);
 
   // Exchanges rows, [tokens_tp, hidden], with the stage before (direction -1) or behind (+1).
   void receive(int direction, const View& rows);

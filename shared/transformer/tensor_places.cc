@@ -31,6 +31,8 @@ class Places {
     attention(weights);
     if (parts.mixer == Mixer::recurrence) recurrence(weights);
     matrix(weights.router, "mlp.gate.weight", 0);
+    vector(weights.router_bias, "mlp.gate.bias");
+    matrix(weights.shared_gate, "mlp.shared_expert_gate.weight", 0);
     const bool shared = parts.mlp == Mlp::experts;
     mlp(weights.gate_up, weights.down, shared ? "mlp.shared_experts." : "mlp.", sizes_.columns(parts.mlp));
     return take();
@@ -41,8 +43,9 @@ class Places {
     const std::vector<Rank> ep = context_.groups.ep_group();
     const std::int64_t place = std::find(ep.begin(), ep.end(), context_.self) - ep.begin();
     for (std::int64_t expert = 0; expert < sizes_.experts; ++expert) {
-      mlp(context_.experts.gate_up(expert), context_.experts.down(expert),
-          str("mlp.experts.", place * sizes_.experts + expert, "."), sizes_.expert_columns);
+      const std::string name = str("mlp.experts.", place * sizes_.experts + expert, ".");
+      mlp(context_.experts.gate_up(expert), context_.experts.down(expert), name, sizes_.expert_columns);
+      if (model_.experts->biases) biases_of_expert(expert, name);
     }
     return take();
   }
@@ -128,6 +131,7 @@ class Places {
       part(q + 2 * kv, sizes_.gate_width, "gate_proj", tp_ * sizes_.gate_width);
     }
     vector(weights.sinks, "self_attn.sinks", tp_ * sizes_.q_heads);
+    vector(weights.out_bias, "self_attn.o_proj.bias");
     if (weights.projection.rows == 0) columns(weights.out, "self_attn.o_proj.weight");
   }
 
@@ -170,6 +174,18 @@ class Places {
     if (model_.gated_mlp) rows(gate_up.part(std::exchange(first, width), width), name + "gate_proj.weight");
     rows(gate_up.part(first, width), name + "up_proj.weight");
     columns(down, name + "down_proj.weight");
+  }
+
+  void biases_of_expert(std::int64_t expert, const std::string& name) {
+    const std::int64_t width = sizes_.expert_columns, each = sizes_.expert_bias_columns;
+    const Weight ups = context_.experts.gate_up_biases.part(expert, 1);
+    std::int64_t first = 0;
+    const auto part = [&](const std::string& projection) {
+      vector({ups.begin + std::exchange(first, first + width), 1, width}, name + projection, tp_ * width);
+    };
+    if (model_.gated_mlp) part("gate_proj.bias");
+    part("up_proj.bias");
+    vector(context_.experts.down_biases.part(expert, 1), name + "down_proj.bias", tp_ * each);
   }
 
   const StepContext& context_;

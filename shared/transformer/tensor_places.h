@@ -8,13 +8,14 @@
 //                norms behind, post_attention_layernorm is the one behind the mixer,
 //                pre_feedforward_layernorm before the MLP, post_feedforward_layernorm behind it (Gemma, OLMo
 //                2).
-//   attention    self_attn.{q,k,v,o}_proj, q_norm, k_norm, sinks, and gate_proj, the gates of its output
+//   attention    self_attn.{q,k,v,o}_proj, q_norm, k_norm, sinks, and gate_proj, the gates of its output;
+//                biases have their matrix's name, with .bias
 //   latent       self_attn.{q_a_proj, q_a_layernorm, q_b_proj}, or q_proj; kv_a_proj_with_mqa, kv_a_layernorm,
 //                kv_b_proj
 //   recurrence   linear_attn.in_proj_qkv, in_proj_z (gates), in_proj_b and in_proj_a, or in_proj_dt; conv1d,
 //                A_log, dt_bias, D, norm, out_proj
 //   MLP          mlp.{gate,up,down}_proj; experts: mlp.gate (the router), mlp.experts.7.{gate,up,down}_proj,
-//                mlp.shared_experts.*
+//                mlp.shared_experts.*, mlp.shared_expert_gate
 //   predictions  those of depth d are layers.(layers + d - 1), and have hnorm, enorm, eh_proj and
 //                shared_head.norm beside a layer's
 #pragma once

@@ -58,18 +58,23 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
     norm1 = placing.vector(mixes && model.norms_before ? hidden : 0);
     norm1_behind = placing.vector(mixes && model.norms_behind ? hidden : 0);
     norm2_behind = placing.vector(has_mlp && model.norms_behind ? hidden : 0);
+    out_bias = placing.vector(attends && model.out_bias ? hidden : 0);
     q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
     kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
     norm2 = placing.vector(has_mlp && model.norms_before ? hidden : 0);
     const Placing::Ends behind_norms = placing.end();
-    const bool norms = is_usual && model.qk_norm, of_all_heads = norms && model.qk_norm_of_all_heads;
+    const bool norms = is_usual && model.qk_norm && !model.qk_norm_behind_rotary,
+               of_all_heads = norms && model.qk_norm_of_all_heads;
     if (!of_all_heads) {
       q_norm = placing.vector(norms ? model.head_dim : 0);
       k_norm = placing.vector(norms ? model.head_dim : 0);
     }
     const bool of_value_heads = r.rule == RecurrenceRule::delta;
     head_norm = placing.vector(recurs && of_value_heads ? r.norm_width() : 0);
-    router = placing.matrix(parts.mlp == Mlp::experts ? model.experts->count : 0, hidden);
+    const Experts experts = parts.mlp == Mlp::experts ? *model.experts : Experts{};
+    router = placing.matrix(experts.count, hidden);
+    router_bias = placing.vector(experts.biases ? experts.count : 0);
+    shared_gate = placing.vector(experts.shared_gate ? hidden : 0);
     replicated = Placing::between(placing.begin(), placing.end());
     replicated_behind_norms = Placing::between(behind_norms, placing.end());
     qkv = placing.matrix(is_usual ? qkv_width : 0, hidden);
@@ -95,6 +100,9 @@ ExpertWeights::ExpertWeights(const Transformer& model, const LocalSizes& sizes, 
   lay_all(threshold, numel, small, [&](Placing& placing) {
     gate_up_ = placing.matrix(sizes.experts * ups_, hidden_);
     down_ = placing.matrix(sizes.experts * hidden_, sizes.expert_columns);
+    const std::int64_t with_bias = model.experts && model.experts->biases ? sizes.experts : 0;
+    gate_up_biases = placing.matrix(with_bias, ups_);
+    down_biases = placing.matrix(with_bias, sizes.expert_bias_columns);
   });
 }
 

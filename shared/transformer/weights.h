@@ -47,13 +47,15 @@ struct LayerWeights {
   // A vector is one row; what the layer lacks is empty.
   Weight norm1;
   Weight norm1_behind, norm2_behind;  // of the outputs of the mixer and of the MLP
+  Weight out_bias;                    // of attention's projection out
   // Of latent attention: what makes the latent rows, and their norms. kv_down: the latent row, then the part
   // of the key that is rotated.
   Weight q_down, q_latent_norm, kv_down, kv_latent_norm;
   // q_norm and k_norm are of one head, or of all heads of the rank; then they stand behind qkv_bias.
   Weight norm2, q_norm, k_norm;
   Weight head_norm;  // of a gated delta net's outputs, for all heads
-  Weight router;
+  Weight router, router_bias;
+  Weight shared_gate;  // one row, whose product with the layer's rows gates the shared MLP
   // What all tp ranks hold alike; and of that what stands behind the norms and what makes latent rows.
   WeightRanges replicated, replicated_behind_norms;
   Weight qkv, qkv_bias;  // qkv: the rows of q, then k, then v, then the gates of the output
@@ -70,12 +72,15 @@ struct LayerWeights {
   std::int64_t numel = 0, small = 0;  // elements, and those of tensors below the threshold among them
 };
 
-// The experts of one ep rank: gate and up of all of them, then the down matrices.
+// The experts of one ep rank: gate and up of all of them, then the down matrices, and then their biases.
+// Those of down products, which add up over the tp ranks, are dealt to these: a rank has hidden / tp of each.
 struct ExpertWeights {
   ExpertWeights(const Transformer& model, const LocalSizes& sizes, std::int64_t threshold = 0);
 
   Weight gate_up(std::int64_t expert) const { return gate_up_.part(expert * ups_, ups_); }
   Weight down(std::int64_t expert) const { return down_.part(expert * hidden_, hidden_); }
+  // A row for each expert; empty if they have none.
+  Weight gate_up_biases, down_biases;
   std::int64_t numel = 0, small = 0;  // 0 if the model has no experts
 
  private:

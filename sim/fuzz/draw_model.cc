@@ -107,6 +107,31 @@ class ModelDraw {
     if (training) choose_own_balances();
     if (training && layout_.bucket == 1 && swarm_.take(numbers_, "predictions"))
       step_.set_prediction_layers(numbers_.in(1, 3));
+    choose_numerics();
+  }
+
+  // Biases, positions and what an activation and a router's weights do. Biases of experts are split by tp, of
+  // which all sizes of the model are multiples.
+  void choose_numerics() {
+    if (step_.latent_kv_rank() == 0) {
+      if (swarm_.take(numbers_, "out_bias")) step_.set_out_bias(true);
+      const bool of_heads = step_.qk_norm() && !step_.qk_norm_of_all_heads();
+      if (of_heads && swarm_.take(numbers_, "behind_rotary")) step_.set_qk_norm_behind_rotary(true);
+      if (swarm_.take(numbers_, "no_rotary")) {
+        for (auto& kind : *step_.mutable_kinds()) {
+          if (!kind.recurrence() && !kind.no_mixer()) kind.set_no_rotary(numbers_.one_in(2));
+        }
+        if (numbers_.one_in(2)) step_.set_temperature(0.5);
+      }
+    }
+    if (swarm_.take(numbers_, "activation_limit")) step_.set_activation_limit(numbers_.of({0.5, 1.0}));
+    if (step_.experts() == 0) return;
+    if (step_.shared_expert() > 0 && swarm_.take(numbers_, "shared_gate")) step_.set_shared_gate(true);
+    if (swarm_.take(numbers_, "expert_biases")) {
+      step_.set_expert_biases(true);
+    } else if (swarm_.take(numbers_, "expert_inputs")) {
+      step_.set_weighs_expert_inputs(true);
+    }
   }
 
   // Where a window or a chunk cuts.

@@ -420,7 +420,11 @@ class Simpler {
         std::invoke(job, next)->set_layout(join(fewer, ","));
       });
     }
-    without(job, {"rotary_share"});
+    without(job, {"rotary_share", "out_bias", "qk_norm_behind_rotary", "shared_gate", "expert_biases",
+                  "weighs_expert_inputs", "activation_limit", "temperature"});
+    with([&](proto::FuzzCase& next) {
+      for (auto& kind : *std::invoke(job, next)->mutable_kinds()) kind.clear_no_rotary();
+    });
     without(job, {"no_norms_before", "qk_norm_of_all_heads", "sinks", "softcap", "prediction_layers"});
     without(job, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "gated_attention", "ungated_mlp",
                   "window", "kinds", "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "documents",

@@ -34,13 +34,18 @@ Transformer model_of(const proto::ModelStep& step) {
   model.sinks = step.sinks(), model.softcap = step.softcap();
   model.prediction_layers = step.prediction_layers();
   model.gated_attention = step.gated_attention(), model.gated_mlp = !step.ungated_mlp();
+  model.out_bias = step.out_bias(), model.qk_norm_behind_rotary = step.qk_norm_behind_rotary();
+  model.numerics.activation_limit = step.activation_limit();
+  model.numerics.weighs_expert_inputs = step.weighs_expert_inputs();
+  model.numerics.temperature = {step.temperature(), 8};
   if (step.latent_kv_rank() > 0) {
     model.latent =
         Latent{step.latent_q_rank(), step.latent_kv_rank(), step.latent_rope_dim(), step.latent_v_head_dim()};
   }
   if (step.has_window()) model.kinds.front().window = step.window();
   if (step.experts() > 0)
-    model.experts = Experts{step.experts(), step.top_k(), step.expert_intermediate(), step.shared_expert()};
+    model.experts = Experts{step.experts(),       step.top_k(),       step.expert_intermediate(),
+                            step.shared_expert(), step.shared_gate(), step.expert_biases()};
   // The number of layers, above all.
   validate_model(model);
   if (step.recurrence_value_heads() > 0) {
@@ -59,7 +64,7 @@ Transformer model_of(const proto::ModelStep& step) {
       LayerKind& own = layers.emplace_back();
       if (kind.has_window()) own.window = kind.window();
       if (kind.has_chunk()) own.chunk = kind.chunk();
-      own.dense = kind.dense(), own.has_mlp = !kind.no_mlp();
+      own.dense = kind.dense(), own.has_mlp = !kind.no_mlp(), own.rotary = !kind.no_rotary();
       own.mixer = kind.recurrence() ? Mixer::recurrence : kind.no_mixer() ? Mixer::none : Mixer::attention;
     }
     set_layers(model, layers);

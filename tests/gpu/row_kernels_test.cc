@@ -33,6 +33,7 @@ struct NormDraw {
 
   explicit NormDraw(RowOperation operation, bool of_sums) {
     rule.eps = 0.25, rule.unit_offset = coin();
+    rule.unweighted = operation != RowOperation::norm_sums && !rule.unit_offset && coin();
     rule.width = any_of<std::int64_t>({1, 5, 8, 16, 24, 128, 257, 1160});
     const bool has_more = coin();
     if (of_sums || coin()) {
@@ -50,16 +51,17 @@ struct NormDraw {
   }
 
   void add_weights() {
+    if (rule.unweighted) return;
     kernel.reads.push_back(run.read({rule.width}));
     if (rule.more_groups > 0) kernel.reads.push_back(run.read({rule.more_width}));
   }
   // Sums of ranks that share the rows; of squares, so that none is negative.
   void add_sums(bool of_products) {
     if (rule.ranks == 1) return;
-    std::vector<double> squares(idx(rows * rule.weights()));
+    std::vector<double> squares(idx(rows * rule.kinds_of_groups()));
     for (double& value : squares) value = pick(0, 640) / 64.0;
-    kernel.reads.push_back(run.numbers({rows, rule.weights()}, squares));
-    if (of_products) kernel.reads.push_back(run.statistic({rows, rule.weights()}));
+    kernel.reads.push_back(run.numbers({rows, rule.kinds_of_groups()}, squares));
+    if (of_products) kernel.reads.push_back(run.statistic({rows, rule.kinds_of_groups()}));
   }
 };
 
@@ -81,7 +83,7 @@ TEST(GpuRowNorms, SumsOfRowsThatRanksShareAreTheHosts) {
     const bool backward = coin();
     NormDraw norm(backward ? RowOperation::norm_sums_backward : RowOperation::norm_sums, true);
     if (backward) norm.add_weights(), norm.kernel.reads.push_back(norm.run.read({norm.rows, norm.columns}));
-    const View sums = norm.run.written_statistic({norm.rows, norm.rule.weights()});
+    const View sums = norm.run.written_statistic({norm.rows, norm.rule.kinds_of_groups()});
     norm.kernel.writes = {sums};
     norm.run.run(norm.kernel);
     RC_ASSERT(norm.run.difference_in(sums) == "");
@@ -94,15 +96,20 @@ TEST(GpuRowNorms, GradientsAreTheHostsWithinTheRoundingOfTheirTerms) {
     NormDraw norm(RowOperation::rms_norm_backward, false);
     norm.add_weights(), norm.kernel.reads.push_back(norm.run.read({norm.rows, norm.columns}));
     norm.add_sums(true);
-    const View dx = norm.run.written({norm.rows, norm.columns}), dw = norm.run.written({norm.rule.width});
-    norm.run.give(norm.kernel, dx), norm.run.give(norm.kernel, dw);
-    std::vector<View> of_weights = {dw};
-    if (norm.rule.more_groups > 0) {
+    const View dx = norm.run.written({norm.rows, norm.columns});
+    norm.run.give(norm.kernel, dx);
+    std::vector<View> of_weights;
+    if (!norm.rule.unweighted) {
+      of_weights.push_back(norm.run.written({norm.rule.width}));
+      norm.run.give(norm.kernel, of_weights[0]);
+    }
+    if (norm.rule.weights() > 1) {
+      const View& dw = of_weights[0];
       // Both of a kernel's weights are written, or both updated, so that they stay in their order.
-      of_weights.push_back(norm.run.written({norm.rule.more_width}));
       auto& with_first = norm.kernel.writes.empty() || norm.kernel.writes.back().buffer != dw.buffer
                              ? norm.kernel.updates
                              : norm.kernel.writes;
+      of_weights.push_back(norm.run.written({norm.rule.more_width}));
       with_first.push_back(of_weights[1]);
     }
     norm.run.run(norm.kernel);
@@ -163,8 +170,10 @@ RowKernel any_rotary(RowRun& run, bool backward, std::vector<View>& out) {
   // part behind a copy of their own plain columns.
   const std::int64_t from_shared = heads * width, columns = from_shared + rotated + gap;
   rule.moves.push_back({0, 0, width, 0, 0, width, heads, rotated, true});
-  if (plain > 0) rule.moves.push_back({0, rotated, width, 0, rotated, width, heads, plain, false});
-  rule.moves.push_back({0, from_shared, 0, 1, 0, rotated, heads, rotated, shared == 1});
+  rule.temperature = 0.25, rule.floor = 2;
+  if (plain > 0) rule.moves.push_back({0, rotated, width, 0, rotated, width, heads, plain, false, coin()});
+  const bool turns = shared == 1, scales = !turns && coin();
+  rule.moves.push_back({0, from_shared, 0, 1, 0, rotated, heads, rotated, turns, scales});
   RowKernel kernel{backward ? RowOperation::rotary_backward : RowOperation::rotary, {}, {}, {}, rule};
   const std::vector<Shape> sources = {{rows, columns}},
                            targets = {{rule.sequences, of_sequence, heads, width}, {rows, heads * rotated}};
@@ -187,16 +196,20 @@ TEST(GpuRowRotary, IsTheHosts) {
 
 // ---- activations, gates, biases ----
 
-// Functions of numbers below 1 have terms below 2. Each has at most five operations of its own, and one of
-// the mathematical library, of four units in the last place on a GPU (erfcf; CUDA C++ Programming Guide,
-// mathematical functions) and one on the host; both sides, so that 32 roundings of terms are more than all.
-constexpr double kFunctions = 32 * 2 * kRounding;
+// Functions of numbers below 1 have terms below 2, or with an offset of 1 below 4. Each has at most five
+// operations of its own, and one of the mathematical library, of four units in the last place on a GPU
+// (erfcf; CUDA C++ Programming Guide, mathematical functions) and one on the host; both sides, so that 32
+// roundings of terms are more than all.
+constexpr double kFunctions = 32 * 4 * kRounding;
 
 TEST(GpuRowActivation, IsTheHostsWithinTheRoundingOfFunctions) {
   CP_SKIP_WITHOUT_GPU();
   EXPECT_TRUE(rc::check([] {
     RowRun run;
-    const ActivationRule rule{static_cast<ActivationFunction>(pick(0, 4)), coin()};
+    ActivationRule rule{static_cast<ActivationFunction>(pick(0, 5)), coin()};
+    rule.limit = any_of<double>({0, 0, 0.25, 0.5});
+    if (rule.gated) rule.offset = any_of<double>({0, 1});
+    rule.weighs_inputs = coin();
     const std::int64_t rows = RowRun::any_rows(), columns = RowRun::any_columns();
     const bool weighted = coin();
     const View up = run.read({rows, (rule.gated ? 2 : 1) * columns});
@@ -253,6 +266,37 @@ TEST(GpuRowBiases, AreTheHosts) {
     }
     run.run(kernel);
     RC_ASSERT(run.difference_in(result) == "");
+  }));
+}
+
+TEST(GpuRowBiases, OfGroupsAreTheHosts) {
+  CP_SKIP_WITHOUT_GPU();
+  EXPECT_TRUE(rc::check([] {
+    RowRun run;
+    const std::int64_t groups = pick<std::int64_t>(1, 5), rows = groups * any_of<std::int64_t>({0, 1, 4, 33}),
+                       columns = RowRun::any_columns();
+    const bool weighted = coin();
+    if (coin()) {
+      RowKernel kernel{RowOperation::group_bias, {run.read({groups, columns})}, {}, {}, {}};
+      if (weighted) kernel.reads.push_back(run.statistic({rows, 1}));
+      const View y = run.written({rows, columns});
+      kernel.updates = {y};
+      run.run(kernel);
+      RC_ASSERT(run.difference_in(y) == "");
+      return;
+    }
+    RowKernel kernel{RowOperation::group_bias_backward, {run.read({rows, columns})}, {}, {}, {}};
+    if (weighted)
+      kernel.reads.push_back(run.read({groups, columns})), kernel.reads.push_back(run.statistic({rows, 1}));
+    const View d_biases = run.written({groups, columns});
+    run.give(kernel, d_biases);
+    std::vector<View> results = {d_biases};
+    if (weighted) {
+      results.push_back(run.written_statistic({rows, 1}));
+      kernel.updates.push_back(results[1]);
+    }
+    run.run(kernel);
+    for (const View& view : results) RC_ASSERT(run.difference_in(view) == "");
   }));
 }
 

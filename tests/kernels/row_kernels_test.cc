@@ -32,8 +32,9 @@ Values normalized(const NormRule& rule, std::int64_t columns, const Values& x, c
         mean += std::pow(x[row * idx(columns) + idx(first + i)], 2) / static_cast<double>(width);
       for (std::int64_t i = 0; i < width; ++i) {
         double& value = y[row * idx(columns) + idx(first + i)];
-        value *= ((rule.unit_offset ? 1 : 0) + weights[idx((more ? rule.width : 0) + i)]) /
-                 std::sqrt(mean + rule.eps);
+        const double factor =
+            rule.unweighted ? 1 : (rule.unit_offset ? 1 : 0) + weights[idx((more ? rule.width : 0) + i)];
+        value *= factor / std::sqrt(mean + rule.eps);
       }
     }
   }
@@ -45,11 +46,11 @@ struct NormCase {
   std::int64_t columns = 0;
 };
 std::vector<NormCase> norm_cases() {
-  return {{{1e-5, false, 1, 7, 0, 0, 1}, 7},
-          {{1e-2, true, 1, 6, 0, 0, 1}, 6},
+  return {{{1e-5, false, 1, 7, 0, 0, 1}, 7},       {{1e-2, true, 1, 6, 0, 0, 1}, 6},
           {{1e-6, false, 1, 5, 0, 0, 1}, 8},   // a latent row, and what stands behind it
           {{1e-6, false, 3, 4, 2, 4, 1}, 20},  // heads of q and of k
-          {{1e-6, true, 1, 9, 1, 3, 1}, 12}};  // all heads of each
+          {{1e-6, true, 1, 9, 1, 3, 1}, 12},   // all heads of each
+          {{1e-6, false, 3, 4, 2, 4, 1, true}, 20}};
 }
 
 TEST(RowNorms, AreThoseOfTheDefinition) {
@@ -65,9 +66,12 @@ TEST(RowNorms, AreThoseOfTheDefinition) {
       const BufferId of_x = memory.add(dtype, x), of_w = memory.add(dtype, w),
                      y = memory.add(dtype, nothing(kRows * columns)), of_dy = memory.add(dtype, dy),
                      dx = memory.add(dtype, before), dw = memory.add(DType::f32, nothing(widths));
-      std::vector<View> reads{matrix(of_x, kRows, columns), flat_view(of_w, 0, rule.width)};
-      std::vector<View> gradients{flat_view(dw, 0, rule.width)};
-      if (rule.more_groups > 0) {
+      std::vector<View> reads{matrix(of_x, kRows, columns)}, gradients;
+      if (!rule.unweighted) {
+        reads.push_back(flat_view(of_w, 0, rule.width));
+        gradients.push_back(flat_view(dw, 0, rule.width));
+      }
+      if (rule.weights() > 1) {
         reads.push_back(flat_view(of_w, rule.width, rule.more_width));
         gradients.push_back(flat_view(dw, rule.width, rule.more_width));
       }
@@ -84,7 +88,8 @@ TEST(RowNorms, AreThoseOfTheDefinition) {
       Values expected = part(all, 0, x.size());
       for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += before[i];
       expect_gradient(memory.values(dx), expected, dtype, "dx, added");
-      expect_gradient(memory.values(dw), part(all, x.size(), w.size()), DType::f32, "dw");
+      if (!rule.unweighted)
+        expect_gradient(memory.values(dw), part(all, x.size(), w.size()), DType::f32, "dw");
     }
   }
 }
@@ -274,6 +279,42 @@ TEST(RowRotary, GradientsGoTheWayBack) {
   expect_near(memory.values(d_shared.buffer), expected, DType::f32, "gradient of the shared part");
 }
 
+// Queries of positions 0 to 8 and a key beside them: of the first three, and so on, the whole part of (p + 1)
+// / 3 is 0, 1, 2 and 3.
+TEST(RowRotary, ScalesQueriesByTheirPosition) {
+  constexpr std::int64_t kRows = 9, kWidth = 5;
+  RotaryRule rule;
+  rule.positions = {{0, kRows, kRows, 1}}, rule.temperature = 0.5, rule.floor = 3;
+  rule.moves = {{0, 0, 2, 0, 0, 2, 2, 2, false, true}, {0, 4, 0, 1, 0, 0, 1, 1, false, false}};
+  for (const DType dtype : kFloating) {
+    const Values x = any_values(kRows * kWidth, dtype);
+    KernelMemory memory;
+    const View of_x = matrix(memory.add(dtype, x), kRows, kWidth),
+               table = matrix(memory.add(DType::f32, Values(kRows, 0)), kRows, 0),
+               q = matrix(memory.add(dtype, nothing(kRows * 4)), kRows, 4),
+               k = matrix(memory.add(dtype, nothing(kRows)), kRows, 1),
+               back = matrix(memory.add(dtype, nothing(kRows * kWidth)), kRows, kWidth);
+    memory.run(RowKernel{RowOperation::rotary, {of_x, table}, {q, k}, {}, rule});
+    const auto scale = [](std::size_t row) {
+      return 1 + 0.5 * std::log(1 + std::floor((static_cast<double>(row) + 1) / 3));
+    };
+    Values of_q, of_k, gradient;
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (std::size_t i = 0; i < 4; ++i) of_q.push_back(scale(row) * x[row * kWidth + i]);
+      of_k.push_back(x[row * kWidth + 4]);
+    }
+    expect_near(memory.values(q.buffer), of_q, dtype, "queries");
+    expect_near(memory.values(k.buffer), of_k, dtype, "key");
+    memory.run(RowKernel{RowOperation::rotary_backward, {q, k, table}, {back}, {}, rule});
+    const Values rounded_q = memory.values(q.buffer);
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (std::size_t i = 0; i < 4; ++i) gradient.push_back(scale(row) * rounded_q[row * 4 + i]);
+      gradient.push_back(x[row * kWidth + 4]);
+    }
+    expect_near(memory.values(back.buffer), gradient, dtype, "gradient");
+  }
+}
+
 // ---- MLP ----
 
 double activated(ActivationFunction function, double x) {
@@ -288,6 +329,8 @@ double activated(ActivationFunction function, double x) {
       return std::max(x, 0.0);
     case ActivationFunction::relu2:
       return std::pow(std::max(x, 0.0), 2);
+    case ActivationFunction::quick_gelu:
+      return x / (1 + std::exp(-1.702 * x));
   }
   return 0;
 }
@@ -297,7 +340,7 @@ TEST(RowActivation, IsThatOfTheDefinition) {
   for (const DType dtype : kFloating) {
     for (const auto function :
          {ActivationFunction::silu, ActivationFunction::gelu, ActivationFunction::gelu_tanh,
-          ActivationFunction::relu, ActivationFunction::relu2}) {
+          ActivationFunction::relu, ActivationFunction::relu2, ActivationFunction::quick_gelu}) {
       for (const bool gated : {true, false}) {
         for (const bool weighted : {false, true}) {
           const std::int64_t width = gated ? 2 * kColumns : kColumns;
@@ -337,6 +380,101 @@ TEST(RowActivation, IsThatOfTheDefinition) {
                             "d weights");
         }
       }
+    }
+  }
+}
+
+// With limits that hold for some elements, an offset, and weights of what the function takes.
+TEST(RowActivation, LimitsAndWeighsItsInputs) {
+  constexpr std::int64_t kRows = 4, kColumns = 6;
+  constexpr double kLimit = 0.53125;  // of no element, so that differences have a slope
+  for (const DType dtype : kFloating) {
+    for (const bool gated : {true, false}) {
+      for (const bool weighs_inputs : {false, true}) {
+        const ActivationRule rule{ActivationFunction::quick_gelu, gated, kLimit, gated ? 1.0 : 0.0,
+                                  weighs_inputs};
+        const std::int64_t width = gated ? 2 * kColumns : kColumns;
+        const Values up = any_values(kRows * width, dtype), weights = any_values(kRows, DType::f32, 2),
+                     dy = any_values(kRows * kColumns, dtype, 3);
+        std::int64_t limited = 0;
+        const Function f = [&](const Values& in) {
+          Values y;
+          for (std::size_t row = 0; row < kRows; ++row) {
+            const double weight = in[idx(kRows * width) + row], of_inputs = weighs_inputs ? weight : 1;
+            for (std::size_t i = 0; i < kColumns; ++i) {
+              const double gate = of_inputs * in[row * idx(width) + i],
+                           other = gated ? of_inputs * in[row * idx(width) + kColumns + i] : 0;
+              limited += gate > kLimit || std::abs(other) > kLimit ? 1 : 0;
+              const double factor = gated ? std::clamp(other, -kLimit, kLimit) + 1 : 1;
+              y.push_back(activated(rule.function, std::min(gate, kLimit)) * factor *
+                          (weighs_inputs ? 1 : weight));
+            }
+          }
+          return y;
+        };
+        KernelMemory memory;
+        const View of_up = matrix(memory.add(dtype, up), kRows, width),
+                   of_weights = matrix(memory.add(DType::f32, weights), kRows, 1),
+                   y = matrix(memory.add(dtype, nothing(kRows * kColumns)), kRows, kColumns),
+                   of_dy = matrix(memory.add(dtype, dy), kRows, kColumns),
+                   d_up = matrix(memory.add(dtype, nothing(kRows * width)), kRows, width),
+                   d_weights = matrix(memory.add(DType::f32, nothing(kRows)), kRows, 1);
+        memory.run(RowKernel{RowOperation::gated_activation, {of_up, of_weights}, {y}, {}, rule});
+        memory.run(RowKernel{RowOperation::gated_activation_backward,
+                             {of_up, of_weights, of_dy},
+                             {d_up, d_weights},
+                             {},
+                             rule});
+        const Values both = joined({up, weights});
+        expect_near(memory.values(y.buffer), f(both), dtype, "y");
+        EXPECT_GT(limited, 0);
+        const Values expected = differences(f, both, dy);
+        expect_gradient(memory.values(d_up.buffer), part(expected, 0, up.size()), dtype, "d up");
+        expect_gradient(memory.values(d_weights.buffer), part(expected, up.size(), kRows), DType::f32,
+                        "d weights");
+      }
+    }
+  }
+}
+
+// Two groups of three rows; with weights, and without.
+TEST(RowBiases, OfGroupsAreThoseOfTheDefinition) {
+  constexpr std::int64_t kGroups = 2, kRows = 6, kColumns = 5, kAll = kRows * kColumns;
+  for (const DType dtype : kFloating) {
+    for (const bool weighted : {false, true}) {
+      const Values y = any_values(kAll, dtype), biases = any_values(kGroups * kColumns, dtype, 2),
+                   weights = any_values(kRows, DType::f32, 3), dy = any_values(kAll, dtype, 4),
+                   d_weights = any_values(kRows, DType::f32, 5);
+      KernelMemory memory;
+      const View of_y = matrix(memory.add(dtype, y), kRows, kColumns),
+                 of_biases = matrix(memory.add(dtype, biases), kGroups, kColumns),
+                 of_weights = matrix(memory.add(DType::f32, weights), kRows, 1),
+                 of_dy = matrix(memory.add(dtype, dy), kRows, kColumns),
+                 d_biases = matrix(memory.add(dtype, nothing(kGroups * kColumns)), kGroups, kColumns),
+                 d_of_weights = matrix(memory.add(DType::f32, d_weights), kRows, 1);
+      std::vector<View> reads{of_biases}, d_reads{of_dy}, updates;
+      if (weighted)
+        reads.push_back(of_weights), d_reads.push_back(of_biases), d_reads.push_back(of_weights),
+            updates.push_back(d_of_weights);
+      memory.run(RowKernel{RowOperation::group_bias, reads, {}, {of_y}});
+      memory.run(RowKernel{RowOperation::group_bias_backward, d_reads, {d_biases}, updates});
+      Values sums = y, d_sums(kGroups * kColumns, 0), of_rows = d_weights;
+      for (std::size_t i = 0; i < kAll; ++i) {
+        const std::size_t row = i / kColumns, bias = row / 3 * kColumns + i % kColumns;
+        const double weight = weighted ? weights[row] : 1;
+        sums[i] += weight * biases[bias], d_sums[bias] += weight * dy[i];
+        of_rows[row] += dy[i] * biases[bias];
+      }
+      expect_near(memory.values(of_y.buffer), sums, dtype, "with biases");
+      expect_near(memory.values(d_biases.buffer), d_sums, dtype, "d biases");
+      if (weighted) expect_near(memory.values(d_of_weights.buffer), of_rows, DType::f32, "d weights, added");
+      if (dtype != DType::f32) continue;
+      // Added to what is there, which 16 bits would round twice.
+      d_reads.resize(weighted ? 3 : 1), updates.insert(updates.begin(), d_biases);
+      memory.run(RowKernel{RowOperation::group_bias_backward, d_reads, {}, updates});
+      Values twice = memory.values(d_biases.buffer);
+      for (std::size_t i = 0; i < twice.size(); ++i) twice[i] -= d_sums[i];
+      expect_near(twice, d_sums, dtype, "d biases, added");
     }
   }
 }

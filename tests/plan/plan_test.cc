@@ -183,7 +183,7 @@ TEST(Target, TheHostHasEveryOperationAndShapesHaveThoseWithoutARule) {
   EXPECT_EQ(kernels.size(), 16U);
   EXPECT_EQ(host_target().collectives, names(std::type_identity<Collective>()));
   EXPECT_EQ(host_target().collectives.size(), 6U);
-  for (int i = 0; i <= static_cast<int>(RowOperation::norm_sums_backward); ++i) {
+  for (int i = 0; i <= static_cast<int>(RowOperation::group_bias_backward); ++i) {
     const std::string_view name = operation_name(Kernel(RowKernel{static_cast<RowOperation>(i), {}, {}, {}}));
     EXPECT_TRUE(kernels.emplace(name).second) << name;
   }

@@ -261,6 +261,17 @@ std::vector<RowCase> row_cases() {
       .reads({8})
       .reads({2})
       .writes({3, 8});
+  add(RowOperation::group_bias).reads({2, 4}).reads({6, 1}).updates({6, 4});
+  add(RowOperation::group_bias_backward)
+      .reads({6, 4})
+      .reads({2, 4})
+      .reads({6, 1})
+      .writes({2, 4})
+      .updates({6, 1});
+  NormRule unweighted = qk_rule();
+  unweighted.unweighted = true;
+  add(RowOperation::rms_norm, unweighted).reads({3, 6}).writes({3, 6});
+  add(RowOperation::rms_norm_backward, unweighted).reads({3, 6}).reads({3, 6}).writes({3, 6});
   add(RowOperation::gated_norm_backward, GatedNormRule{4, 1e-6})
       .reads({3, 8})
       .reads({3, 8})
@@ -316,6 +327,14 @@ TEST(RowRules, NameTheValue) {
               HasSubstr("at positions 7 to 9, and a table of 9"));
   EXPECT_THAT(rotary([](RotaryRule& rule) { rule.sequences = 4; }),
               HasSubstr("does not begin with the 12 rows of 4"));
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.moves[0].scaled = true, rule.floor = 4; }),
+              HasSubstr("scales columns that are rotated, too"));
+  EXPECT_THAT(rotary([](RotaryRule& rule) { rule.moves[1].scaled = true; }),
+              HasSubstr("with temperature=0 and floor=0; rotated ones stay"));
+  EXPECT_THAT(norm([](NormRule& rule) { rule.unweighted = rule.unit_offset = true; }),
+              HasSubstr("has no weights and adds 1 to them"));
+  EXPECT_THAT(error(7, ActivationRule{ActivationFunction::silu, true, -1}),
+              HasSubstr("has limit=-1 and offset=0"));
   VocabularyRule tokens = vocabulary();
   tokens.count = 8;
   EXPECT_THAT(error(9, tokens), HasSubstr("has the tokens 8 to 15, but a table or logits of 7"));

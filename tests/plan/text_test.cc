@@ -40,7 +40,8 @@ target "host" alignment 1)"
       "accumulate,add_bias,attention_backward,attention_delta,attention_forward,attention_merge,"
       "attention_sink_gradient,cast,combine,copy,cross_entropy,cross_entropy_backward,"
       "decay_and_beta,decay_and_beta_backward,dispatch,embed,embed_backward,fill,gated_activation,"
-      "gated_activation_backward,gated_norm,gated_norm_backward,matmul,norm_sums,norm_sums_backward,"
+      "gated_activation_backward,gated_norm,gated_norm_backward,group_bias,group_bias_backward,matmul,"
+      "norm_sums,norm_sums_backward,"
       "optimizer,output_gate,output_gate_backward,recurrence_backward,recurrence_forward,recurrence_join,"
       "recurrence_summary,recurrence_summary_gradient,rms_norm,rms_norm_backward,rotary,rotary_backward,"
       "route,route_backward,scale,short_convolution,short_convolution_backward,squared_norm"
@@ -78,7 +79,7 @@ TEST(PlanText, RowKernelsSayTheirOperation) {
   EXPECT_EQ(text.substr(text.find("step")),
             "step 0 on 0 row_kernel operation=gated_norm reads=b0+0[4],b0+4[2x2] writes=b1+0[8] updates=-\n"
             "step 1 on 0 row_kernel operation=gated_activation reads=b0+0[2x4] writes=b1+0[2x2] updates=- "
-            "rule=activation/gelu_tanh/true\n");
+            "rule=activation/gelu_tanh/true/0/0/false\n");
 }
 
 void expect_round_trip(const Plan& plan) {

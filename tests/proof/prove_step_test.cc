@@ -122,6 +122,37 @@ TEST(ProveStep, HoldsForModelsThatDiffer) {
   }
 }
 
+// What Llama 4's, gpt-oss's and Qwen2-MoE's layers do beside those of others, each under layouts that split
+// it: rows between tensor-parallel regions and whole ones, experts, recomputation, stages.
+TEST(ProveStep, HoldsForFactsOfFamilies) {
+  LayerKind chunk{{}, 8, false, Mixer::attention, true}, without;
+  without.rotary = false;
+  Transformer llama4 = testing::model_of_experts();
+  llama4.experts = Experts{4, 1, 24, 12};
+  llama4.qk_norm = llama4.qk_norm_behind_rotary = true;
+  llama4.numerics.router.sigmoid = llama4.numerics.weighs_expert_inputs = true;
+  llama4.numerics.router.normalized = false;
+  llama4.numerics.rotary.interleaved = true, llama4.numerics.temperature = {0.5, 4};
+  set_layers(llama4, {chunk, without, chunk, without});
+  Transformer gpt_oss = testing::model_of_experts();
+  gpt_oss.experts->biases = gpt_oss.qkv_bias = gpt_oss.out_bias = gpt_oss.sinks = true;
+  gpt_oss.numerics.activation = ActivationFunction::quick_gelu;
+  gpt_oss.numerics.activation_limit = 0.75, gpt_oss.numerics.up_offset = 1;
+  Transformer gated = testing::model_of_experts();
+  gated.experts = Experts{4, 2, 24, 12, true};
+  for (const Transformer& model : {llama4, gpt_oss, gated}) {
+    for (const char* layout :
+         {"tp=2,sequence_parallel=no", "tp=2,dp_shard=2,recompute=selective",
+          "ep=2,dp_shard=2,recompute=full", "ep=4,cp=2,dp_shard=2,strategy=ring,balance=head_tail",
+          "pp=2,cp=2,strategy=ulysses"}) {
+      StepRequest request = request_of(model, layout);
+      request.workload.expert_imbalance = 1.25;
+      const StepProof proof = prove_step(request);
+      EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+    }
+  }
+}
+
 // No layer looks from one document into another, whatever cuts it beside, and no token is predicted from
 // another document's.
 TEST(ProveStep, HoldsForPackedDocuments) {

@@ -55,6 +55,18 @@ inline std::vector<ReferenceCase> reference_cases() {
   llama4.model.experts = Experts{3, 1, 5, 7};
   llama4.rules.router.sigmoid = true, llama4.rules.router.normalized = false;
   set_layers(llama4.model, {{{}, 4}, {}});
+  ReferenceCase& without = add("no positions in one layer, norms behind them, temperatures");
+  without.model.qk_norm = without.model.qk_norm_behind_rotary = without.model.out_bias = true;
+  without.rules.temperature_scale = 0.5, without.rules.temperature_floor = 2;
+  set_layers(without.model, {{}, {{}, {}, false, Mixer::attention, true, false}});
+  ReferenceCase& weighed = add("experts of weighed rows, gate of the shared one");
+  weighed.model.experts = Experts{3, 1, 5, 7, true};
+  weighed.rules.weighs_expert_inputs = weighed.rules.router.sigmoid = true;
+  weighed.rules.router.normalized = false;
+  ReferenceCase& limited = add("biases of experts, limits");
+  limited.model.experts = Experts{4, 2, 6, 0, false, true};
+  limited.rules.activation = sim::MlpActivation::quick_gelu;
+  limited.rules.activation_limit = 0.5, limited.rules.up_offset = 1;
   ReferenceCase& nemotron = add("two matrices, neighbours rotate");
   nemotron.model.gated_mlp = false;
   nemotron.rules.rotary.neighbours = true, nemotron.rules.activation = sim::MlpActivation::gelu;

@@ -84,6 +84,31 @@ std::deque<PublishedStep> published_steps() {  // which moves none when it grows
   Transformer& bamba = add("BambaForCausalLM", 3.28443738744285, 3.33833238591838).model;  // Mamba-2
   bamba.recurrence = Recurrence{RecurrenceRule::decay, 1, 4, 5, 6, 4, true};
   set_layers(bamba, {{{}, {}, false, Mixer::recurrence}, {}});
+  // Those of transformers 5.24, whose frequencies of rotary positions were made in float64, too.
+  Transformer& biased = add("LlamaForCausalLM, attention_bias", 3.91933095621176, 4.49588870641215).model;
+  biased.qkv_bias = biased.out_bias = true;
+  add("LlamaForCausalLM, one limit of rope_type llama3", 3.71807806182624, 3.61096726463943).rules.rotary = {
+      10'000, 4, 1, 1, 20, false};
+  const LayerKind without{{}, {}, false, Mixer::attention, true, false};
+  Transformer& smollm3 = add("SmolLM3ForCausalLM", 3.02017970016399, 4.26641719449102).model;
+  smollm3.layers = 4, smollm3.tied_embeddings = true;
+  set_layers(smollm3, {{}, {}, {}, without});
+  ReferenceCase& llama4 = add("Llama4ForCausalLM", 3.23254369524534, 4.3083136640703);
+  llama4.model.experts = Experts{4, 1, 10, 10};
+  llama4.model.qk_norm = llama4.model.qk_norm_behind_rotary = true;
+  llama4.rules.router.sigmoid = llama4.rules.weighs_expert_inputs = llama4.rules.rotary.neighbours = true;
+  llama4.rules.router.normalized = false;
+  llama4.rules.temperature_scale = 0.5, llama4.rules.temperature_floor = 2;
+  set_layers(llama4.model, {{{}, 4}, without});
+  ReferenceCase& gpt_oss = add("GptOssForCausalLM", 3.83244378103246, 3.52030955835341);
+  gpt_oss.model.experts = Experts{4, 2, 10, 0, false, true};
+  gpt_oss.model.qkv_bias = gpt_oss.model.out_bias = gpt_oss.model.sinks = true;
+  gpt_oss.rules.activation = sim::MlpActivation::quick_gelu;
+  gpt_oss.rules.activation_limit = 0.5, gpt_oss.rules.up_offset = 1;
+  set_layers(gpt_oss.model, {{3, {}}, {}});
+  ReferenceCase& qwen2_moe = add("Qwen2MoeForCausalLM", 3.78375149102782, 3.13788004453255);
+  qwen2_moe.model.experts = Experts{4, 2, 6, 5, true}, qwen2_moe.model.qkv_bias = true;
+  qwen2_moe.rules.router.normalized = false;
   return steps;
 }
 

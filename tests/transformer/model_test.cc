@@ -58,6 +58,67 @@ TEST(ParameterCounts, NormsOfAllHeadsAreAsWideAsQAndK) {
   EXPECT_EQ(parameter_counts(model).attention_rows, 24 + 12);
 }
 
+TEST(ParameterCounts, NormsBehindTheRotationHaveNoWeights) {
+  Transformer model = tiny();
+  model.qk_norm = model.qk_norm_behind_rotary = true;
+  EXPECT_EQ(parameter_counts(model).total, parameter_counts(tiny()).total);
+}
+
+TEST(ParameterCounts, OfWhatStandsBesideMatrices) {
+  Transformer model = tiny();
+  model.experts = Experts{5, 2, 7, 4};
+  const ParameterCounts without = parameter_counts(model);
+  model.out_bias = true, model.experts->shared_gate = model.experts->biases = true;
+  const ParameterCounts with = parameter_counts(model);
+  EXPECT_EQ(with.attention_rows, without.attention_rows + 8);
+  constexpr std::int64_t kOfExpert = 2 * 7 + 8, kGate = 8, kRouter = 5;
+  EXPECT_EQ(with.experts, without.experts + 5 * kOfExpert);
+  EXPECT_EQ(with.router, without.router + kRouter);
+  EXPECT_EQ(with.total, without.total + 3 * (8 + 5 * kOfExpert + kGate + kRouter));
+  EXPECT_EQ(with.active, without.active + 3 * (8 + 2 * kOfExpert + kGate + kRouter));
+  // A token's products are those with matrices, of which the gate is one.
+  EXPECT_EQ(with.multiplied, without.multiplied + 3 * kGate);
+}
+
+TEST(ValidateModel, RefusesWhatItsLayersCannotHave) {
+  const auto said = [](auto change) {
+    Transformer model = tiny();
+    change(model);
+    return message_of([&] { validate_model(model); });
+  };
+  EXPECT_THAT(said([](Transformer& m) { m.qk_norm_behind_rotary = true; }),
+              HasSubstr("and qk_norm is false"));
+  EXPECT_THAT(
+      said([](Transformer& m) { m.qk_norm = m.qk_norm_of_all_heads = m.qk_norm_behind_rotary = true; }),
+      HasSubstr("norms behind the rotation are of each head"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.experts = Experts{5, 2, 7};
+                m.experts->shared_gate = true;
+              }),
+              HasSubstr("is of a shared MLP, and experts.shared is 0"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.experts = Experts{5, 2, 7};
+                m.experts->biases = m.numerics.weighs_expert_inputs = true;
+              }),
+              HasSubstr("the nearest thing is outputs that are weighed"));
+  EXPECT_THAT(said([](Transformer& m) { m.gated_mlp = false, m.numerics.up_offset = 1; }),
+              HasSubstr("up_offset=1 is added to what gates multiply"));
+  EXPECT_THAT(said([](Transformer& m) { m.numerics.activation_limit = -1; }),
+              HasSubstr("activation_limit=-1 and up_offset=0"));
+  EXPECT_THAT(said([](Transformer& m) { m.numerics.temperature.floor = 0; }),
+              HasSubstr("the floor a number of positions above 0"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.kv_heads = m.q_heads, m.latent = Latent{0, 8, 1, 4};
+                m.kinds.front().rotary = false;
+              }),
+              HasSubstr("latent attention always has a rotated part"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.recurrence = Recurrence{RecurrenceRule::delta, 2, 4, 3, 5, 4, false};
+                set_layers(m, {{}, {{}, {}, false, Mixer::recurrence, true, false}, {}});
+              }),
+              HasSubstr("rotary=false is said of attention"));
+}
+
 TEST(ValidateModel, RefusesNormsOfAllHeadsWithoutNorms) {
   Transformer model = tiny();
   model.qk_norm_of_all_heads = true;
@@ -231,7 +292,7 @@ TEST(ValidateModel, RefusesLatentAttentionThatCannotBe) {
   const std::string said = message_of([&] { validate_model(model); });
   for (const char* field :
        {"latent.q_rank=-1", "latent.kv_rank=0", "latent.v_head_dim=0", "latent.rope_dim=",
-        "kv_heads=1 must be q_heads=", "qkv_bias, qk_norm and gated_attention must be false"})
+        "kv_heads=1 must be q_heads=", "qkv_bias, out_bias, qk_norm and gated_attention must be false"})
     EXPECT_THAT(said, HasSubstr(field));
 }
 
@@ -246,6 +307,16 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models.push_back(tiny()), models.back().qk_norm_of_all_heads = true;
   models.push_back(tiny()), models.back().softcap = 30;
   models.push_back(tiny()), models.back().prediction_layers = 1;
+  models.push_back(tiny()), models.back().qk_norm_behind_rotary = true;
+  models.push_back(tiny()), models.back().out_bias = true;
+  models.push_back(tiny()), models.back().kinds.front().rotary = false;
+  models.push_back(tiny()), models.back().numerics.activation_limit = 7;
+  models.push_back(tiny()), models.back().numerics.up_offset = 1;
+  models.push_back(tiny()), models.back().numerics.weighs_expert_inputs = true;
+  for (const QueryTemperature& temperature : {QueryTemperature{1, 8192}, QueryTemperature{0, 1}})
+    models.push_back(tiny()), models.back().numerics.temperature = temperature;
+  for (const Experts& experts : {Experts{0, 0, 0, 1, true, false}, Experts{0, 0, 0, 1, false, true}})
+    models.push_back(tiny()), models.back().experts = experts;
   for (const Latent& latent :
        {Latent{}, Latent{1, 0, 0, 0}, Latent{0, 1, 0, 0}, Latent{0, 0, 1, 0}, Latent{0, 0, 0, 1}})
     models.push_back(tiny()), models.back().latent = latent;

@@ -327,8 +327,30 @@ TEST(StepGradients, OfOtherLayersToo) {
     model.experts = Experts{8, 2, 24, 0};
     model.numerics.router = {true, 4, 2, true, 1.5, 1};
   });
+  const Transformer llama4 = with([](Transformer& model) {
+    model.experts = Experts{4, 1, 24, 16};
+    model.qk_norm = model.qk_norm_behind_rotary = true;
+    model.numerics.router.sigmoid = model.numerics.weighs_expert_inputs = true;
+    model.numerics.router.normalized = false, model.numerics.temperature = {0.5, 3};
+    set_layers(model, {{}, {{}, {}, false, Mixer::attention, true, false}});
+  });
+  const Transformer gpt_oss = with([](Transformer& model) {
+    model.experts = Experts{4, 2, 24, 0};
+    model.experts->biases = model.qkv_bias = model.out_bias = true;
+    model.numerics.activation = ActivationFunction::quick_gelu;
+    model.numerics.activation_limit = 0.75, model.numerics.up_offset = 1;
+  });
+  const Transformer gated_shared = with([](Transformer& model) {
+    model.experts = Experts{4, 2, 24, 16, true};
+  });
   for (const auto& [model, layout] :
        std::vector<std::pair<Transformer, const char*>>{{biased, "micro_batch=2"},
+                                                        {llama4, "micro_batch=2"},
+                                                        {llama4, "tp=2,micro_batch=2"},
+                                                        {gpt_oss, "micro_batch=2"},
+                                                        {gpt_oss, "tp=2,micro_batch=2,recompute=selective"},
+                                                        {gpt_oss, "dp_shard=2,ep=2"},
+                                                        {gated_shared, "tp=2,micro_batch=2,recompute=full"},
                                                         {biased, "tp=2,micro_batch=2"},
                                                         {over_heads, "micro_batch=2"},
                                                         {over_heads, "tp=2,micro_batch=2"},

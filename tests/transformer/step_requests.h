@@ -9,6 +9,7 @@
 
 #include <rapidcheck.h>
 
+#include "shared/base/index.h"
 #include "shared/transformer/step_plan.h"
 #include "tests/support/any_case.h"
 
@@ -25,7 +26,9 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << model.hidden << ", " << model.layers << " layers, " << model.q_heads << " heads (" << model.kv_heads
       << " kv), vocab " << model.vocab << (model.tied_embeddings ? ", tied" : "")
       << (model.qkv_bias ? ", bias" : "") << (model.qk_norm ? ", norms of q and k" : "")
-      << (model.qk_norm_of_all_heads ? " over all heads" : "") << (model.norms_behind ? ", norms behind" : "")
+      << (model.qk_norm_of_all_heads ? " over all heads" : "")
+      << (model.qk_norm_behind_rotary ? " without weights" : "")
+      << (model.out_bias ? ", bias of outputs" : "") << (model.norms_behind ? ", norms behind" : "")
       << (model.norms_before ? "" : " alone") << (model.sinks ? ", sinks" : "")
       << (model.softcap > 0 ? ", capped scores" : "") << (model.gated_attention ? ", gated attention" : "")
       << (model.gated_mlp ? "" : ", two matrices");
@@ -41,14 +44,16 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
   }
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto& [window, chunk, dense, mixer, has_mlp] = model.kinds[i];
+    const auto& [window, chunk, dense, mixer, has_mlp, rotary] = model.kinds[i];
     out << ", " << layers[i] << " layers of window " << window.value_or(0) << ", chunk " << chunk.value_or(0)
-        << (dense ? " without experts" : "") << (has_mlp ? "" : " without an MLP");
+        << (dense ? " without experts" : "") << (has_mlp ? "" : " without an MLP")
+        << (rotary ? "" : " without positions");
     if (mixer != Mixer::attention) out << " with " << name(mixer) << " in attention's place";
   }
   if (model.experts) {
     out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
     if (model.experts->shared > 0) out << " beside a shared MLP of " << model.experts->shared;
+    out << (model.experts->shared_gate ? " with a gate" : "") << (model.experts->biases ? ", biases" : "");
   }
   if (model.prediction_layers > 0) out << ", " << model.prediction_layers << " prediction layers";
 }
@@ -87,6 +92,7 @@ inline std::vector<LayerKind> any_layers(std::int64_t count, bool has_experts, b
     if (any_of(true, false)) kind.window = *rc::gen::inRange(1, 30);
     if (any_of(true, false, false)) kind.chunk = *rc::gen::inRange(1, 30);
     kind.dense = has_experts && any_of(true, false);
+    kind.rotary = any_of(true, true, false);
   }
   // The first kind stays as it is: a model attends somewhere.
   for (std::size_t i = 1; i < in_turn.size(); ++i) {
@@ -94,13 +100,23 @@ inline std::vector<LayerKind> any_layers(std::int64_t count, bool has_experts, b
     if (has_recurrence && (i == 1 || any_of(true, false))) kind.mixer = Mixer::recurrence;
     if (any_of(0, 0, 1) == 1) kind.has_mlp = kind.dense = false;
     if (kind.has_mlp && any_of(0, 0, 0, 1) == 1 && i > 1) kind.mixer = Mixer::none;
-    if (kind.mixer != Mixer::attention) kind.window.reset(), kind.chunk.reset();
+    if (kind.mixer != Mixer::attention) kind.window.reset(), kind.chunk.reset(), kind.rotary = true;
   }
   if (has_experts) in_turn.front().dense = false;
   std::vector<LayerKind> layers(static_cast<std::size_t>(any_of(0, 0, 1, 2)), in_turn.front());
   for (std::size_t layer = 0; std::ssize(layers) < count; ++layer)
     layers.push_back(in_turn[layer % in_turn.size()]);
   layers.resize(static_cast<std::size_t>(count));
+  return layers;
+}
+
+// Its layers, all with positions.
+inline std::vector<LayerKind> with_positions(const Transformer& model) {
+  std::vector<LayerKind> layers;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    layers.push_back(model.kinds[idx(model.kind_of(layer))]);
+    layers.back().rotary = true;
+  }
   return layers;
 }
 
@@ -141,6 +157,13 @@ inline Transformer any_model() {
     }
   }
   model.prediction_layers = any_of(0, 0, 1, 2);
+  model.out_bias = !model.latent && any_of(true, false);
+  model.qk_norm_behind_rotary = model.qk_norm && !model.qk_norm_of_all_heads && any_of(true, false);
+  if (model.latent) set_layers(model, with_positions(model));
+  if (model.experts) {
+    model.experts->shared_gate = model.experts->shared > 0 && any_of(true, false);
+    model.experts->biases = any_of(true, false);
+  }
   return model;
 }
 

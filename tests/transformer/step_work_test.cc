@@ -146,7 +146,8 @@ Work work_by_formula(const StepRequest& request) {
     if (!kind.has_mlp) return all;
     if (!model.experts || kind.dense) return all + tokens * matrices * model.hidden * model.intermediate;
     // All tp ranks route all tokens.
-    return all + tokens * tp * model.hidden * model.experts->count +
+    const std::int64_t routed = model.experts->count + (model.experts->shared_gate ? 1 : 0);
+    return all + tokens * tp * model.hidden * routed +
            layout.world() / layout.pp * sizes.expert_tokens * matrices * model.hidden * sizes.expert_columns +
            tokens * matrices * model.hidden * model.experts->shared;
   };

@@ -82,6 +82,7 @@ class MegatronFlags {
     if (model_.norms_behind) note("the norms behind attention and MLP: there is no flag for them");
     if (!model_.tied_embeddings) flag("untie-embeddings-and-output-weights");
     windows();
+    layers_without_positions();
     if (model_.prediction_layers > 0) flag("mtp-num-layers", model_.prediction_layers);
     if (!model_.experts) return;
     flag("num-experts", model_.experts->count);
@@ -127,6 +128,14 @@ class MegatronFlags {
       note(str(others,
                " layers that are not attention with an MLP: take pretrain_mamba.py with "
                "--hybrid-override-pattern"));
+  }
+
+  void layers_without_positions() {
+    std::int64_t without = 0;
+    const std::vector<std::int64_t> layers = layers_of_kinds(model_);
+    for (std::size_t kind = 0; kind < layers.size(); ++kind)
+      without += model_.kinds[kind].rotary ? 0 : layers[kind];
+    if (without > 0) note(str(without, " layers without rotary positions"));
   }
 
   // Megatron-LM has one width of windows, and a list that says which layers have it.

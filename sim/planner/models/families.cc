@@ -26,6 +26,7 @@ const std::vector<Family>& families() {
     for (const char* model_type : {"qwen3", "qwen3_moe"}) {
       Family& qwen3 = add(model_type);
       qwen3.qk_norm = qwen3.window_needs_flag = true;
+      qwen3.normalized_router = false;
     }
     std::find_if(list.begin(), list.end(), [](const Family& f) {
       return f.model_type == "qwen3";
@@ -33,10 +34,11 @@ const std::vector<Family>& families() {
     add("mixtral").experts_per_token = 2;
     Family& gpt_oss = add("gpt_oss");
     gpt_oss.full_layer_every = 2;
-    gpt_oss.sinks = true;
-    gpt_oss.left_out = "the biases of router and experts";
-    add("phi3");                            // and 4: one matrix for q, k and v, and one for gate and up
-    add("smollm3").tied_embeddings = true;  // one layer in four has no positions, which cost nothing
+    gpt_oss.sinks = gpt_oss.expert_biases = gpt_oss.limits_activation = true;
+    add("phi3");  // and 4: one matrix for q, k and v, and one for gate and up
+    Family& smollm3 = add("smollm3");
+    smollm3.tied_embeddings = smollm3.window_needs_flag = true;
+    smollm3.no_rope_every = 4;
     Family& gemma2 = add("gemma2");
     gemma2.tied_embeddings = gemma2.norms_behind = gemma2.gemma_numerics = true;
     gemma2.norm_unit_offset = true;
@@ -53,26 +55,29 @@ const std::vector<Family>& families() {
     }
     for (const char* model_type : {"llama4_text", "llama4"}) {
       Family& llama4 = add(model_type);
-      llama4.full_layer_every = 4, llama4.chunk = 8192;
-      llama4.shared_experts = 1, llama4.experts_per_token = 1, llama4.sigmoid_router = true;
+      llama4.no_rope_every = 4, llama4.chunk = 8192;
+      llama4.qk_norm = llama4.qk_norm_behind_rotary = llama4.interleaved_rotary = true;
+      llama4.tunes_temperature = true;
+      llama4.shared_experts = 1, llama4.experts_per_token = 1;
+      llama4.sigmoid_router = llama4.weighs_expert_inputs = true, llama4.normalized_router = false;
     }
     Family& glm4_moe = add("glm4_moe");
     glm4_moe.bias_of_qkv_alone = glm4_moe.sigmoid_router = true;
     glm4_moe.rotary_share = 0.5;
-    add("deepseek_v2");
+    add("deepseek_v2").normalized_router = false;
     for (const char* model_type : {"deepseek_v3", "kimi_k2"}) add(model_type).sigmoid_router = true;
     Family& qwen2_moe = add("qwen2_moe");
-    qwen2_moe.qkv_bias = qwen2_moe.window_needs_flag = true;
-    qwen2_moe.left_out = "the gate of the shared expert, one row for each layer";
+    qwen2_moe.qkv_bias = qwen2_moe.window_needs_flag = qwen2_moe.shared_gate = true;
+    qwen2_moe.normalized_router = false;
     Family& qwen3_next = add("qwen3_next");
     qwen3_next.qk_norm = qwen3_next.gated_attention = qwen3_next.window_needs_flag = true;
     qwen3_next.recurrence = RecurrenceRule::delta, qwen3_next.full_layer_every = 4;
     qwen3_next.norm_unit_offset = true, qwen3_next.rotary_share = 0.25;
-    qwen3_next.left_out =
-        "the gate of the shared expert, one row for each layer, and the layers that predict further tokens";
+    qwen3_next.shared_gate = true;
+    qwen3_next.left_out = "the layers that predict further tokens";
     Family& nemotron_h = add("nemotron_h");
     nemotron_h.gated_mlp = false, nemotron_h.recurrence = RecurrenceRule::decay;
-    nemotron_h.rotary_share = 0;
+    nemotron_h.rotary_share = 0, nemotron_h.sigmoid_router = true;
     Family& nemotron = add("nemotron");
     nemotron.gated_mlp = false, nemotron.rotary_share = 0.5;
     nemotron.left_out = "the biases of its norms";

@@ -17,7 +17,9 @@ struct Family {
   bool known = false;
   bool qkv_bias = false;
   bool bias_of_qkv_alone = false;  // attention_bias means no bias of the output projection
-  bool qk_norm = false, qk_norm_of_all_heads = false;
+  bool expert_biases = false;
+  // qk_norm: where the config leaves use_qk_norm out.
+  bool qk_norm = false, qk_norm_of_all_heads = false, qk_norm_behind_rotary = false;
   bool norms_before = true, norms_behind = false;
   bool sinks = false;
   double softcap = 0;  // of attention's scores where the config leaves attn_logit_softcapping out
@@ -25,7 +27,16 @@ struct Family {
   bool norm_unit_offset = false;  // norms multiply with 1 + weight
   bool gemma_numerics = false;    // embedded rows are multiplied with sqrt(hidden), and MLPs have gelu_tanh
   double rotary_share = 1;        // where the config leaves partial_rotary_factor out
+  bool interleaved_rotary = false;
+  // Of so many layers the last one has no positions, unless no_rope_layers lists them; 0: all have some.
+  std::int64_t no_rope_every = 0;
+  bool tunes_temperature = false;  // of queries in layers without positions
+  // quick_gelu, with a limit and 1 added to what the gate multiplies.
+  bool limits_activation = false;
   bool sigmoid_router = false;    // of experts, where the config leaves scoring_func out
+  bool normalized_router = true;  // where it leaves norm_topk_prob out
+  bool weighs_expert_inputs = false;
+  bool shared_gate = false;  // of the shared MLP beside experts
   bool gated_mlp = true;
   std::optional<RecurrenceRule> recurrence = {};  // of the layers that have one
   bool tied_embeddings = false;

@@ -15,9 +15,28 @@ class LayerList {
   LayerList(const Family& family, ConfigFields& fields, std::int64_t layers)
       : family_(family), fields_(fields), kinds_(idx(layers)) {}
 
+  // no_rope_layers has a 0 for each layer without positions, and a 1 for each other one; if it is empty, each
+  // layer of so many is without.
+  void take_positions() {
+    const std::vector<std::int64_t> has_positions = fields_.wholes("no_rope_layers");
+    if (!has_positions.empty() && static_cast<std::int64_t>(has_positions.size()) != size()) {
+      fields_.fail(str("no_rope_layers has ", has_positions.size(), " entries, and num_hidden_layers is ",
+                       size(), "; list one for each layer, or none"));
+      return;
+    }
+    const std::int64_t every = fields_.whole("no_rope_layer_interval").value_or(family_.no_rope_every);
+    for (std::int64_t layer = 0; layer < size(); ++layer) {
+      if (!has_positions.empty())
+        kinds_[idx(layer)].rotary = has_positions[idx(layer)] != 0;
+      else if (every > 0)
+        kinds_[idx(layer)].rotary = (layer + 1) % every != 0;
+    }
+  }
+
   void take_attention() {
-    std::optional<std::int64_t> window = fields_.size("sliding_window");
     const bool used = fields_.flag("use_sliding_window").value_or(!family_.window_needs_flag);
+    // Where it is not used, transformers 5 write 0.
+    std::optional<std::int64_t> window = used ? fields_.size("sliding_window") : std::nullopt;
     if (used && !window && !fields_.mentions("sliding_window") && family_.window) {
       window = family_.window;
       fields_.assume(str("sliding_window is missing, so ", *family_.window, " is taken, the default of ",
@@ -43,7 +62,9 @@ class LayerList {
     if (!used || !window) return;
     const std::int64_t pattern = fields_.whole("sliding_window_pattern").value_or(family_.full_layer_every);
     for (std::int64_t layer = full_layers_first(); layer < size(); ++layer) {
-      if (pattern <= 1 || (layer + 1) % pattern != 0) kinds_[idx(layer)].window = window;
+      LayerKind& kind = kinds_[idx(layer)];
+      if (family_.no_rope_every > 0 && kind.rotary) continue;  // SmolLM3: windows are of the others
+      if (pattern <= 1 || (layer + 1) % pattern != 0) kind.window = window;
     }
   }
 
@@ -87,7 +108,11 @@ class LayerList {
                        "); leave the number of experts out, or make these smaller"));
   }
 
-  std::vector<LayerKind> take() && { return std::move(kinds_); }
+  std::vector<LayerKind> take() && {
+    // What has no attention has no positions that it might lack.
+    for (LayerKind& kind : kinds_) kind.rotary = kind.rotary || kind.mixer != Mixer::attention;
+    return std::move(kinds_);
+  }
 
  private:
   std::int64_t size() const { return static_cast<std::int64_t>(kinds_.size()); }
@@ -157,19 +182,10 @@ class LayerList {
     has_pattern_ = true;
   }
 
-  // Chunks go with positions (Llama 4): no_rope_layers has a 0 for each layer without, which sees all keys;
-  // if it is empty, each fourth layer is without.
+  // Chunks go with positions (Llama 4): layers without see all keys.
   void take_chunks(const std::optional<std::int64_t>& chunk) {
-    const std::vector<std::int64_t> has_positions = fields_.wholes("no_rope_layers");
-    if (!has_positions.empty() && static_cast<std::int64_t>(has_positions.size()) != size()) {
-      fields_.fail(str("no_rope_layers has ", has_positions.size(), " entries, and num_hidden_layers is ",
-                       size(), "; list one for each layer, or none"));
-      return;
-    }
-    for (std::int64_t layer = 0; layer < size(); ++layer) {
-      const bool cut = has_positions.empty() ? (layer + 1) % family_.full_layer_every != 0
-                                             : has_positions[idx(layer)] != 0;
-      if (cut) kinds_[idx(layer)].chunk = chunk;
+    for (LayerKind& kind : kinds_) {
+      if (kind.rotary) kind.chunk = chunk;
     }
   }
 
@@ -223,6 +239,7 @@ class LayerList {
 std::vector<LayerKind> layers_of_config(const Family& family, ConfigFields& fields, std::int64_t layers,
                                         bool has_experts) {
   LayerList list(family, fields, layers);
+  list.take_positions();
   list.take_attention();
   list.take_experts(has_experts);
   return std::move(list).take();

@@ -70,7 +70,14 @@ class ModelReader {
     if (!fields_.has("max_position_embeddings") && !family_.max_seq_len) {
       fields_.assume("max_position_embeddings is missing, so a sequence may have any length");
     }
-    read_.rope_scaling = fields_.text_of("rope_scaling", 1000);
+    // Configs of transformers 5 have all of both, and the base, in rope_parameters.
+    read_.rope_scaling =
+        fields_.text_of(fields_.has("rope_parameters") ? "rope_parameters" : "rope_scaling", 1000);
+    const nlohmann::json rope = nlohmann::json::parse(read_.rope_scaling, nullptr, false);
+    if (rope.is_object() && rope.contains("full_attention")) {
+      read_.rope_scaling = rope["full_attention"].dump();
+      fields_.assume("rope_parameters differ between layers: plans rotate all by those of full_attention");
+    }
   }
 
   // A size that must be there, unless the family has a usual one.
@@ -181,6 +188,7 @@ class ModelReader {
     }
     model.intermediate = fields_.size("intermediate_size").value_or(0);
     model.experts = Experts{experts, take_top_k(experts), 0, 0};
+    model.experts->biases = family_.expert_biases;
     model.experts->intermediate =
         fields_.has("moe_intermediate_size")
             ? fields_.size("moe_intermediate_size").value_or(1)
@@ -189,6 +197,7 @@ class ModelReader {
     if (fields_.has("intermediate_size_mlp"))
       model.intermediate = fields_.size("intermediate_size_mlp").value_or(1);
     take_shared_experts();
+    model.experts->shared_gate = family_.shared_gate && model.experts->shared > 0;
   }
 
   // The width of all shared experts together, which one MLP computes. Configs say it outright, or how many
@@ -270,11 +279,10 @@ class ModelReader {
     read_.model.norms_before = family_.norms_before, read_.model.norms_behind = family_.norms_behind;
     read_.model.gated_attention = family_.gated_attention, read_.model.gated_mlp = family_.gated_mlp;
     read_.model.qk_norm =
-        family_.qk_norm || fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(false));
+        fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(family_.qk_norm));
     read_.model.qk_norm_of_all_heads = read_.model.qk_norm && family_.qk_norm_of_all_heads;
-    if (all && !family_.qkv_bias && !family_.bias_of_qkv_alone) {
-      fields_.assume("attention_bias is true: the output projection's bias is not counted");
-    }
+    read_.model.qk_norm_behind_rotary = read_.model.qk_norm && family_.qk_norm_behind_rotary;
+    read_.model.out_bias = all && !family_.qkv_bias && !family_.bias_of_qkv_alone;
     for (const char* key : {"use_bias", "mamba_proj_bias"}) {
       if (fields_.flag(key).value_or(false))
         fields_.assume(str(key, " is true: the biases of the projections of recurrences are not counted"));
@@ -306,10 +314,12 @@ class ModelReader {
     Numerics& numerics = model.numerics;
     for (const char* key : {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"})
       numerics.norm_eps = fields_.number(key).value_or(numerics.norm_eps);
-    numerics.rotary.theta = fields_.number("rope_theta").value_or(numerics.rotary.theta);
+    numerics.rotary.theta =
+        fields_.number("rope_theta").value_or(rope_parameter("rope_theta").value_or(numerics.rotary.theta));
     take_rope_scaling();
     // Of latent attention pairs are neighbouring columns.
-    numerics.rotary.interleaved = fields_.flag("rope_interleave").value_or(model.latent.has_value());
+    numerics.rotary.interleaved =
+        fields_.flag("rope_interleave").value_or(model.latent.has_value() || family_.interleaved_rotary);
     take_rotary_share();
     numerics.norm_unit_offset = family_.norm_unit_offset;
     if (family_.gemma_numerics) numerics.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
@@ -319,22 +329,55 @@ class ModelReader {
     for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act"}) {
       if (const auto word = fields_.word(key)) take_activation(key, *word);
     }
+    if (family_.limits_activation) take_limits();
+    if (family_.tunes_temperature) take_temperature();
+    numerics.weighs_expert_inputs = family_.weighs_expert_inputs;
     RouterRule& router = numerics.router;
     router.sigmoid = family_.sigmoid_router;
     if (const auto word = fields_.word("scoring_func")) router.sigmoid = *word == "sigmoid";
-    router.normalized = fields_.flag("norm_topk_prob").value_or(router.normalized);
+    router.normalized = fields_.flag("norm_topk_prob").value_or(family_.normalized_router);
     router.scale = fields_.number("routed_scaling_factor").value_or(router.scale);
     router.groups = fields_.size("n_group").value_or(router.groups);
     router.top_groups = fields_.size("topk_group").value_or(router.groups);
   }
 
+  // hidden_act says "silu" of what is x sigmoid(alpha x) (gpt-oss).
+  void take_limits() {
+    Numerics& numerics = read_.model.numerics;
+    numerics.activation = ActivationFunction::quick_gelu;
+    numerics.activation_limit = fields_.number("swiglu_limit").value_or(7);
+    numerics.up_offset = 1;
+    constexpr double kAlpha = 1.702;  // of quick_gelu
+    if (const double alpha = fields_.number("swiglu_alpha").value_or(kAlpha); alpha != kAlpha)
+      fields_.fail(str("swiglu_alpha ", alpha,
+                       ": what is described is x sigmoid(1.702 x); the nearest thing is ", "swiglu_alpha ",
+                       kAlpha));
+  }
+
+  // Configs say whether by true, or by a number.
+  void take_temperature() {
+    const std::string tuned = fields_.text_of("attn_temperature_tuning");
+    if (tuned == "false" || tuned == "0") return;
+    QueryTemperature& temperature = read_.model.numerics.temperature;
+    temperature.scale = fields_.number("attn_scale").value_or(0.1);
+    temperature.floor = fields_.number("floor_scale").value_or(temperature.floor);
+  }
+
   // Latent attention has the width of its rotated part instead.
   void take_rotary_share() {
     double& share = read_.model.numerics.rotary_share;
-    share = fields_.number("partial_rotary_factor").value_or(family_.rotary_share);
+    share = fields_.number("partial_rotary_factor")
+                .value_or(rope_parameter("partial_rotary_factor").value_or(family_.rotary_share));
     if (share <= 1) return;
     fields_.assume(str("partial_rotary_factor ", share, " is above 1, so that all columns are rotated"));
     share = 1;
+  }
+
+  std::optional<double> rope_parameter(const char* key) const {
+    const nlohmann::json parameters = nlohmann::json::parse(read_.rope_scaling, nullptr, false);
+    if (!parameters.is_object() || !parameters.contains(key) || !parameters[key].is_number())
+      return std::nullopt;
+    return parameters[key].get<double>();
   }
 
   // Of the kinds of scaling only "llama3" is computed; the others leave the frequencies as they are.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numbers>
 #include <numeric>
 #include <optional>
@@ -16,6 +17,8 @@
 
 namespace cp::sim {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // first, first + 1, ...
 std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t count) {
@@ -55,7 +58,10 @@ std::vector<double> rotary_frequencies(const RotaryRules& rules, std::int64_t co
   for (std::int64_t j = 0; j < count / 2; ++j) {
     const double frequency = std::pow(rules.theta, -2 * static_cast<double>(j) / static_cast<double>(count));
     const double waves = rules.original * frequency / (2 * std::numbers::pi);  // in the original length
-    const double share = std::clamp((waves - rules.low) / (rules.high - rules.low), 0.0, 1.0);
+    // With one limit for both there is nothing between them (Llama 4).
+    const double share = rules.low == rules.high
+                             ? (waves < rules.low ? 0 : 1)
+                             : std::clamp((waves - rules.low) / (rules.high - rules.low), 0.0, 1.0);
     frequencies.push_back((1 - share) * frequency / rules.factor + share * frequency);
   }
   return frequencies;
@@ -160,6 +166,7 @@ Variable ModelPass::linear_of(Variable x, const std::string& name) {
 }
 
 Variable ModelPass::activated(Variable x) {
+  if (rules_.activation_limit > 0) x = clamp(x, -kInfinity, rules_.activation_limit);
   switch (rules_.activation.value_or(model_.gated_mlp ? MlpActivation::silu : MlpActivation::relu_squared)) {
     case MlpActivation::gelu:
       return map(x, kGelu);
@@ -169,6 +176,8 @@ Variable ModelPass::activated(Variable x) {
       return map(x, kGeluTanh);
     case MlpActivation::relu_squared:
       return map(x, kReluSquared);
+    case MlpActivation::quick_gelu:
+      return map(x, kQuickGelu);
     case MlpActivation::silu:
       break;
   }
@@ -240,7 +249,7 @@ Variable ModelPass::attend(const Layer& at, Variable rows) {
   const std::string own = at.prefix + "self_attn.";
   Variable q = linear_of(rows, own + "q_proj"), k = linear_of(rows, own + "k_proj");
   const Variable v = linear_of(rows, own + "v_proj");
-  if (model_.qk_norm) {
+  if (model_.qk_norm && !model_.qk_norm_behind_rotary) {
     const std::int64_t width = model_.qk_norm_of_all_heads ? 0 : model_.head_dim;
     q = norm(q, own + "q_norm.weight", width), k = norm(k, own + "k_norm.weight", width);
   }
@@ -251,12 +260,29 @@ Variable ModelPass::attend(const Layer& at, Variable rows) {
     return rotate(x, {model_.head_dim, 0, rotary_frequencies(rules_.rotary, count), rules_.rotary.neighbours},
                   positions_);
   };
-  Variable out = attention_core(at, turned(q), turned(k), v);
+  if (at.kind.rotary) {
+    q = turned(q), k = turned(k);
+    if (model_.qk_norm_behind_rotary)
+      q = normalize(q, model_.head_dim, 1 / static_cast<double>(model_.head_dim), rules_.norm_eps),
+      k = normalize(k, model_.head_dim, 1 / static_cast<double>(model_.head_dim), rules_.norm_eps);
+  } else if (rules_.temperature_scale != 0) {
+    q = weigh_rows(q, temperatures());
+  }
+  Variable out = attention_core(at, q, k, v);
   if (model_.gated_attention) {
     const Variable gates = note(at.label + "gates", linear_of(rows, own + "gate_proj"));
     out = note(at.label + "gated_out", multiply(out, map(gates, kSigmoid)));
   }
   return linear_of(out, own + "o_proj");
+}
+
+Variable ModelPass::temperatures() {
+  Matrix64 column(std::ssize(positions_), 1);
+  for (std::size_t row = 0; row < positions_.size(); ++row) {
+    const double windows = std::floor(static_cast<double>(positions_[row] + 1) / rules_.temperature_floor);
+    column.values[row] = 1 + rules_.temperature_scale * std::log(1 + windows);
+  }
+  return tape_.input(std::move(column));
 }
 
 Variable ModelPass::attend_latent(const Layer& at, Variable rows) {
@@ -349,13 +375,19 @@ Variable ModelPass::recur(const Layer& at, Variable rows) {
 
 // ---- MLPs ----
 
-// With weights, a column, the rows' outputs are multiplied with them.
+// With weights, a column, the rows' outputs are multiplied with them; or the rows.
 Variable ModelPass::mlp(const std::string& prefix, Variable rows, const Variable* weights) {
-  const Variable up = linear_of(rows, prefix + "up_proj");
-  Variable inner =
-      model_.gated_mlp ? multiply(activated(linear_of(rows, prefix + "gate_proj")), up) : activated(up);
-  if (weights != nullptr) inner = weigh_rows(inner, *weights);
-  return linear_of(inner, prefix + "down_proj");
+  if (weights != nullptr && rules_.weighs_expert_inputs) rows = weigh_rows(rows, *weights);
+  Variable inner = linear_of(rows, prefix + "up_proj");
+  if (model_.gated_mlp) {
+    if (const double limit = rules_.activation_limit; limit > 0) inner = clamp(inner, -limit, limit);
+    if (rules_.up_offset != 0) inner = add(inner, rules_.up_offset);
+    inner = multiply(activated(linear_of(rows, prefix + "gate_proj")), inner);
+  } else {
+    inner = activated(inner);
+  }
+  const Variable out = linear_of(inner, prefix + "down_proj");
+  return weights != nullptr && !rules_.weighs_expert_inputs ? weigh_rows(out, *weights) : out;
 }
 
 std::vector<std::int64_t> ModelPass::choose(const Matrix64& scores) const {
@@ -404,6 +436,8 @@ Variable ModelPass::mix_experts(const Layer& at, Variable rows) {
   choices_ += std::ssize(kept), dropped_ += std::count(kept.begin(), kept.end(), false);
   std::optional<Variable> out;
   if (model_.experts->shared > 0) out = mlp(own + "shared_experts.", rows);
+  if (model_.experts->shared_gate)
+    out = weigh_rows(*out, map(linear_of(rows, own + "shared_expert_gate"), kSigmoid));
   for (std::int64_t expert = 0; expert < count; ++expert) {
     std::vector<std::int64_t> own_rows, places;  // of its tokens; of its weight among theirs
     for (std::int64_t i = 0; i < std::ssize(chosen); ++i) {

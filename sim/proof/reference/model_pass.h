@@ -1,8 +1,9 @@
 // One pass of a model over a micro-batch on one device in float64, forward and back. Sizes and order are
 // those of shared/transformer/model.h; the layers are written here from Hugging Face's implementations.
 //
-//   attention       q and k are normalized, then rotated. Scores are scaled by 1/sqrt(head_dim). Gates are
-//                   sigmoids.
+//   attention       q and k are normalized, then rotated; or rotated, then normalized without weights (Llama
+//                   4). Layers without positions do neither of the latter two, and may scale queries. Scores
+//                   are scaled by 1/sqrt(head_dim). Gates are sigmoids.
 //   latent          the first elements of a head are made of the latent row, and the last rope_dim rotated;
 //                   the key's rotated part is the same for all heads and is not normalized
 //   gated delta     SiLU follows the convolution, then q and k of each head get the Euclidean norm 1; beta =
@@ -82,6 +83,7 @@ class ModelPass {
                                   std::int64_t missing) const;
   Variable layer(const Layer& at, Variable x);
   Variable attend(const Layer& at, Variable rows);
+  Variable temperatures();  // of queries, by row
   Variable attend_latent(const Layer& at, Variable rows);
   Variable attention_core(const Layer& at, Variable q, Variable k, Variable v);
   Variable recur(const Layer& at, Variable rows);

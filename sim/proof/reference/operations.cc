@@ -66,6 +66,12 @@ const ScalarFunction kGelu{[](double x) { return x * normal_share(x); },
                                  std::exp(-x * x / 2) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
                              return normal_share(x) + x * density;
                            }};
+// 1.702: Hendrycks and Gimpel (2016, arXiv 1606.08415) fit sigmoid(1.702 x) to the normal distribution.
+const ScalarFunction kQuickGelu{[](double x) { return x * sigmoid(1.702 * x); },
+                                [](double x) {
+                                  const double share = sigmoid(1.702 * x);
+                                  return share + 1.702 * x * share * (1 - share);
+                                }};
 const ScalarFunction kTanh{[](double x) { return std::tanh(x); },
                            [](double x) { return 1 - std::tanh(x) * std::tanh(x); }};
 const ScalarFunction kSoftplus{softplus, sigmoid};
@@ -77,6 +83,17 @@ Variable add(Variable x, Variable y) {
   return x.tape().record(std::move(out), [x, y](const Matrix64&, const Matrix64& d) {
     add_to(x.gradient(), d);
     add_to(y.gradient(), d);
+  });
+}
+
+Variable clamp(Variable x, double least, double most) {
+  Matrix64 out = x.value();
+  for (double& value : out.values) value = std::clamp(value, least, most);
+  return x.tape().record(std::move(out), [x, least, most](const Matrix64&, const Matrix64& d) {
+    for (std::size_t i = 0; i < d.values.size(); ++i) {
+      const double value = x.value().values[i];
+      if (value >= least && value <= most) x.gradient().values[i] += d.values[i];
+    }
   });
 }
 

@@ -29,12 +29,15 @@ struct ScalarFunction {
   double (*slope)(double);
 };
 Variable map(Variable x, const ScalarFunction& function);
+// Elements below `least` become it, and those above `most` become that; neither has a slope then.
+Variable clamp(Variable x, double least, double most);
 extern const ScalarFunction kSigmoid;      // 1 / (1 + exp(-x))
 extern const ScalarFunction kSilu;         // x sigmoid(x)
 extern const ScalarFunction kGeluTanh;     // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 extern const ScalarFunction kReluSquared;  // max(x, 0)^2
 extern const ScalarFunction kRelu;         // max(x, 0)
 extern const ScalarFunction kGelu;         // x/2 (1 + erf(x / sqrt(2)))
+extern const ScalarFunction kQuickGelu;    // x sigmoid(1.702 x)
 extern const ScalarFunction kTanh;
 extern const ScalarFunction kSoftplus;  // log(1 + exp(x))
 extern const ScalarFunction kMinusExp;  // -exp(x)

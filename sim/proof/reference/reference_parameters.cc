@@ -85,14 +85,14 @@ class ParameterList {
       linear("self_attn.k_proj", kv_width, hidden, model_.qkv_bias);
       linear("self_attn.v_proj", kv_width, hidden, model_.qkv_bias);
       if (model_.gated_attention) linear("self_attn.gate_proj", q_width, hidden, model_.qkv_bias);
-      if (model_.qk_norm) {
+      if (model_.qk_norm && !model_.qk_norm_behind_rotary) {
         const bool of_all = model_.qk_norm_of_all_heads;
         norm("self_attn.q_norm", of_all ? q_width : model_.head_dim);
         norm("self_attn.k_norm", of_all ? kv_width : model_.head_dim);
       }
     }
     if (model_.sinks) add("self_attn.sinks", 1, model_.q_heads, Draw::near_zero);
-    linear("self_attn.o_proj", hidden, model_.q_heads * model_.v_head_dim());
+    linear("self_attn.o_proj", hidden, model_.q_heads * model_.v_head_dim(), model_.out_bias);
   }
 
   void add_recurrence(const Recurrence& r) {
@@ -113,17 +113,18 @@ class ParameterList {
     linear("linear_attn.out_proj", hidden, r.value_width());
   }
 
-  void add_mlp(const std::string& name, std::int64_t width) {
-    if (model_.gated_mlp) linear(name + "gate_proj", width, model_.hidden);
-    linear(name + "up_proj", width, model_.hidden);
-    linear(name + "down_proj", model_.hidden, width);
+  void add_mlp(const std::string& name, std::int64_t width, bool biases = false) {
+    if (model_.gated_mlp) linear(name + "gate_proj", width, model_.hidden, biases);
+    linear(name + "up_proj", width, model_.hidden, biases);
+    linear(name + "down_proj", model_.hidden, width, biases);
   }
 
   void add_experts(const Experts& experts) {
-    linear("mlp.gate", experts.count, model_.hidden);
+    linear("mlp.gate", experts.count, model_.hidden, experts.biases);
     for (std::int64_t expert = 0; expert < experts.count; ++expert)
-      add_mlp(str("mlp.experts.", expert, "."), experts.intermediate);
+      add_mlp(str("mlp.experts.", expert, "."), experts.intermediate, experts.biases);
     if (experts.shared > 0) add_mlp("mlp.shared_experts.", experts.shared);
+    if (experts.shared_gate) linear("mlp.shared_expert_gate", 1, model_.hidden);
   }
 
   const Transformer& model_;

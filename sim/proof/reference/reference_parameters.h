@@ -15,7 +15,8 @@
 //                  in_proj_z (gates), in_proj_b and in_proj_a (of beta and of the decay) or in_proj_dt (time
 //                  steps), conv1d, A_log, dt_bias, D, norm, out_proj
 //   MLP            mlp.{gate,up,down}_proj, without the gate if the MLP has two matrices
-//   experts        mlp.gate (the router), mlp.experts.7.{gate,up,down}_proj, mlp.shared_experts.*
+//   experts        mlp.gate (the router), mlp.experts.7.{gate,up,down}_proj, mlp.shared_experts.*,
+//                  mlp.shared_expert_gate (one row)
 //   predictions    those of depth d are layers.(layers + d - 1), and beside a layer's parameters have hnorm
 //                  (of the rows before), enorm (of embedded tokens), eh_proj and shared_head.norm. The
 //                  columns of eh_proj are those of the rows before, then those of the embedding, as in the

@@ -15,7 +15,8 @@ enum class MlpActivation : std::uint8_t {
   gelu,
   gelu_tanh,  // GELU by tanh: "gelu_pytorch_tanh" (Gemma)
   relu,
-  relu_squared  // "relu2" (Nemotron)
+  relu_squared,  // "relu2" (Nemotron)
+  quick_gelu     // x sigmoid(1.702 x) (gpt-oss)
 };
 
 // The frequencies of rotary positions: pair j of `count` rotated elements has theta^(-2j / count). With a
@@ -67,7 +68,15 @@ struct ReferenceRules {
   // leave a document, so that the only thing that differs is q and k themselves.
   bool positions_in_documents = false;
   std::optional<MlpActivation> activation;  // unset: silu of a gated MLP, relu_squared of one of two matrices
+  // The gate is at most so large, and what it multiplies, in size, too; 0: no limit. Then `up_offset` is
+  // added to the latter (gpt-oss).
+  double activation_limit = 0, up_offset = 0;
   RouterRules router;
+  // The router's weights multiply the rows that experts take (Llama 4), and else those that they give.
+  bool weighs_expert_inputs = false;
+  // In layers without rotary positions, queries at position p (as rotary counts them) are multiplied with 1 +
+  // scale ln(1 + floor((p + 1) / floor)) (Llama 4).
+  double temperature_scale = 0, temperature_floor = 8192;
   DropRule drops;  // null: all are kept
   // The weight of all prediction losses together; each has its equal part (DeepSeek-V3, equation 25; 0.3 in
   // most of its training).

@@ -31,10 +31,10 @@ void validate_rules(const Transformer& model, const ReferenceRules& rules) {
                            " and logit_softcap=", rules.logit_softcap,
                            " must be 0 or more; the usual ones are 1e-6, 1e-6 and 0, no cap"));
   const RotaryRules& rotary = rules.rotary;
-  if (!(rotary.theta > 0 && rotary.factor > 0 && rotary.low < rotary.high))
+  if (!(rotary.theta > 0 && rotary.factor > 0 && rotary.low <= rotary.high))
     throw InvalidInput(str("theta=", rotary.theta, " and factor=", rotary.factor,
                            " of rotary positions must be above 0, and low=", rotary.low,
-                           " below high=", rotary.high, "; the usual ones are 10000, 1, 1 and 4"));
+                           " at most high=", rotary.high, "; the usual ones are 10000, 1, 1 and 4"));
   if (!model.experts) return;
   const RouterRules& router = rules.router;
   const std::int64_t count = model.experts->count;

@@ -453,11 +453,16 @@ ReferenceRules reference_rules(const Transformer& model) {
         return MlpActivation::gelu_tanh;
       case ActivationFunction::relu:
         return MlpActivation::relu;
+      case ActivationFunction::quick_gelu:
+        return MlpActivation::quick_gelu;
       case ActivationFunction::relu2:
         break;
     }
     return MlpActivation::relu_squared;
   }();
+  rules.activation_limit = numerics.activation_limit, rules.up_offset = numerics.up_offset;
+  rules.weighs_expert_inputs = numerics.weighs_expert_inputs;
+  rules.temperature_scale = numerics.temperature.scale, rules.temperature_floor = numerics.temperature.floor;
   const RouterRule& router = numerics.router;
   rules.router = {router.sigmoid, router.normalized, router.scale, router.groups, router.top_groups};
   return rules;

@@ -16,6 +16,10 @@ namespace {
 // number of ranks divides; widths that differ from each other, so that what is taken for another shows.
 constexpr std::int64_t kHidden = 48, kHeads = 8, kHeadDim = 10, kIntermediate = 56, kVocab = 211,
                        kExperts = 8, kWindow = 20;
+// Chosen: rows before an activation have about the variance 1.
+constexpr double kActivationLimit = 1;
+// Chosen: positions that have one temperature.
+constexpr double kTemperatureFloor = 8;
 // Layers: enough for four stages.
 constexpr std::int64_t kLayers = 4;
 
@@ -167,6 +171,9 @@ Transformer scaled_down(const Transformer& model, const ParallelLayout& layout) 
   small.head_dim = at_most(model.head_dim, kHeadDim);
   small.intermediate = few_of(model.intermediate, kIntermediate, tp);
   small.vocab = at_most(model.vocab, kVocab);
+  // So that limits hold somewhere, and several temperatures come up in a proof's sequence.
+  small.numerics.activation_limit = std::min(model.numerics.activation_limit, kActivationLimit);
+  small.numerics.temperature.floor = std::min(model.numerics.temperature.floor, kTemperatureFloor);
   if (model.latent) {
     Latent& latent = *small.latent;
     latent.q_rank = at_most(latent.q_rank, 22), latent.kv_rank = at_most(latent.kv_rank, 18);
