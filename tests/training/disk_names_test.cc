@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -21,10 +22,9 @@ using ::testing::ElementsAre;
 // "name [rows, columns]" of layer 0 and of what is in no layer.
 std::set<std::string> first_layer(const DiskNames& names) {
   std::set<std::string> first;
-  for (const TensorShape& tensor : names.tensors()) {
-    if (tensor.tensor.find(".layers.1.") != std::string::npos) continue;
-    const std::string shape = tensor.rows == 1 ? str(tensor.columns) : str(tensor.rows, ", ", tensor.columns);
-    first.insert(str(tensor.tensor, " [", shape, "]"));
+  for (const DiskTensor& tensor : names.tensors()) {
+    if (tensor.tensor.find(".layers.1.") == std::string::npos)
+      first.insert(str(tensor.tensor, " [", join(tensor.shape, ", "), "]"));
   }
   return first;
 }
@@ -62,6 +62,65 @@ TEST(DiskNames, AreThoseThatTransformersSave) {
   EXPECT_EQ(first_layer(names_of("mixtral", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)")),
             mixtral);
   EXPECT_EQ(first_layer(names_of("phi3", "")), phi);
+  std::set<std::string> llama4 = of_both, gpt_oss = of_both, qwen2_moe = of_both;
+  const auto attention = [](std::set<std::string>& names, bool biases, bool of_output) {
+    for (const auto& [tensor, rows] :
+         {std::pair{"q_proj", 16}, {"k_proj", 8}, {"v_proj", 8}, {"o_proj", 16}}) {
+      names.insert(str("model.layers.0.self_attn.", tensor, ".weight [", rows, ", 16]"));
+      if (biases && (of_output || std::string(tensor) != "o_proj"))
+        names.insert(str("model.layers.0.self_attn.", tensor, ".bias [", rows, "]"));
+    }
+  };
+  attention(llama4, false, false), attention(gpt_oss, true, true), attention(qwen2_moe, true, false);
+  for (const char* tensor :
+       {"feed_forward.experts.down_proj [4, 24, 16]", "feed_forward.experts.gate_up_proj [4, 16, 48]",
+        "feed_forward.router.weight [4, 16]", "feed_forward.shared_expert.down_proj.weight [16, 24]",
+        "feed_forward.shared_expert.gate_proj.weight [24, 16]",
+        "feed_forward.shared_expert.up_proj.weight [24, 16]"})
+    llama4.insert(str("model.layers.0.", tensor));
+  for (const char* tensor : {"mlp.experts.down_proj [4, 24, 16]", "mlp.experts.down_proj_bias [4, 16]",
+                             "mlp.experts.gate_up_proj [4, 16, 48]", "mlp.experts.gate_up_proj_bias [4, 48]",
+                             "mlp.router.bias [4]", "mlp.router.weight [4, 16]", "self_attn.sinks [4]"})
+    gpt_oss.insert(str("model.layers.0.", tensor));
+  for (const char* tensor : {"gate.weight [4, 16]", "shared_expert.down_proj.weight [16, 20]",
+                             "shared_expert.gate_proj.weight [20, 16]",
+                             "shared_expert.up_proj.weight [20, 16]", "shared_expert_gate.weight [1, 16]"})
+    qwen2_moe.insert(str("model.layers.0.mlp.", tensor));
+  for (int expert = 0; expert < 4; ++expert) {
+    for (const char* tensor :
+         {"down_proj.weight [16, 12]", "gate_proj.weight [12, 16]", "up_proj.weight [12, 16]"})
+      qwen2_moe.insert(str("model.layers.0.mlp.experts.", expert, ".", tensor));
+  }
+  EXPECT_EQ(first_layer(names_of("llama4_text", R"(, "num_local_experts": 4, "num_experts_per_tok": 1,
+                                 "intermediate_size_mlp": 20, "interleave_moe_layer_step": 1)")),
+            llama4);
+  EXPECT_EQ(first_layer(names_of("gpt_oss", R"(, "num_local_experts": 4, "num_experts_per_tok": 2,
+                                 "attention_bias": true, "sliding_window": 8)")),
+            gpt_oss);
+  EXPECT_EQ(first_layer(names_of("qwen2_moe", R"(, "num_experts": 4, "num_experts_per_tok": 2,
+                                 "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20)")),
+            qwen2_moe);
+}
+
+// Of the second of three experts: two rows of gate and up, and four columns.
+TEST(DiskNames, PutExpertsOneBehindTheOther) {
+  std::vector<TensorShape> shapes;
+  for (int expert = 0; expert < 3; ++expert) {
+    const std::string name = str("a.mlp.experts.", expert, ".");
+    for (const char* up : {"gate_proj", "up_proj"})
+      shapes.push_back({name + up + ".weight", 2, 4}), shapes.push_back({name + up + ".bias", 1, 2});
+    shapes.push_back({name + "down_proj.weight", 4, 2}), shapes.push_back({name + "down_proj.bias", 1, 4});
+  }
+  const DiskNames llama4("llama4_text", shapes), gpt_oss("gpt_oss", shapes);
+  const std::string own = "a.mlp.experts.1.", there = "a.feed_forward.experts.", also = "a.mlp.experts.";
+  EXPECT_EQ(llama4.place(own + "gate_proj.weight"), (DiskPlace{there + "gate_up_proj", 16, 1, 4}));
+  EXPECT_EQ(llama4.place(own + "up_proj.weight"), (DiskPlace{there + "gate_up_proj", 18, 1, 4}));
+  EXPECT_EQ(llama4.place(own + "down_proj.weight"), (DiskPlace{there + "down_proj", 8, 1, 4}));
+  EXPECT_EQ(gpt_oss.place(own + "gate_proj.weight"), (DiskPlace{also + "gate_up_proj", 16, 2, 4}));
+  EXPECT_EQ(gpt_oss.place(own + "up_proj.weight"), (DiskPlace{also + "gate_up_proj", 17, 2, 4}));
+  EXPECT_EQ(gpt_oss.place(own + "gate_proj.bias"), (DiskPlace{also + "gate_up_proj_bias", 4, 0, 2}));
+  EXPECT_EQ(gpt_oss.place(own + "up_proj.bias"), (DiskPlace{also + "gate_up_proj_bias", 5, 0, 2}));
+  EXPECT_EQ(gpt_oss.place(own + "down_proj.bias"), (DiskPlace{also + "down_proj_bias", 4, 0, 1}));
 }
 
 // Queries, keys and values lie one below the other, whatever their order in the model; so do gates and what
@@ -73,17 +132,17 @@ TEST(DiskNames, PutTensorsOneBelowTheOther) {
                                  {"a.self_attn.k_proj.weight", 2, 5},
                                  {"a.mlp.gate_proj.weight", 3, 5},
                                  {"a.norm.weight", 1, 5}});
-  EXPECT_EQ(names.place("a.self_attn.q_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 0}));
-  EXPECT_EQ(names.place("a.self_attn.k_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 20}));
-  EXPECT_EQ(names.place("a.self_attn.v_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 30}));
-  EXPECT_EQ(names.place("a.mlp.gate_proj.weight"), (DiskPlace{"a.mlp.gate_up_proj.weight", 0}));
-  EXPECT_EQ(names.place("a.mlp.up_proj.weight"), (DiskPlace{"a.mlp.gate_up_proj.weight", 15}));
-  EXPECT_EQ(names.place("a.norm.weight"), (DiskPlace{"a.norm.weight", 0}));
+  EXPECT_EQ(names.place("a.self_attn.q_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 0, 5}));
+  EXPECT_EQ(names.place("a.self_attn.k_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 20, 5}));
+  EXPECT_EQ(names.place("a.self_attn.v_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 30, 5}));
+  EXPECT_EQ(names.place("a.mlp.gate_proj.weight"), (DiskPlace{"a.mlp.gate_up_proj.weight", 0, 5}));
+  EXPECT_EQ(names.place("a.mlp.up_proj.weight"), (DiskPlace{"a.mlp.gate_up_proj.weight", 15, 5}));
+  EXPECT_EQ(names.place("a.norm.weight"), (DiskPlace{"a.norm.weight", 0, 5}));
   std::vector<std::string> tensors;
-  for (const TensorShape& tensor : names.tensors())
-    tensors.push_back(str(tensor.tensor, " ", tensor.rows, "x", tensor.columns));
+  for (const DiskTensor& tensor : names.tensors())
+    tensors.push_back(str(tensor.tensor, " ", join(tensor.shape, "x")));
   EXPECT_THAT(tensors, ElementsAre("a.self_attn.qkv_proj.weight 8x5", "a.mlp.gate_up_proj.weight 6x5",
-                                   "a.norm.weight 1x5"));
+                                   "a.norm.weight 5"));
 }
 
 }  // namespace

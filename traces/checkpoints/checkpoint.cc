@@ -67,23 +67,17 @@ std::uint64_t sum_of(DType dtype, std::span<const std::byte> elements, std::int6
                                 : sum_of_words<std::uint32_t>(elements, first);
 }
 
-std::vector<std::int64_t> shape_of(const TensorShape& shape) {
-  if (shape.rows == 1) return {shape.columns};  // a vector
-  return {shape.rows, shape.columns};
-}
-
 std::string state_tensor(const std::string& state, const std::string& tensor) { return state + "." + tensor; }
 
 std::vector<FileTensor> tensors_of(const DiskNames& names, const CheckpointFacts& facts, bool optimizer) {
   std::vector<FileTensor> tensors;
   if (!optimizer) {
-    for (const TensorShape& shape : names.tensors())
-      tensors.push_back({shape.tensor, DType::f32, shape_of(shape), 0});
+    for (const DiskTensor& of : names.tensors()) tensors.push_back({of.tensor, DType::f32, of.shape, 0});
     return tensors;
   }
   for (const std::string& state : facts.states) {
-    for (const TensorShape& shape : names.tensors())
-      tensors.push_back({state_tensor(state, shape.tensor), facts.state_dtype, shape_of(shape), 0});
+    for (const DiskTensor& of : names.tensors())
+      tensors.push_back({state_tensor(state, of.tensor), facts.state_dtype, of.shape, 0});
   }
   return tensors;
 }
@@ -102,22 +96,39 @@ std::string checksum_text(std::string_view text) {
   return hexadecimal(checksum(std::as_bytes(std::span(text))));
 }
 
-std::int64_t columns_of(const FileTensor& tensor) {
-  return tensor.shape.empty()       ? 1
-         : tensor.shape.size() == 1 ? tensor.shape[0]
-                                    : tensor.numel() / tensor.shape[0];
-}
+// Elements of a run, of which the first one is the at-th, and each `at_step` behind the one before; and where
+// they are in the tensor on disk.
+struct Stretch {
+  std::int64_t place = 0, place_step = 1, at = 0, at_step = 1, count = 0;
 
-// Calls use(place of the first element, elements of the run before, count) for stretches of the run that are
-// neighbours in the tensor on disk: all of it, if it has the tensor's whole rows. `first` is where the
-// model's tensor begins there, and `columns` are those of a row there.
+  bool is_dense() const { return place_step == 1 && at_step == 1; }
+};
+
+// Calls use(stretch) for parts of the run that are neighbours in the tensor on disk: for all of it, if it has
+// the tensor's whole rows, and else for each row. Of matrices that are transposed there, for each column.
 template <class Use>
-void for_each_stretch(const TensorRun& run, std::int64_t first, std::int64_t columns, const Use& use) {
-  if (run.block.columns == columns)
-    return use(first + run.block.first_row * columns + run.first, std::int64_t{0}, run.count);
-  for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
-    use(first + row * columns + column, at, count);
-  });
+void for_each_stretch(const TensorRun& run, const DiskPlace& of, const Use& use) {
+  const TensorBlock& block = run.block;
+  const auto place = [&of](std::int64_t row, std::int64_t column) {
+    return of.first + row * of.row_step + column * of.column_step;
+  };
+  if (of.column_step == 1 && block.columns == of.row_step)
+    return use(Stretch{place(block.first_row, block.first_column) + run.first, 1, 0, 1, run.count});
+  if (of.column_step == 1 || block.rows == 1) {
+    return for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+      use(Stretch{place(row, column), of.column_step, at, 1, count});
+    });
+  }
+  for (std::int64_t column = 0; column < block.columns; ++column) {
+    // Rows of which the run has this column.
+    const auto row_from = [&](std::int64_t element) {
+      return ceil_div(std::max<std::int64_t>(0, element - column), block.columns);
+    };
+    const std::int64_t first = row_from(run.first), count = row_from(run.first + run.count) - first;
+    if (count > 0)
+      use(Stretch{place(block.first_row + first, block.first_column + column), of.row_step,
+                  first * block.columns + column - run.first, block.columns, count});
+  }
 }
 
 void to_doubles(DType dtype, std::span<const std::byte> bytes, std::span<double> values) {
@@ -130,21 +141,28 @@ void to_doubles(DType dtype, std::span<const std::byte> bytes, std::span<double>
   });
 }
 
-void read_run(const DataFile& file, const FileLayout& layout, const FileTensor& tensor, std::int64_t first,
+void read_run(const DataFile& file, const FileLayout& layout, const FileTensor& tensor, const DiskPlace& of,
               const TensorRun& run, std::span<double> values) {
   const std::int64_t size = size_bytes(tensor.dtype);
   std::vector<std::byte> bytes;
-  for_each_stretch(run, first, columns_of(tensor),
-                   [&](std::int64_t place, std::int64_t at, std::int64_t count) {
-                     // A part at a time: the values themselves are all the memory that this is to need.
-                     const std::int64_t most = kBytesAtOnce / size;
-                     for (std::int64_t done = 0; done < count; done += most) {
-                       const std::int64_t now = std::min(most, count - done);
-                       bytes.resize(idx(now * size));
-                       file.read(layout.data + tensor.offset + (place + done) * size, bytes);
-                       to_doubles(tensor.dtype, bytes, values.subspan(idx(at + done), idx(now)));
-                     }
-                   });
+  std::vector<double> among;  // with the elements between those of a stretch
+  for_each_stretch(run, of, [&](const Stretch& stretch) {
+    // A part at a time: the values themselves are all the memory that this is to need.
+    const std::int64_t most = std::max<std::int64_t>(1, kBytesAtOnce / (size * stretch.place_step));
+    for (std::int64_t done = 0; done < stretch.count; done += most) {
+      const std::int64_t now = std::min(most, stretch.count - done), all = (now - 1) * stretch.place_step + 1;
+      bytes.resize(idx(all * size));
+      file.read(layout.data + tensor.offset + (stretch.place + done * stretch.place_step) * size, bytes);
+      if (stretch.is_dense()) {
+        to_doubles(tensor.dtype, bytes, values.subspan(idx(stretch.at + done), idx(now)));
+        continue;
+      }
+      among.resize(idx(all));
+      to_doubles(tensor.dtype, bytes, among);
+      for (std::int64_t i = 0; i < now; ++i)
+        values[idx(stretch.at + (done + i) * stretch.at_step)] = among[idx(i * stretch.place_step)];
+    }
+  });
 }
 
 std::map<std::string, std::pair<int, const FileTensor*>, std::less<>> by_name(
@@ -155,6 +173,12 @@ std::map<std::string, std::pair<int, const FileTensor*>, std::less<>> by_name(
       tensors[tensor.name] = {static_cast<int>(file), &tensor};
   }
   return tensors;
+}
+
+// Dimensions of one element make no difference: a convolution's weights may have one.
+std::vector<std::int64_t> longer_than_one(std::vector<std::int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
 }
 
 template <class Tensors>
@@ -244,8 +268,8 @@ CheckpointWriter::CheckpointWriter(const std::string& folder, const CheckpointFa
 }
 
 void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std::byte> elements) {
-  const auto& [tensor, first] = names_.place(run.block.tensor);
-  const std::string name = role == 0 ? tensor : state_tensor(states_[idx(role - 1)], tensor);
+  const DiskPlace& of = names_.place(run.block.tensor);
+  const std::string name = role == 0 ? of.tensor : state_tensor(states_[idx(role - 1)], of.tensor);
   const auto found = tensors_.find(name);
   CP_INVARIANT(found != tensors_.end(), "the checkpoint has no tensor ", name);
   const auto [file, place_of_tensor] = found->second;
@@ -255,13 +279,26 @@ void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std
   const bool is_first = sums_.empty();
   Sum& sum = sums_[name];
   DataFile& out = files_[idx(file)];
-  for_each_stretch(run, first, columns_of(to), [&](std::int64_t place, std::int64_t at, std::int64_t count) {
-    const std::int64_t most = kBytesAtOnce / size;
-    for (std::int64_t done = 0; done < count; done += most) {
-      const std::int64_t now = std::min(most, count - done);
-      const auto bytes = elements.subspan(idx((at + done) * size), idx(now * size));
-      sum.sum += sum_of(to.dtype, bytes, place + done), sum.count += now;
-      out.write(layout.data + to.offset + (place + done) * size, bytes);
+  const auto write_at = [&](std::int64_t place, std::span<const std::byte> bytes, std::int64_t count) {
+    sum.sum += sum_of(to.dtype, bytes, place), sum.count += count;
+    out.write(layout.data + to.offset + place * size, bytes);
+  };
+  std::vector<std::byte> gathered;
+  for_each_stretch(run, of, [&](const Stretch& stretch) {
+    // Between elements that lie apart there may be those of other ranks.
+    const std::int64_t most = stretch.place_step == 1 ? kBytesAtOnce / size : 1;
+    for (std::int64_t done = 0; done < stretch.count; done += most) {
+      const std::int64_t now = std::min(most, stretch.count - done),
+                         place = stretch.place + done * stretch.place_step;
+      if (stretch.is_dense()) {
+        write_at(place, elements.subspan(idx((stretch.at + done) * size), idx(now * size)), now);
+        continue;
+      }
+      gathered.resize(idx(now * size));
+      for (std::int64_t i = 0; i < now; ++i)
+        std::memcpy(gathered.data() + i * size,
+                    elements.data() + (stretch.at + (done + i) * stretch.at_step) * size, idx(size));
+      write_at(place, gathered, now);
     }
   });
   if (is_first) tell(reached_, CheckpointPhase::writing);
@@ -388,16 +425,16 @@ std::string CheckpointReader::torn(std::int64_t part, std::int64_t parts) const 
 }
 
 void CheckpointReader::read(int role, const TensorRun& run, std::span<double> values) const {
-  const auto& [tensor, first] = names_->place(run.block.tensor);
-  const std::string name = role == 0 ? tensor
+  const DiskPlace& of = names_->place(run.block.tensor);
+  const std::string name = role == 0 ? of.tensor
                            : role <= std::ssize(facts_.states)
-                               ? state_tensor(facts_.states[idx(role - 1)], tensor)
-                               : str("state ", role, " of ", tensor);
+                               ? state_tensor(facts_.states[idx(role - 1)], of.tensor)
+                               : str("state ", role, " of ", of.tensor);
   const auto found = tensors_.find(name);
   if (found == tensors_.end())
     throw InvalidInput(str(folder_, " has no tensor ", name, nearest_tensor(name, tensors_)));
   const auto [file, place] = found->second;
-  read_run(files_[idx(file)], layouts_[idx(file)], *place, first, run, values);
+  read_run(files_[idx(file)], layouts_[idx(file)], *place, of, run, values);
 }
 
 PretrainedReader::PretrainedReader(const std::string& folder, const DiskNames& names)
@@ -427,16 +464,33 @@ PretrainedReader::PretrainedReader(const std::string& folder, const DiskNames& n
 
 void PretrainedReader::require() const {
   std::vector<std::string> findings;
-  for (const TensorShape& shape : names_.tensors()) {
-    const auto found = tensors_.find(shape.tensor);
+  for (const DiskTensor& of : names_.tensors()) {
+    if (tensors_.contains(of.tensor + "_blocks"))
+      throw InvalidInput(
+          str(folder_, " has ", of.tensor,
+              "_blocks: its experts are quantized (MXFP4), which is "
+              "not read; the nearest thing is a folder in bf16, which Transformers save of a model "
+              "that they loaded with Mxfp4Config(dequantize=True)"));
+    const auto found = tensors_.find(of.tensor);
     if (found == tensors_.end()) {
-      findings.push_back(str("it has no tensor ", shape.tensor, nearest_tensor(shape.tensor, tensors_)));
+      findings.push_back(str("it has no tensor ", of.tensor, nearest_tensor(of.tensor, tensors_)));
       continue;
     }
     const FileTensor& tensor = *found->second.second;
-    if (tensor.numel() != shape.numel() || columns_of(tensor) != shape.columns || !is_floating(tensor.dtype))
-      findings.push_back(str(shape.tensor, " is ", name(tensor.dtype), " [", join(tensor.shape, ", "),
-                             "], and the model's is [", join(shape_of(shape), ", "), "]"));
+    if (longer_than_one(tensor.shape) != longer_than_one(of.shape) || !is_floating(tensor.dtype))
+      findings.push_back(str(of.tensor, " is ", name(tensor.dtype), " [", join(tensor.shape, ", "),
+                             "], and the model's is [", join(of.shape, ", "), "]"));
+  }
+  for (const auto& [name, place] : tensors_) {
+    if (!name.ends_with(".e_score_correction_bias")) continue;
+    const auto& [file, tensor] = place;
+    std::vector<std::byte> bytes(idx(tensor->numel() * size_bytes(tensor->dtype)));
+    files_[idx(file)].read(layouts_[idx(file)].data + tensor->offset, bytes);
+    if (std::any_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte != std::byte{0}; }))
+      throw InvalidInput(str(folder_, " has ", name,
+                             ", which its router adds to the scores that it chooses "
+                             "experts by; plans choose by the scores alone. The nearest thing is a model in "
+                             "which these numbers are 0, as before its training"));
   }
   if (findings.empty()) return;
   constexpr std::size_t kMost = 5;  // chosen: mostly all have one cause
@@ -448,9 +502,9 @@ void PretrainedReader::require() const {
 
 void PretrainedReader::read(int role, const TensorRun& run, std::span<double> values) const {
   if (role > 0) return std::fill(values.begin(), values.end(), 0.0);
-  const auto& [name, first] = names_.place(run.block.tensor);
-  const auto [file, tensor] = tensors_.at(name);
-  read_run(files_[idx(file)], layouts_[idx(file)], *tensor, first, run, values);
+  const DiskPlace& of = names_.place(run.block.tensor);
+  const auto [file, tensor] = tensors_.at(of.tensor);
+  read_run(files_[idx(file)], layouts_[idx(file)], *tensor, of, run, values);
 }
 
 }  // namespace cp

@@ -1,5 +1,6 @@
-// How families of models name their tensors on disk, where that is not how shared/transformer/tensor_places.h
-// names them: some rename tensors, others have one matrix for several of ours, one below the other.
+// How families of models name their tensors on disk, and how these lie there, where that is not as
+// shared/transformer/tensor_places.h has them: some rename tensors, others have one matrix for several of
+// ours, one below the other, or one tensor for all experts of a layer, whose matrices are transposed.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,19 @@
 
 namespace cp {
 
-// Where a tensor of the model lies: from element `first` on of the one on disk, row by row, with no gaps.
+// Where a tensor of the model lies: its element (row, column) is element first + row row_step + column
+// column_step of the one on disk. Of a vector row_step has no meaning.
 struct DiskPlace {
   std::string tensor;
-  std::int64_t first = 0;
+  std::int64_t first = 0, row_step = 0, column_step = 1;
   bool operator==(const DiskPlace&) const = default;
+};
+
+struct DiskTensor {
+  std::string tensor;
+  std::vector<std::int64_t> shape;
+  std::int64_t numel() const;
+  bool operator==(const DiskTensor&) const = default;
 };
 
 class DiskNames {
@@ -27,12 +36,12 @@ class DiskNames {
 
   // The tensors on disk, in the order of the model's; those that are put together stand where their first one
   // does.
-  const std::vector<TensorShape>& tensors() const { return tensors_; }
+  const std::vector<DiskTensor>& tensors() const { return tensors_; }
   // Of a tensor of the model.
   const DiskPlace& place(const std::string& tensor) const;
 
  private:
-  std::vector<TensorShape> tensors_;
+  std::vector<DiskTensor> tensors_;
   std::map<std::string, DiskPlace, std::less<>> places_;
 };
 
