@@ -1,6 +1,6 @@
-// The plan of one layer alone: what the layer's writers write of it, without what gathers its parameters and
-// reduces its gradients, and without what stands before the layer and behind it. What reads a step layer by
-// layer reads these: a bound of its time (sim/planner/search/layer_reading.h).
+// The plans of one layer alone, and of what stands before layers and behind them: what their writers write,
+// without what gathers parameters and reduces gradients. What reads a step piece by piece reads these: a
+// bound of its time (sim/planner/search/layer_reading.h).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ struct LayerPlan {
   // there are no gradients forward.
   BufferId weights = -1, experts = -1, d_weights = -1, d_experts = -1;
   std::vector<MixerSteps> mixers;  // what attention or a recurrence does
+  BufferId hands_on = -1;          // what the next piece of the step takes
 };
 
 // Of rank 0, for shapes. The request's model must have this one layer, and no prediction layers; its layout
@@ -28,5 +29,15 @@ struct LayerPlan {
 // is made from a legal one knows that it is. `use` is what attention takes of
 // latent rows: alone, without other ranks, it would take nothing in training.
 LayerPlan layer_plan(const StepRequest& request, LatentUse use, LayerPass pass, MixerPlanCache& cache);
+
+// The ends of a step's layers.
+//   embedding           looks rows up in the table
+//   embedding_backward  adds to its gradient
+//   head                final norm, head and loss, forward and backward; in serving the last rows' logits
+//   prediction          what a prediction layer has beside its layer and its loss, forward and backward one
+//                       behind the other, though layer and loss come between them
+enum class EndPart : std::uint8_t { embedding, embedding_backward, head, prediction };
+// The same of one of them. Serving has an embedding and a head.
+LayerPlan end_plan(const StepRequest& request, EndPart part);
 
 }  // namespace cp

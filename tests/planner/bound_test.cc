@@ -1,6 +1,7 @@
 #include "sim/planner/search/bound.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -251,6 +252,27 @@ TEST(StepBound, OfStagesIsThatOfTheirOwnRanks) {
     EXPECT_EQ(least.stages[stage].forward_ns, least_of_fresh.stages[stage].forward_ns) << stage;
   EXPECT_LE(*std::max_element(shares.begin(), shares.end()), 1);
   EXPECT_GE(median(shares), 0.98);  // chosen, below what was measured
+}
+
+// It keeps what it has found for one layout, and finds the same for another one as if it had kept nothing.
+RC_GTEST_PROP(StepBound, SaysTheSameWhateverItWasAskedBefore, ()) {
+  PlanQuestion question = testing::small_question(16);
+  if (pick("experts", rc::gen::arbitrary<bool>())) question.model.experts = Experts{8, 2, 512, 384};
+  if (pick("recurrence", rc::gen::arbitrary<bool>())) choose_recurrence(question.model);
+  if (pick("chunks", rc::gen::arbitrary<bool>())) question.fixed.mlp_chunks = 2;
+  const LayoutSpace space(question);
+  const StepBound asked(question);
+  for (int i = 0; i < 8; ++i) {
+    const ParallelLayout family = pick("family", rc::gen::elementOf(space.families()));
+    const std::vector<ParallelLayout> members = space.members(family);
+    if (members.empty()) continue;
+    const ParallelLayout layout = pick("layout", rc::gen::elementOf(members));
+    if (refuse(question.model, question.workload, layout)) continue;
+    RC_LOG() << to_string(layout) << "\n";
+    const StepBound fresh(question);
+    RC_ASSERT(asked.ns(layout) == fresh.ns(layout));
+    RC_ASSERT(asked.family_ns(family) == StepBound(question).family_ns(family));
+  }
 }
 
 // Of layers whose states are most of what a token needs. The share is chosen, below what was measured (0.857

@@ -5,8 +5,12 @@
 #include <vector>
 
 #include "shared/base/index.h"
+#include "shared/plan/operations.h"
 #include "shared/transformer/flops.h"
+#include "shared/transformer/group_axis.h"
+#include "shared/transformer/layer_plan.h"
 #include "shared/transformer/pipeline.h"
+#include "sim/cost/timeline/collective_cost.h"
 #include "sim/planner/search/bound_terms.h"
 
 namespace cp::sim {
@@ -99,43 +103,48 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   shared.update_ns = update_ns(layout, shared, of_rank);
   return shared;
 }
-StepBound::Pass StepBound::head(const ParallelLayout& layout, const LocalSizes& sizes,
-                                bool whole_family) const {
-  const bool training = question_.workload.phase == Phase::training;
-  if (whole_family) {  // chunks of any size
-    const std::int64_t rows = training ? sizes.tokens : layout.micro_batch;
-    const double ns =
-        kSlack * 2 * real(rows) * real(question_.model.hidden) * real(sizes.vocab) / best_product_;
-    // The constructor looks for best_product_ at sizes 5 % apart, so that a size in between may be a little
-    // faster.
-    return {ns * 0.98, 2 * ns * 0.98, 0};
-  }
-  const std::int64_t tokens = training ? sizes.tokens / layout.loss_chunks : layout.micro_batch;
-  const Products once = products(tokens, question_.model.hidden, sizes.vocab);
-  const double times = kSlack * real(training ? layout.loss_chunks : 1);
-  Pass pass{times * once.forward_ns, times * (once.input_ns + once.weight_ns), 0};
-  if (!training) return pass;
-  // The loss reads the logits; its gradient reads them again and is written. Split over the vocabulary, the
-  // loss reads them twice, since the sum of exponentials waits for the maximum of all.
-  const double width = real(size_bytes(question_.workload.dtype)),
-               logits = width * real(tokens * sizes.vocab) * question_.software.loss_passes,
-               norm = width * real(sizes.tokens_tp * question_.model.hidden);
-  pass.forward_ns += kernels_.memory_ns(2 * norm) + launch_ns_ +
-                     times * (layout.tp > 1 ? 2 : 1) * (kernels_.memory_ns(logits) + launch_ns_);
-  pass.backward_ns +=
-      kernels_.memory_ns(3 * norm) + launch_ns_ + times * (kernels_.memory_ns(2 * logits) + 4 * launch_ns_);
-  // The rows of the norm are gathered for the first product, and gradients scattered while those of the
-  // weights are computed.
-  const Region moved = region(layout, sizes);
-  pass.forward_ns += moved.gather_ns;
-  pass.backward_ns += std::max(0.0, moved.scatter_ns - once.weight_ns);
-  return pass;
+double StepBound::transfer_ns(const ParallelLayout& layout, const Collective& transfer,
+                              const Plan& plan) const {
+  const GroupAxis axis = axis_of_group(plan.groups[idx(group_of(transfer))].name);
+  if (axis != GroupAxis::tp && axis != GroupAxis::ep) return 0;
+  const Spread spread =
+      axis == GroupAxis::tp ? spread_of({strides_of(layout).tp, layout.tp}) : spread_of_ep(layout);
+  return collective_ns(transfer, plan, spread, question_.cluster, collectives_);
 }
 
-double StepBound::embed_ns(const LocalSizes& sizes) const {
-  const double rows = real(size_bytes(question_.workload.dtype)) * real(question_.model.hidden) *
-                      real(sizes.tokens + std::min(sizes.tokens, sizes.vocab));
-  return kernels_.memory_ns(rows) + launch_ns_;
+// Rows are those of as many sequences of one token, as made_reading() has them.
+double StepBound::end_ns(const ParallelLayout& layout, const LocalSizes& sizes, EndPart part) const {
+  const bool training = question_.workload.phase == Phase::training;
+  const EndKey key{
+      part,
+      {layout.tp, layout.row_ranks(), layout.tp > 1 ? static_cast<int>(strides_of(layout).tp) : 1,
+       part == EndPart::head && training ? layout.loss_chunks : 1},
+      training ? sizes.tokens : layout.micro_batch};
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto known = ends_.find(key); known != ends_.end()) return kSlack * known->second.whole.ns;
+  }
+  StepRequest request{alone_.front(), question_.workload, {}};
+  request.model.prediction_layers = part == EndPart::prediction ? 1 : 0;
+  ParallelLayout& alone = request.layout;
+  alone.tp = layout.tp, alone.sequence_parallel = layout.sequence_parallel;
+  alone.loss_chunks = layout.loss_chunks, alone.micro_batch = std::get<2>(key);
+  one_token_each(request);
+  const LayerReading made = read_layer(
+      end_plan(request, part), kernels_,
+      [&](const Collective& transfer, const Plan& plan) { return transfer_ns(layout, transfer, plan); });
+  const std::scoped_lock lock(mutex_);
+  return kSlack * ends_.try_emplace(key, made).first->second.whole.ns;
+}
+
+double StepBound::head_ns(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const {
+  if (!whole_family) return end_ns(layout, sizes, EndPart::head);
+  // In chunks of any size: a product, and backward two. The constructor looks for best_product_ at sizes 5 %
+  // apart, so that a size in between may be a little faster.
+  const bool training = question_.workload.phase == Phase::training;
+  const std::int64_t rows = training ? sizes.tokens : layout.micro_batch;
+  return kSlack * 0.98 * (training ? 3 : 1) * 2 * real(rows) * real(question_.model.hidden) *
+         real(sizes.vocab) / best_product_;
 }
 
 // The embedding's table is gathered, its rows are looked up and scattered over the tensor-parallel ranks.
@@ -146,7 +155,7 @@ StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shar
   const Transformer& model = question_.model;
   const LocalSizes& sizes = shared.sizes;
   const LayerParts first = model.parts_of(model.kinds[idx(model.kind_of(0))]);
-  const double looked_up_ns = embed_ns(sizes) + region(layout, sizes).scatter_ns;
+  const double looked_up_ns = end_ns(layout, sizes, EndPart::embedding);
   Ends ends{looked_up_ns, 0};
   if (layout.sharding_size() == 1) return ends;
   if (!layout.keeps_whole_parameters()) {
@@ -168,15 +177,15 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, Of
                           const AttentionTimes* replayed, double most_ns) const {
   const bool whole_family = of == Of::family;
   const std::vector<Pass> of_kinds = this->layers(layout, shared, whole_family, replayed);
-  const Pass of_layers = sum_of(of_kinds, layers_of_kinds_),
-             of_head = head(layout, shared.sizes, whole_family);
-  if (question_.workload.phase != Phase::training) return of_layers.forward_ns + of_head.forward_ns;
+  const Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
+  const double head_ns = this->head_ns(layout, shared.sizes, whole_family);
+  if (question_.workload.phase != Phase::training) return of_layers.forward_ns + head_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
-  const double of_predictions = predictions_ns(layout, shared, of_head, whole_family, replayed);
+  const double of_predictions = predictions_ns(layout, shared, head_ns, whole_family, replayed);
   if (layout.pp == 1)
-    return real(times) * micro_batch_ns(layout, shared, of_kinds, of_head, of_predictions, of, replayed) +
+    return real(times) * micro_batch_ns(layout, shared, of_kinds, head_ns, of_predictions, of, replayed) +
            shared.update_ns;
-  const PipelineBound pipeline = this->pipeline(layout, shared, of_kinds, of_head, of_predictions, replayed);
+  const PipelineBound pipeline = this->pipeline(layout, shared, of_kinds, head_ns, of_predictions, replayed);
   const double ns = pipeline_bound_ns(pipeline.stages, layout.pp, times) + pipeline.update_ns;
   if (replayed == nullptr || ns > most_ns || !is_quick(pipeline.stages.size(), times)) return ns;
   // Passes have a fixed order on each rank, so the schedule of passes that take less ends no later.
@@ -184,8 +193,8 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, Of
 }
 
 double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& shared,
-                                 const std::vector<Pass>& of_kinds, const Pass& of_head,
-                                 double predictions_ns, Of of, const AttentionTimes* replayed) const {
+                                 const std::vector<Pass>& of_kinds, double head_ns, double predictions_ns,
+                                 Of of, const AttentionTimes* replayed) const {
   const Transformer& model = question_.model;
   Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
   const Pass moved = moves(layout, 0, replayed);
@@ -225,48 +234,37 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
   } else {
     late.scatter_ns = late.port_scatter_ns = 0;
   }
-  backward = std::max(backward, late.ns() - of_head.backward_ns);
-  const double ns = std::max(forward + predictions_ns + of_head.forward_ns + of_head.backward_ns + backward,
-                             gathered_twice);
+  // All of these begin behind the head: with a slot that the backward pass frees, or with gradients of it.
+  backward = std::max(backward, late.ns());
+  const double ns = std::max(forward + predictions_ns + head_ns + backward, gathered_twice);
   if (of != Of::member && replayed == nullptr) return ns;
-  return std::max(ns, sharded_ns(layout, shared, of_kinds, of_head, replayed));
+  return std::max(ns, sharded_ns(layout, shared, of_kinds, head_ns, replayed));
 }
 
 // Each depth's passes follow those of the layers before it, forward and then backward, and what is gathered
 // and scattered of weights meanwhile is not claimed. Of every k-th layer, which is computed again, it is
-// none. Embedded rows are scattered beside the norm of the rows before; nothing is computed while their
-// gradients are gathered.
-double StepBound::predictions_ns(const ParallelLayout& layout, const Shared& shared, const Pass& of_head,
+// none.
+double StepBound::predictions_ns(const ParallelLayout& layout, const Shared& shared, double head_ns,
                                  bool whole_family, const AttentionTimes* replayed) const {
   const Transformer& model = question_.model;
   if (model.prediction_layers == 0) return 0;
   ParallelLayout alone = layout;
   if (alone.recompute.kind == Recompute::Kind::every) alone.recompute = {};
   const Pass of_layer = layers(alone, shared, whole_family, replayed)[idx(model.last_kind())];
-  const LocalSizes& sizes = shared.sizes;
-  const Products join = products(sizes.tokens_tp, 2 * model.hidden, model.hidden);
-  const double rows = real(size_bytes(question_.workload.dtype)) * real(sizes.tokens_tp * model.hidden),
-               norm_ns = kernels_.memory_ns(2 * rows) + launch_ns_,
-               norm_backward_ns = kernels_.memory_ns(3 * rows) + launch_ns_;
-  const Region moved = region(layout, sizes);
-  const double forward_ns = embed_ns(sizes) + std::max(moved.scatter_ns, norm_ns) + norm_ns +
-                            kSlack * join.forward_ns + launch_ns_,
-               backward_ns = kSlack * (join.input_ns + join.weight_ns) + 2 * launch_ns_ +
-                             2 * norm_backward_ns + moved.gather_ns + embed_ns(sizes);
-  return real(model.prediction_layers) * (forward_ns + of_layer.forward_ns + of_head.forward_ns +
-                                          of_head.backward_ns + of_layer.backward_ns + backward_ns);
+  return real(model.prediction_layers) * (end_ns(layout, shared.sizes, EndPart::prediction) +
+                                          of_layer.forward_ns + head_ns + of_layer.backward_ns);
 }
 
 PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const {
   const Shared shared = this->shared(layout);
-  const Pass of_head = head(layout, shared.sizes, false);
-  return pipeline(layout, shared, layers(layout, shared, false, &attention), of_head,
-                  predictions_ns(layout, shared, of_head, false, &attention), &attention);
+  const double head_ns = this->head_ns(layout, shared.sizes, false);
+  return pipeline(layout, shared, layers(layout, shared, false, &attention), head_ns,
+                  predictions_ns(layout, shared, head_ns, false, &attention), &attention);
 }
 
 PipelineBound StepBound::pipeline(const ParallelLayout& layout, const Shared& shared,
-                                  const std::vector<Pass>& of_kinds, const Pass& of_head,
-                                  double predictions_ns, const AttentionTimes* replayed) const {
+                                  const std::vector<Pass>& of_kinds, double head_ns, double predictions_ns,
+                                  const AttentionTimes* replayed) const {
   PipelineBound pipeline;
   pipeline.stages.reserve(shared.stages.size());
   for (const std::vector<std::int64_t>& of_stage : shared.stages) {
@@ -281,7 +279,7 @@ PipelineBound StepBound::pipeline(const ParallelLayout& layout, const Shared& sh
     sum.forward_ns += moved.forward_ns, sum.backward_ns += moved.backward_ns;
     pipeline.stages.push_back({sum.forward_ns, sum.backward_ns, shared.send_ns, shared.send_ns});
   }
-  pipeline.stages.back().forward_ns += predictions_ns + of_head.forward_ns + of_head.backward_ns;
+  pipeline.stages.back().forward_ns += predictions_ns + head_ns;
   pipeline.update_ns = shared.update_ns;
   return pipeline;
 }

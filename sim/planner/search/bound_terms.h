@@ -5,6 +5,7 @@
 
 #include "shared/transformer/layout_axes.h"
 #include "shared/transformer/parallel_layout.h"
+#include "shared/transformer/step_plan.h"
 
 namespace cp::sim::bound_terms {
 
@@ -17,6 +18,14 @@ namespace cp::sim::bound_terms {
 inline constexpr double kSlack = 0.999;
 
 inline double real(std::int64_t number) { return static_cast<double>(number); }
+
+// The request's micro-batch, as that many sequences of one token that no other rank has a part of.
+inline void one_token_each(StepRequest& request) {
+  Workload& workload = request.workload;
+  workload.global_batch = request.layout.micro_batch * request.layout.dp_shard;
+  workload.seq_len = 1, workload.cached = 0, workload.cu_seqlens.clear();
+  if (workload.phase == Phase::decode) workload.seq_len = 2, workload.cached = workload.new_tokens = 1;
+}
 
 // Neighbours in a group of tp, cp or sharding ranks are that many ranks apart.
 struct Strides {

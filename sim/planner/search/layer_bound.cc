@@ -6,10 +6,7 @@
 
 #include "shared/base/index.h"
 #include "shared/context_parallel/cores.h"
-#include "shared/plan/operations.h"
-#include "shared/transformer/group_axis.h"
 #include "shared/transformer/layer_plan.h"
-#include "sim/cost/timeline/collective_cost.h"
 #include "sim/planner/search/bound.h"
 #include "sim/planner/search/bound_terms.h"
 
@@ -50,20 +47,6 @@ double recomputed_share(const ParallelLayout& layout, const Transformer& model, 
 }
 
 }  // namespace
-
-double StepBound::product(std::int64_t m, std::int64_t k, std::int64_t n) const {
-  if (m == 0 || k == 0 || n == 0) return 0;
-  return kernels_.product_ns(product_work(real(m), real(n), real(k)), question_.workload.dtype);
-}
-
-StepBound::Products StepBound::products(std::int64_t m, std::int64_t k, std::int64_t n) const {
-  return {product(m, k, n), product(m, n, k), product(k, m, n)};
-}
-
-double StepBound::region(CollectiveKind kind, double bytes, std::int64_t stride, std::int64_t size) const {
-  if (size == 1) return 0;
-  return region_ns(kind, bytes, spread_of({stride, size}), question_.cluster, collectives_);
-}
 
 // Found once for each group: it takes longer than all else of a bound.
 Spread StepBound::spread_of(const Ranks& group) const {
@@ -159,32 +142,18 @@ LayerReading StepBound::made_reading(const ParallelLayout& layout, std::size_t k
   alone.mlp_chunks = layout.mlp_chunks;
   if (what == Read::selective) alone.recompute.kind = Recompute::Kind::selective;
   if (what == Read::again) alone.recompute.kind = Recompute::Kind::full;
-  Workload& workload = request.workload;
-  const bool one_sequence = workload.phase == Phase::prefill;
-  alone.micro_batch = one_sequence ? 1 : tokens;
-  workload.seq_len = one_sequence ? tokens : 1;
-  workload.cached = 0, workload.global_batch = alone.micro_batch * alone.dp_shard;
-  workload.cu_seqlens.clear();
-  if (workload.phase == Phase::decode) workload.seq_len = 2, workload.cached = workload.new_tokens = 1;
+  alone.micro_batch = tokens;
+  one_token_each(request);
+  if (question_.workload.phase == Phase::prefill) {
+    request.workload.seq_len = tokens, request.workload.global_batch = alone.dp_shard;
+    alone.micro_batch = 1;
+  }
   MixerPlanCache mixers(2);
   const LayerPlan plan =
       layer_plan(request, use, what == Read::forward ? LayerPass::forward : LayerPass::backward, mixers);
-  const Ranks of_tp{strides_of(layout).tp, layout.tp};
   return read_layer(plan, kernels_, [&](const Collective& transfer, const Plan& of) {
-    const GroupAxis axis = axis_of_group(of.groups[idx(group_of(transfer))].name);
-    if (axis != GroupAxis::tp && axis != GroupAxis::ep) return 0.0;
-    return collective_ns(transfer, of, axis == GroupAxis::tp ? spread_of(of_tp) : spread_of_ep(layout),
-                         question_.cluster, collectives_);
+    return transfer_ns(layout, transfer, of);
   });
-}
-
-StepBound::Region StepBound::region(const ParallelLayout& layout, const LocalSizes& sizes) const {
-  const double gathered = real(size_bytes(question_.workload.dtype)) * real(sizes.tokens_tp) *
-                          layout.row_ranks() * real(question_.model.hidden);
-  const std::int64_t stride = strides_of(layout).tp;
-  if (!layout.sequence_parallel) return {0, region(CollectiveKind::all_reduce, gathered, stride, layout.tp)};
-  return {region(CollectiveKind::all_gather, gathered, stride, layout.tp),
-          region(CollectiveKind::reduce_scatter, gathered, stride, layout.tp)};
 }
 
 std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, const Shared& shared,

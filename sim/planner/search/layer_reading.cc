@@ -10,17 +10,17 @@
 #include "shared/base/index.h"
 #include "shared/plan/operations.h"
 #include "sim/cost/timeline/grouped_products.h"
+#include "sim/cost/timeline/program.h"
 
 namespace cp::sim {
 namespace {
 
 struct StepCost {
   double ns = 0;
-  StreamId stream = 0;
   int forward_calls = 0, backward_calls = 0;
   bool moves = false, makes_weight_gradient = false;
   bool reads_weights = false, reads_experts = false, writes_gradients = false,
-       writes_expert_gradients = false;
+       writes_expert_gradients = false, hands_on = false;
   const std::vector<Edge>* after = nullptr;
 };
 
@@ -32,75 +32,82 @@ bool is_longer(const Way& a, const Way& b) {
 class Reader {
  public:
   Reader(const LayerPlan& layer, const KernelCost& kernels, const TransferTime& transfer_ns)
-      : layer_(layer), steps_(steps_of(layer.plan)), nodes_(steps_.size()) {
+      : layer_(layer), program_(layer.plan), steps_(idx(program_.num_steps())) {
     const GroupedProducts grouped(layer.plan);
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      const Step& step = *steps_[i].step;
-      StepCost& node = nodes_[i];
-      node.stream = step.stream, node.after = &step.after;
-      for_each_access(layer.plan, step.work, [&](const Access& access) { note(access, node); });
+    for (StepId id = 0; id < static_cast<StepId>(steps_.size()); ++id) {
+      const Step& step = *program_.ref(id).step;
+      StepCost& cost = steps_[idx(id)];
+      for_each_access(layer.plan, step.work, [&](const Access& access) { note(access, cost); });
       if (const auto* kernel = std::get_if<Kernel>(&step.work)) {
-        node.ns = kernels.ns(static_cast<StepId>(i), *kernel, layer.plan, grouped);
-        node.makes_weight_gradient = std::holds_alternative<MatMul>(*kernel) &&
-                                     (node.writes_gradients || node.writes_expert_gradients);
-        last_kernel_ = i;
+        cost.ns = kernels.ns(id, *kernel, layer.plan, grouped);
+        cost.makes_weight_gradient = std::holds_alternative<MatMul>(*kernel) &&
+                                     (cost.writes_gradients || cost.writes_expert_gradients);
       } else {
-        node.ns = transfer_ns(std::get<Collective>(step.work), layer.plan), node.moves = true;
+        cost.ns = transfer_ns(std::get<Collective>(step.work), layer.plan), cost.moves = true;
       }
     }
     for (const MixerSteps& mixer : layer.mixers) stand_for_a_call(mixer);
+    for (NodeId node = 0; node < program_.size(); ++node) {
+      const StepCost& cost = cost_of(node);
+      if (!cost.moves) last_kernel_ = node;
+      if (cost.hands_on) hands_on_ = node;
+    }
   }
 
   LayerReading read() const {
     LayerReading reading;
     const auto any = [](const StepCost&) { return true; };
-    const auto weights = [](const StepCost& node) { return node.reads_weights; };
-    const auto experts = [](const StepCost& node) { return node.reads_experts; };
+    const auto weights = [](const StepCost& step) { return step.reads_weights; };
+    const auto experts = [](const StepCost& step) { return step.reads_experts; };
     const Ways whole = ways(any), kernels = ways(any, {.of_moves = 0}),
                chain = ways(any, {.of_weight_gradients = 0}), around = ways(any, {.of_calls = 0});
-    reading.whole = *whole[last_kernel_], reading.chain = *chain[last_kernel_];
-    reading.around_ns = around[last_kernel_]->ns;
-    reading.moved_ns = std::max(0.0, reading.whole.ns - kernels[last_kernel_]->ns);
+    reading.whole = *end(whole), reading.chain = *end(chain);
+    reading.around_ns = end(around)->ns;
+    reading.moved_ns = std::max(0.0, reading.whole.ns - end(kernels)->ns);
     const Ways of_weights = ways(weights), of_experts = ways(experts);
-    reading.from_weights = of_weights[last_kernel_], reading.from_experts = of_experts[last_kernel_];
+    reading.from_weights = end(of_weights), reading.from_experts = end(of_experts);
     reading.to_weights = last(whole, weights), reading.to_experts = last(whole, experts);
     reading.within_weights = last(of_weights, weights), reading.within_experts = last(of_experts, experts);
-    reading.from_gradients = ways([](const StepCost& node) { return node.writes_gradients; })[last_kernel_];
+    reading.from_gradients = end(ways([](const StepCost& step) { return step.writes_gradients; }));
     reading.from_expert_gradients =
-        ways([](const StepCost& node) { return node.writes_expert_gradients; })[last_kernel_];
+        end(ways([](const StepCost& step) { return step.writes_expert_gradients; }));
     for (const MixerSteps& mixer : layer_.mixers)
       (mixer.backward ? reading.backward_launches : reading.forward_launches) = launches(mixer);
     return reading;
   }
 
  private:
-  // By step: the longest way from the begin of a step that begins one to the end of this one.
-  using Ways = std::vector<std::optional<Way>>;
+  // By execution of a step: the longest way from the begin of one that begins it to the end of this one.
+  using MaybeWay = LayerReading::MaybeWay;
+  using Ways = std::vector<MaybeWay>;
   struct Factors {
     double of_moves = 1, of_weight_gradients = 1;
     int of_calls = 1;
   };
 
-  void note(const Access& access, StepCost& node) const {
+  const StepCost& cost_of(NodeId node) const { return steps_[idx(program_.step_id(node))]; }
+
+  void note(const Access& access, StepCost& cost) const {
     const BufferId buffer = access.view->buffer;
     if (buffer < 0) return;
-    node.reads_weights |= buffer == layer_.weights, node.reads_experts |= buffer == layer_.experts;
-    node.writes_gradients |= buffer == layer_.d_weights,
-        node.writes_expert_gradients |= buffer == layer_.d_experts;
+    cost.reads_weights |= buffer == layer_.weights, cost.reads_experts |= buffer == layer_.experts;
+    cost.writes_gradients |= buffer == layer_.d_weights,
+        cost.writes_expert_gradients |= buffer == layer_.d_experts;
+    cost.hands_on |= access.writes && buffer == layer_.hands_on;
   }
 
   // The first of its steps has the call, and none of them time.
   void stand_for_a_call(const MixerSteps& mixer) {
-    for (StepId step = mixer.begin; step < mixer.end; ++step) nodes_[idx(step)].ns = 0;
+    for (StepId step = mixer.begin; step < mixer.end; ++step) steps_[idx(step)].ns = 0;
     if (mixer.begin == mixer.end) return;
-    StepCost& first = nodes_[idx(mixer.begin)];
+    StepCost& first = steps_[idx(mixer.begin)];
     (mixer.backward ? first.backward_calls : first.forward_calls) = 1;
   }
 
   double launches(const MixerSteps& mixer) const {
     double launches = 0;
     for (StepId step = mixer.begin; step < mixer.end; ++step)
-      launches += std::holds_alternative<Kernel>(steps_[idx(step)].step->work) ? 1 : 0;
+      launches += std::holds_alternative<Kernel>(program_.ref(step).step->work) ? 1 : 0;
     return launches;
   }
 
@@ -110,39 +117,43 @@ class Reader {
   }
   template <class Begins>
   Ways ways(const Begins& begins, const Factors& factors) const {
-    Ways ways(nodes_.size()), of_streams(layer_.plan.streams.size());
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      const StepCost& node = nodes_[i];
-      std::optional<Way> before;
-      const auto behind = [&](const std::optional<Way>& way) {
-        if (way && (!before || is_longer(*way, *before))) before = way;
-      };
-      if (begins(node)) before = Way{};
-      behind(of_streams[idx(node.stream)]);
-      for (const Edge& edge : *node.after) behind(ways[idx(edge.step)]);
-      if (!before) continue;
-      before->ns += node.ns * (node.moves ? factors.of_moves : 1) *
-                    (node.makes_weight_gradient ? factors.of_weight_gradients : 1);
-      before->forward_calls += factors.of_calls * node.forward_calls;
-      before->backward_calls += factors.of_calls * node.backward_calls;
-      ways[i] = of_streams[idx(node.stream)] = before;
+    Ways ways(idx(program_.size()));
+    for (NodeId node = 0; node < program_.size(); ++node) {
+      const StepCost& cost = cost_of(node);
+      MaybeWay& way = ways[idx(node)];  // so far that to its begin
+      if (!way && begins(cost)) way = Way{};
+      if (!way) continue;
+      way->ns += cost.ns * (cost.moves ? factors.of_moves : 1) *
+                 (cost.makes_weight_gradient ? factors.of_weight_gradients : 1);
+      way->forward_calls += factors.of_calls * cost.forward_calls;
+      way->backward_calls += factors.of_calls * cost.backward_calls;
+      for (const NodeId next : program_.followers(node)) lengthen(ways[idx(next)], way);
     }
     return ways;
   }
 
+  static void lengthen(MaybeWay& longest, const MaybeWay& way) {
+    if (way && (!longest || is_longer(*way, *longest))) longest = way;
+  }
+
+  MaybeWay end(const Ways& ways) const {
+    MaybeWay end = ways[idx(last_kernel_)];
+    if (hands_on_ >= 0) lengthen(end, ways[idx(hands_on_)]);
+    return end;
+  }
   template <class Ends>
-  std::optional<Way> last(const Ways& ways, const Ends& ends) const {
-    std::optional<Way> last;
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (ends(nodes_[i]) && ways[i] && (!last || is_longer(*ways[i], *last))) last = ways[i];
+  MaybeWay last(const Ways& ways, const Ends& ends) const {
+    MaybeWay last;
+    for (NodeId node = 0; node < program_.size(); ++node) {
+      if (ends(cost_of(node))) lengthen(last, ways[idx(node)]);
     }
     return last;
   }
 
   const LayerPlan& layer_;
-  const std::vector<StepRef> steps_;
-  std::vector<StepCost> nodes_;
-  std::size_t last_kernel_ = 0;
+  const Program program_;
+  std::vector<StepCost> steps_;  // by step
+  NodeId last_kernel_ = 0, hands_on_ = -1;
 };
 
 }  // namespace

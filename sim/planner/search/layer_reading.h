@@ -1,10 +1,11 @@
-// LayerReading: what one layer takes at least, read from its plan (shared/transformer/layer_plan.h). Nothing
-// is told of the model here: what a writer writes is counted, with the order in which its steps have to run.
+// LayerReading: what one layer takes at least, or an end of the layers, read from its plan
+// (shared/transformer/layer_plan.h). Nothing is told of the model here: what a writer writes is counted, with
+// the order in which its steps have to run.
 //
 // Each kernel takes what it takes alone on the GPU, and each transfer what it takes alone on its links: in a
-// step nothing is faster. A layer begins when the last kernel of the layer before it has ended, and ends with
-// its own last kernel. Kernels of all layers share one stream, and what a layer takes from the one before is
-// what that one's last kernel gave. So the longest way through the layer's steps, over the order on each
+// step nothing is faster. A layer begins when the last kernel of the piece before it has ended and what that
+// hands on is there, and ends with both of its own. Kernels of all layers share one stream, and begin with
+// what the piece before has handed on. So the longest way through the layer's steps, over the order on each
 // stream and the edges between them, is a bound, and those of layers that follow one another add up. Whatever
 // else a step does meanwhile, and what it knows and a layer alone does not, only adds steps and edges.
 //

@@ -107,7 +107,7 @@ class Scattering {
 }  // namespace
 
 double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
-                             const std::vector<Pass>& of_kinds, const Pass& of_head,
+                             const std::vector<Pass>& of_kinds, double head_ns,
                              const AttentionTimes* replayed) const {
   const Transformer& model = question_.model;
   // A layer begins with a norm, which needs its weights, and ends backward with that norm's gradient, the
@@ -166,7 +166,7 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
   const bool hides_moves = layout.recompute.kind != Recompute::Kind::none || layout.mlp_chunks > 1;
 
   double gathered_ns = gathers ? shared.table.gather_ns : 0;
-  double now_ns = gathered_ns + embed_ns(shared.sizes) + region(layout, shared.sizes).scatter_ns;
+  double now_ns = gathered_ns + end_ns(layout, shared.sizes, EndPart::embedding);
   const auto at = [](const LayerReading::MaybeWay& way, const Pass& pass) {
     return way ? kSlack * way->at(pass.mixer_forward_ns, pass.mixer_backward_ns) : 0;
   };
@@ -201,7 +201,7 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
   }
 
   if (gathers) gathered_ns += shared.head_shards.gather_ns, now_ns = std::max(now_ns, gathered_ns);
-  now_ns += of_head.forward_ns + of_head.backward_ns;
+  now_ns += head_ns;
   if (scatters) scattering.begin(now_ns, shared.head_shards.scatter_ns);
 
   for (std::int64_t layer = model.layers - 1; layer >= 0; --layer) {
@@ -235,7 +235,7 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
     }
     now_ns = end_ns;
   }
-  now_ns += embed_ns(shared.sizes);
+  now_ns += end_ns(layout, shared.sizes, EndPart::embedding_backward);
   if (!scatters) return now_ns;
   return std::max({now_ns, scattering.ns(), scattering.port().ns()}) + shared.table.scatter_ns;
 }
