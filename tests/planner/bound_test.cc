@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -9,6 +10,10 @@
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/context_parallel/attention_plan.h"
+#include "shared/context_parallel/cores.h"
+#include "shared/context_parallel/sharding.h"
+#include "shared/transformer/rank_groups.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/layout_space.h"
 #include "tests/planner/questions.h"
@@ -252,6 +257,50 @@ TEST(StepBound, OfStagesIsThatOfTheirOwnRanks) {
     EXPECT_EQ(least.stages[stage].forward_ns, least_of_fresh.stages[stage].forward_ns) << stage;
   EXPECT_LE(*std::max_element(shares.begin(), shares.end()), 1);
   EXPECT_GE(median(shares), 0.98);  // chosen, below what was measured
+}
+
+// What the bound takes for granted of attention's kernels: each has all queries of a block that its rank
+// computes on, and where blocks come in turn, one block of keys.
+RC_GTEST_PROP(StepBound, KernelsOfAttentionHaveWholeBlocks, ()) {
+  const CoreFacts& core = *pick("core", rc::gen::elementOf(all_cores()));
+  const int cp = pick("cp", rc::gen::element(2, 4, 8));
+  PlanQuestion question = testing::small_question(8, pick("seq_len", rc::gen::element(1000, 4096)));
+  LayerKind& kind = question.model.kinds.front();
+  if (pick("window", rc::gen::arbitrary<bool>())) kind.window = 300;
+  if (pick("chunk", rc::gen::arbitrary<bool>())) kind.chunk = 256;
+  if (pick("documents", rc::gen::arbitrary<bool>()))
+    question.workload.cu_seqlens = {0, 100, 700, question.workload.seq_len};
+  ParallelLayout layout;
+  layout.cp = cp, layout.dp_replicate = 8 / cp;
+  layout.strategy.core = core.core, layout.strategy.ulysses_degree = pick("ulysses", rc::gen::element(1, 2));
+  layout.strategy.balance.kind = pick(
+      "balance", rc::gen::elementOf(std::vector<Balance::Kind>(core.balances.begin(), core.balances.end())));
+  RC_PRE(!refuse(question.model, question.workload, layout));
+  AttentionRequest request;
+  request.problem = attention_problem(question.model, question.workload, layout, kind);
+  request.strategy = strategy_of(layout, request.problem);
+  request.ranks = RankGroups(layout, 0).cp_group();
+  const AttentionSharding sharding(request.problem, cp, request.strategy);
+  std::int64_t least = question.workload.seq_len, most = 0;
+  for (int index = 0; index < cp; ++index) {
+    least = std::min(least, sharding.compute_q(index).num_rows());
+    most = std::max({most, sharding.compute_q(index).num_rows(), sharding.compute_kv(index).num_rows()});
+  }
+  const Rank self = pick("rank", rc::gen::elementOf(request.ranks));
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    const Plan plan = attention_plan(request, pass, self, shape_target());
+    const std::vector<StepRef> steps = steps_of(plan);
+    for (const StepRef& ref : steps) {
+      const auto* kernel = std::get_if<Kernel>(&ref.step->work);
+      if (kernel == nullptr) continue;
+      const auto expect = [&](const auto& of) {
+        RC_ASSERT(of.q.shape[1] >= least);
+        if (core.rotates != Rotates::nothing) RC_ASSERT(of.k.shape[1] <= most);
+      };
+      if (const auto* forward = std::get_if<AttentionForward>(kernel)) expect(*forward);
+      if (const auto* backward = std::get_if<AttentionBackward>(kernel)) expect(*backward);
+    }
+  }
 }
 
 // It keeps what it has found for one layout, and finds the same for another one as if it had kept nothing.

@@ -14,9 +14,6 @@
 namespace cp::sim {
 namespace {
 
-// Attention with at most this many query rows fills one tile of a kernel. Kernels then split the keys over
-// the GPU instead (decoding), and another rate counts. Chosen: the rows of one tile.
-constexpr double kFewRows = 64;
 // Keys are split only if there are at least this many for each query. Chosen; with
 // fewer keys there is little to split.
 constexpr double kKeysOfDecoding = 4;

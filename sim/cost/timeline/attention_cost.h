@@ -59,6 +59,9 @@ class AttentionCost {
 
   const std::string& kernel() const { return kernel_; }  // empty: of none
 
+  // Attention with at most this many query rows that share a kv head fills one tile of a kernel. Kernels then
+  // split the keys over the GPU instead (decoding), and another rate counts. Chosen: the rows of one tile.
+  static constexpr double kFewRows = 64;
   static constexpr double kAttentionShare = 0.5;
   // FlashAttention 3 and cuDNN on the H100, head_dim 128, 16,384 tokens: 561 of 648 and 516 of 595 TFLOP/s
   // (arXiv:2407.08608).

@@ -3,6 +3,7 @@
 
 #include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/pair_counts.h"
+#include "shared/context_parallel/sharding.h"
 #include "sim/planner/search/bound.h"
 #include "sim/planner/search/bound_terms.h"
 
@@ -28,6 +29,30 @@ double StepBound::pairs_of_last(std::int64_t rows, const LayerKind& kind) const 
   return real(pairs_of_queries(problem, index_range(problem.q_len - rows, problem.q_len)));
 }
 
+// From the index sets of the ranks; found once for all layouts that deal rows alike.
+StepBound::BlockRows StepBound::block_rows(const ParallelLayout& layout, std::size_t kind) const {
+  const AttentionProblem problem =
+      attention_problem(question_.model, question_.workload, layout, question_.model.kinds[kind]);
+  const Strategy strategy = strategy_of(layout, problem);
+  const Balance& balance = strategy.balance;
+  const BlockRowsKey key{kind,         layout.cp,     strategy.ulysses_degree,
+                         balance.kind, balance.block, balance.per_document};
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto known = block_rows_.find(key); known != block_rows_.end()) return known->second;
+  }
+  const AttentionSharding sharding(problem, layout.cp, strategy);
+  BlockRows rows{problem.q_len, problem.q_len, 0};
+  for (int index = 0; index < layout.cp; ++index) {
+    const std::int64_t computed = sharding.compute_q(index).num_rows();
+    rows.least_at_home = std::min(rows.least_at_home, sharding.home_q(index).num_rows());
+    rows.least = std::min(rows.least, computed);
+    rows.most = std::max({rows.most, computed, sharding.compute_kv(index).num_rows()});
+  }
+  const std::scoped_lock lock(mutex_);
+  return block_rows_.try_emplace(key, rows).first->second;
+}
+
 StepBound::Attention StepBound::attention(const ParallelLayout& layout, const LocalSizes& sizes,
                                           std::size_t kind_index, bool whole_family) const {
   const Transformer& model = question_.model;
@@ -37,12 +62,22 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const double pairs_of_head = pairs_[kind_index];
   const std::int64_t heads = model.q_heads / layout.tp;
   const double of_all = kSlack * pairs_of_head * real(layout.micro_batch);  // and a head
-  // Kernels of few rows split their keys instead, and are as fast as large ones. The timeline says so up to
-  // 64 rows (kFewRows of attention_cost.cc); the bound allows it up to 512, to be on the safe side.
-  const std::int64_t rows =
-      sizes.rows * (layout.cp > 1 ? layout.strategy.ulysses_degree : 1) * model.q_heads / model.kv_heads;
+  // Kernels of few rows split their keys instead, and are as fast as large ones. A kernel has all queries of
+  // a block. Where these may yet be dealt otherwise, a rank has half of the mean at least: a balance deals
+  // blocks in turn, one to each rank at least, and of x >= 1 turns floor(x) >= x / 2 are whole. Of balances
+  // that go by the mask or by documents nothing is claimed then.
+  const bool training = question_.workload.phase == Phase::training;
+  const bool is_settled =
+      !whole_family && !kind.window && !kind.chunk && question_.workload.cu_seqlens.empty();
+  const Balance& balance = layout.strategy.balance;
+  const bool by_number = balance.kind != Balance::Kind::cost && !balance.per_document;
+  const std::int64_t least_rows = !training        ? 0
+                                  : layout.cp == 1 ? question_.workload.seq_len
+                                  : is_settled     ? block_rows(layout, kind_index).least
+                                  : by_number      ? question_.workload.seq_len / layout.cp / 2
+                                                   : 0;
   const bool absorbed = latent_use(model, question_.workload, layout) == LatentUse::absorbed;
-  const bool few = rows <= 512 || question_.workload.phase != Phase::training;
+  const bool few = real(least_rows * (model.q_heads / model.kv_heads)) <= AttentionCost::kFewRows;
   const auto kernels = [&](AttentionSum sum) {
     sum.few_rows = few, sum.values_in_keys = absorbed;
     // A product with head_dim, and one with v_head_dim; backward three and two.
@@ -78,23 +113,25 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   // A block of queries meets one of keys, or all.
   AttentionSum sum{.pairs = of_heads * share};
   sum.rows = rows_of_all * real(ceil_div(heads, ulysses)) / ring;
-  if (in_turn) sum.most_keys = real(question_.workload.seq_len) / ring + 2;  // rounding of halves
   // The most pairs that one call may have, since larger calls are faster. In turn, a call has one block of
-  // queries and one of keys: (seq_len / ring)^2 pairs where it is full. The causal triangle has seq_len^2 / 2
-  // pairs, of which that is 2 / ring^2; the tenth above 2 is for blocks that are longer than the mean.
-  sum.pairs_at_once = of_heads / kSlack * (in_turn ? std::min(share, 2.1 / ring / ring) : share);
+  // queries and one of keys: all pairs of the longest block with another one, where it is full.
+  double of_call = share;
+  if (in_turn) {
+    const double most = real(block_rows(layout, kind_index).most);
+    sum.most_keys = most, of_call = std::min(share, most * most / pairs_of_head);
+  }
+  sum.pairs_at_once = of_heads / kSlack * of_call;
   result.kernels = kernels(sum);
   if (!whole_triangle) return result;
 
-  // `tokens` is of the rank that has most rows, but what arrives there are the rows of the others, which may
-  // have fewer. The 0.9 allows for that. It is a margin, not a derived figure: IsBelowTheTimeline holds it to
-  // lengths such as 5001, which no number of ranks there divides.
-  const double width = real(size_bytes(question_.workload.dtype)), tokens = real(sizes.tokens);
+  // What arrives are the rows of other ranks.
+  const double width = real(size_bytes(question_.workload.dtype)),
+               tokens = real(block_rows(layout, kind_index).least_at_home * layout.micro_batch);
   // Queries travel one way, and outputs the other.
   const bool rows_travel = problem.has_latent();
-  const double q = kSlack * 0.9 * tokens * real(std::min(sizes.q_width, sizes.out_width)) * width,
+  const double q = kSlack * tokens * real(std::min(sizes.q_width, sizes.out_width)) * width,
                row = real(rows_travel ? problem.latent.dim() : sizes.kv_width + sizes.v_width),
-               kv = kSlack * 0.9 * tokens * row * width,
+               kv = kSlack * tokens * row * width,
                // Each member of a Ulysses group gets all rows of the others; of heads its own part.
       kv_of_ulysses = rows_travel ? kv : kv / ulysses, kv_of_ring = rows_travel ? kv * ulysses : kv;
   const std::int64_t stride = strides_of(layout).cp;

@@ -174,6 +174,12 @@ class StepBound {
   Attention attention(const ParallelLayout& layout, const LocalSizes& sizes, std::size_t kind,
                       bool whole_family) const;
   Pass recurrence(const ParallelLayout& layout, const LocalSizes& sizes) const;
+  // Rows of a sequence that the cp ranks have at home, and queries and keys of the blocks that they compute
+  // on: of the rank with fewest, and with most.
+  struct BlockRows {
+    std::int64_t least_at_home = 0, least = 0, most = 0;
+  };
+  BlockRows block_rows(const ParallelLayout& layout, std::size_t kind) const;
   // The pairs of the last `rows` rows of a sequence, in one head of a layer of that kind.
   double pairs_of_last(std::int64_t rows, const LayerKind& kind) const;
   // A bound of an all-to-all or a gather that brings `bytes` from each of the other ranks.
@@ -244,6 +250,9 @@ class StepBound {
   // An end's part, and the degrees and rows that it depends on.
   using EndKey = std::tuple<EndPart, std::array<int, 4>, std::int64_t>;
   mutable std::map<EndKey, LayerReading> ends_;
+  // A kind of layers, cp and Ulysses degrees, and the balance.
+  using BlockRowsKey = std::tuple<std::size_t, int, int, Balance::Kind, std::int64_t, bool>;
+  mutable std::map<BlockRowsKey, BlockRows> block_rows_;
   mutable std::map<std::array<std::int64_t, 4>, Sharding> shardings_;  // by spread and parameters
 };
 
