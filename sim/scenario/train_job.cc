@@ -41,7 +41,9 @@ std::string config_of(const std::string& text, const Transformer& model) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(text);
   nlohmann::ordered_json& of = json.contains("text_config") ? json["text_config"] : json;
   const std::int64_t experts = model.experts ? model.experts->count : 0,
-                     width = model.experts ? model.experts->intermediate : 0;
+                     width = model.experts ? model.experts->intermediate : 0,
+                     top_k = model.experts ? model.experts->top_k : 0,
+                     shared = model.experts ? model.experts->shared : 0;
   const std::pair<const char*, std::int64_t> sizes[] = {{"hidden_size", model.hidden},
                                                         {"num_hidden_layers", model.layers},
                                                         {"num_attention_heads", model.q_heads},
@@ -52,10 +54,15 @@ std::string config_of(const std::string& text, const Transformer& model) {
                                                         {"num_experts", experts},
                                                         {"num_local_experts", experts},
                                                         {"n_routed_experts", experts},
+                                                        {"num_experts_per_tok", top_k},
+                                                        {"intermediate_size_mlp", model.intermediate},
+                                                        {"shared_expert_intermediate_size", shared},
                                                         {"moe_intermediate_size", width}};
   for (const auto& [key, value] : sizes) {
     if (of.contains(key) && value > 0) of[key] = value;
   }
+  if (of.contains("swiglu_limit")) of["swiglu_limit"] = model.numerics.activation_limit;
+  if (of.contains("floor_scale")) of["floor_scale"] = model.numerics.temperature.floor;
   for (const LayerKind& kind : model.kinds) {
     if (kind.window && of.contains("sliding_window")) of["sliding_window"] = *kind.window;
     if (kind.chunk && of.contains("attention_chunk_size")) of["attention_chunk_size"] = *kind.chunk;
@@ -63,8 +70,10 @@ std::string config_of(const std::string& text, const Transformer& model) {
   // Mixtral's configs call the width of experts so.
   if (experts > 0 && !of.contains("moe_intermediate_size")) of["intermediate_size"] = width;
   if (model.q_heads > 0 && model.head_dim * model.q_heads != model.hidden) of["head_dim"] = model.head_dim;
-  if (of.contains("layer_types") && of["layer_types"].size() > static_cast<std::size_t>(model.layers))
-    of["layer_types"].erase(of["layer_types"].begin() + model.layers, of["layer_types"].end());
+  for (const char* key : {"layer_types", "no_rope_layers"}) {
+    if (of.contains(key) && of[key].size() > static_cast<std::size_t>(model.layers))
+      of[key].erase(of[key].begin() + model.layers, of[key].end());
+  }
   return json.dump(2) + "\n";
 }
 

@@ -90,7 +90,9 @@ class RowCase {
   }
   // The factors of rows, parameters in another dtype, and the bias of a convolution may be left out.
   bool may_lack(std::vector<View> RowKernel::*list, std::size_t i) const {
-    return (kernel_.operation == RowOperation::gated_activation && list == &RowKernel::reads && i == 1) ||
+    const bool has_factors =
+        kernel_.operation == RowOperation::gated_activation || kernel_.operation == RowOperation::group_bias;
+    return (has_factors && list == &RowKernel::reads && i == 1) ||
            (kernel_.operation == RowOperation::short_convolution && list == &RowKernel::reads && i == 2) ||
            (kernel_.operation == RowOperation::optimizer && list == &RowKernel::writes);
   }
@@ -261,7 +263,7 @@ std::vector<RowCase> row_cases() {
       .reads({8})
       .reads({2})
       .writes({3, 8});
-  add(RowOperation::group_bias).reads({2, 4}).reads({6, 1}).updates({6, 4});
+  add(RowOperation::group_bias).reads({2, 4}, DType::f32, {0}).reads({6, 1}).updates({6, 4});
   add(RowOperation::group_bias_backward)
       .reads({6, 4})
       .reads({2, 4})
@@ -331,8 +333,9 @@ TEST(RowRules, NameTheValue) {
               HasSubstr("scales columns that are rotated, too"));
   EXPECT_THAT(rotary([](RotaryRule& rule) { rule.moves[1].scaled = true; }),
               HasSubstr("with temperature=0 and floor=0; rotated ones stay"));
-  EXPECT_THAT(norm([](NormRule& rule) { rule.unweighted = rule.unit_offset = true; }),
-              HasSubstr("has no weights and adds 1 to them"));
+  NormRule unweighted = qk_rule();
+  unweighted.unweighted = unweighted.unit_offset = true;
+  EXPECT_THAT(error(31, unweighted), HasSubstr("has no weights and adds 1 to them"));
   EXPECT_THAT(error(7, ActivationRule{ActivationFunction::silu, true, -1}),
               HasSubstr("has limit=-1 and offset=0"));
   VocabularyRule tokens = vocabulary();

@@ -90,7 +90,9 @@ ReferenceCase scaled_down(const std::string& preset) {
   if (model.latent) model.latent = Latent{model.latent->q_rank > 0 ? 5 : 0, 7, 2, 3};
   if (model.experts) {
     const std::int64_t top_k = std::min<std::int64_t>(2, model.experts->top_k);
-    model.experts = Experts{4, top_k, 5, model.experts->shared > 0 ? 6 : 0};
+    const Experts& all = *model.experts;
+    model.experts = Experts{4, top_k, 5, all.shared > 0 ? 6 : 0, all.shared_gate, all.biases};
+    model.numerics.router.groups = model.numerics.router.top_groups = 1;  // which the rules have, too
     of.rules.router.normalized = top_k > 1;  // of one weight nothing would be left to learn
   }
   if (model.recurrence) {

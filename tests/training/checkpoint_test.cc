@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -178,6 +180,80 @@ TEST_F(Checkpoints, RefuseHeadersThatLie) {
   EXPECT_THAT(finding(tensor("F32", "[-1]", "[0,0]")), HasSubstr("has a dimension of -1 elements"));
   EXPECT_THAT(finding("{"), HasSubstr("its header is not understood"));
   EXPECT_THAT(finding(R"({"t":3})"), HasSubstr("its header is not understood"));
+}
+
+// Experts of two rows and three columns, as gpt-oss has them: transposed, gates and what they multiply in
+// turns.
+TEST_F(Checkpoints, HoldExpertsTransposed) {
+  std::vector<TensorShape> shapes;
+  for (const char* expert : {"a.mlp.experts.0.", "a.mlp.experts.1."}) {
+    shapes.push_back({std::string(expert) + "gate_proj.weight", 2, 3});
+    shapes.push_back({std::string(expert) + "up_proj.weight", 2, 3});
+  }
+  const DiskNames names("gpt_oss", shapes);
+  CheckpointWriter::begin(path(7), facts_, names, "{}");
+  CheckpointWriter writer(path(7), facts_, names);
+  const auto number = [](std::size_t tensor, std::int64_t row, std::int64_t column) {
+    return static_cast<float>(100 * tensor) + static_cast<float>(10 * row + column);
+  };
+  for (std::size_t tensor = 0; tensor < shapes.size(); ++tensor) {
+    const TensorBlock whole{shapes[tensor].tensor, 0, 2, 3, 0, 0};
+    for (int role = 0; role < 3; ++role) {
+      // In three stretches, of which two end within a row.
+      for (const auto& [first, count] : {std::pair{0, 2}, {2, 3}, {5, 1}}) {
+        std::vector<float> values;
+        for (std::int64_t i = first; i < first + count; ++i) values.push_back(number(tensor, i / 3, i % 3));
+        writer.write(role, {whole, first, count}, std::as_bytes(std::span(values)));
+      }
+    }
+  }
+  writer.finish(0);
+  CheckpointWriter::commit(path(7), facts_, names, 1);
+  // As one tensor: [experts, columns, gate and up of each row].
+  const DiskNames plain("", {{"a.mlp.experts.gate_up_proj", 2 * 3, 4}});
+  const PretrainedReader disk(path(7), names), other(path(7), plain);
+  disk.require();
+  std::vector<double> all(24), part(4);
+  const TensorBlock block{"a.mlp.experts.gate_up_proj", 0, 6, 4, 0, 0};
+  other.read(0, {block, 0, 24}, all);
+  EXPECT_THAT(all, ElementsAre(0, 100, 10, 110, 1, 101, 11, 111, 2, 102, 12, 112,  //
+                               200, 300, 210, 310, 201, 301, 211, 311, 202, 302, 212, 312));
+  // Columns 1 and 2 of the second expert's up, from the second element on.
+  const TensorBlock columns{shapes[3].tensor, 0, 2, 2, 0, 1};
+  part.resize(3);
+  CheckpointReader(path(7), names).read(2, {columns, 1, 3}, part);
+  EXPECT_THAT(part, ElementsAre(302, 311, 312));
+}
+
+// A file of another tool, of one f32 tensor with these values.
+void write_file(const fs::path& folder, const std::string& tensor, const std::vector<float>& values) {
+  fs::create_directories(folder);
+  FileLayout layout;
+  const std::string header =
+      begin_safetensors({{tensor, DType::f32, {static_cast<std::int64_t>(values.size())}, 0}}, {}, layout);
+  std::ofstream file(folder / "model.safetensors", std::ios::binary);
+  file << header;
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(float)));
+}
+
+TEST_F(Checkpoints, RefuseWhatPlansDoNotCompute) {
+  const auto message = [&](const DiskNames& names) {
+    return testing::message_of([&] { PretrainedReader(folder_.string(), names).require(); });
+  };
+  const DiskNames experts("gpt_oss", {{"a.mlp.experts.0.down_proj.weight", 2, 3}});
+  write_file(folder_, "a.mlp.experts.down_proj_blocks", {1});
+  EXPECT_THAT(message(experts),
+              HasSubstr("has a.mlp.experts.down_proj_blocks: its experts are quantized (MXFP4), "
+                        "which is not read; the nearest thing is a folder in bf16"));
+  const std::string correction = "mlp.gate.e_score_correction_bias";
+  const DiskNames router("", {{correction, 1, 2}});
+  write_file(folder_, "a." + correction, {0, 0.5F});
+  EXPECT_THAT(message(router),
+              HasSubstr("which its router adds to the scores that it chooses experts by; plans "
+                        "choose by the scores alone"));
+  write_file(folder_, "a." + correction, {0, 0});
+  EXPECT_THAT(message(router), HasSubstr("it has no tensor mlp.gate"));  // and that alone
 }
 
 TEST_F(Checkpoints, SayWhichFolderHoldsNoModel) {

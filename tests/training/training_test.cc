@@ -183,7 +183,8 @@ TEST_F(Resumed, OnTheSameLayoutIsTheSameBitForBit) {
 
 // What a checkpoint says of the model is the model: another training begins where it ended.
 TEST_F(Resumed, AsAModelOfAnotherTraining) {
-  for (const char* model : {"llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "phi-4", "gemma-3-27b"}) {
+  for (const char* model :
+       {"llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "phi-4", "gemma-3-27b", "smollm3-3b", "gpt-oss-20b"}) {
     fs::remove_all(folder_);
     proto::Train first = saved("tp=2", 100);
     first.set_model(model);

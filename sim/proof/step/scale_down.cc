@@ -183,6 +183,11 @@ Transformer scaled_down(const Transformer& model, const ParallelLayout& layout) 
     Experts& experts = *small.experts;
     experts.count = few_of(experts.count, kExperts, layout.ep);
     experts.top_k = at_most(experts.top_k, 2);
+    // The router's groups, of as many experts in each, as far as so few experts make some.
+    RouterRule& router = small.numerics.router;
+    router.groups = std::gcd(router.groups, experts.count);
+    const std::int64_t needed = (experts.top_k * router.groups + experts.count - 1) / experts.count;
+    router.top_groups = std::clamp(model.numerics.router.top_groups, needed, router.groups);
     experts.intermediate = few_of(experts.intermediate, 24, tp);
     experts.shared = few_of(experts.shared, 32, tp);
   }
