@@ -85,7 +85,8 @@ RC_GTEST_PROP(StepOrder, HasThePassesOfThePlanner, ()) {
   // Whatever passes take, ranks make them in one order.
   std::vector<StageTimes> stages;
   for (int stage = 0; stage < layout.pp * layout.virtual_stages; ++stage)
-    stages.push_back({*rc::gen::inRange(1, 9) / 1.0, *rc::gen::inRange(1, 9) / 1.0, 1, 1});
+    stages.push_back({static_cast<double>(pick("forward", rc::gen::inRange(1, 9))),
+                      static_cast<double>(pick("backward", rc::gen::inRange(1, 9))), 1, 1});
   const PipelineTimes times = run_pipeline(stages, layout.pp, request.workload.global_batch, true);
   for (int rank = 0; rank < layout.pp; ++rank) {
     const StepOrder order = step_order(request, rank);
