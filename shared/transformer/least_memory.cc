@@ -187,16 +187,15 @@ class MemoryModel {
                embedding_here = first || (last && model_.embeds_behind_layers());
     const std::int64_t predictions = last ? model_.prediction_layers : 0;
     layers.with[last_parts()] += predictions;
-    const std::int64_t ends = (embedding_here ? sizes_.embedding : 0) + (head_here ? sizes_.head : 0) +
-                              (last ? sizes_.final_norm : 0) + predictions * sizes_.prediction;
-    const std::int64_t with_experts = count_of(layers.with, Mlp::experts),
-                       experts = with_experts * sizes_.expert_layer;
-    std::int64_t dense = ends;
-    for (const LayerParts parts : kLayerParts) dense += layers.with[parts] * sizes_.layer[parts];
+    const std::int64_t table = embedding_here ? sizes_.embedding : 0,
+                       head = (head_here ? sizes_.head : 0) + (last ? sizes_.final_norm : 0);
+    const std::int64_t with_experts = count_of(layers.with, Mlp::experts);
     if (!training_) {
+      const std::int64_t ends = table + head + predictions * sizes_.prediction;
+      std::int64_t of_layers = with_experts * sizes_.expert_layer;
+      for (const LayerParts parts : kLayerParts) of_layers += layers.with[parts] * sizes_.layer[parts];
       memory.parameters =
-          std::llround(static_cast<double>(dense + experts - ends) * rules_.served_layer_bytes) +
-          ends * width_;
+          std::llround(static_cast<double>(of_layers) * rules_.served_layer_bytes) + ends * width_;
       return 0;
     }
     const std::int64_t ranks = layout_.sharding_size();
@@ -209,21 +208,25 @@ class MemoryModel {
         return count * small + ceil_div(count * (numel - small), sharing);
       });
     };
-    std::int64_t shard = shard_of(1, embedding_here ? sizes_.embedding : 0,
-                                  embedding_here ? sizes_.small_embedding : 0, ranks) +
-                         shard_of(1, (head_here ? sizes_.head : 0) + (last ? sizes_.final_norm : 0),
-                                  last ? sizes_.small_head : 0, ranks);
+    Shared dense, of_experts;
+    std::int64_t whole = 0;  // of units of small tensors alone, which no ranks share
+    const auto add = [&](Shared& to, std::int64_t layers_of_unit, std::int64_t numel, std::int64_t small,
+                         std::int64_t sharing) {
+      if (sharing > 1 && numel > 0 && small == numel) {
+        whole += layers_of_unit * numel;
+        return;
+      }
+      to.numel += layers_of_unit * numel;
+      to.shard += shard_of(layers_of_unit, numel, small, sharing);
+    };
+    add(dense, 1, table, embedding_here ? sizes_.small_embedding : 0, ranks);
+    add(dense, 1, head, last ? sizes_.small_head : 0, ranks);
     for (const LayerParts parts : kLayerParts)
-      shard += shard_of(layers.with[parts], sizes_.layer[parts], sizes_.small_layer[parts], ranks);
-    shard += shard_of(predictions, sizes_.prediction, sizes_.small_prediction, ranks);
-    std::int64_t in_update = add_shards(memory, {dense, shard}, ranks);
-    if (experts > 0) {
-      const std::int64_t sharing = expert_ranks();
-      in_update += add_shards(
-          memory, {experts, shard_of(with_experts, sizes_.expert_layer, sizes_.small_experts, sharing)},
-          sharing);
-    }
-    return in_update;
+      add(dense, layers.with[parts], sizes_.layer[parts], sizes_.small_layer[parts], ranks);
+    add(dense, predictions, sizes_.prediction, sizes_.small_prediction, ranks);
+    add(of_experts, with_experts, sizes_.expert_layer, sizes_.small_experts, expert_ranks());
+    return add_shards(memory, dense, ranks) + add_shards(memory, of_experts, expert_ranks()) +
+           add_shards(memory, {whole, whole}, 1);
   }
 
   // Where as many ranks share the experts as share the parameters, each expert is whole.
@@ -246,7 +249,7 @@ class MemoryModel {
 
   // Parameters that some ranks share: all of them, and the shard of one rank.
   struct Shared {
-    std::int64_t numel, shard;
+    std::int64_t numel = 0, shard = 0;
   };
   std::int64_t add_shards(Memory& memory, const Shared& shared, std::int64_t ranks) const {
     const auto& [numel, shard] = shared;
