@@ -73,6 +73,34 @@ TEST(LayerReading, HasTheKernelsOfTheLayer) {
   expect(mlp, LayerPass::forward, 4, 0);
 }
 
+// What is read of an end of the layers is what a replay of its plan takes, chunks of the loss and all.
+RC_GTEST_PROP(LayerReading, IsWhatAnEndTakes, ()) {
+  const PlanQuestion question = testing::small_question(8);
+  StepRequest request{question.model, question.workload, {}};
+  request.model.layers = 1;
+  set_layers(request.model, {LayerKind{}});
+  request.workload.seq_len = 1;
+  ParallelLayout& layout = request.layout;
+  layout.micro_batch = pick("rows", rc::gen::element(1000, 4096));
+  layout.tp = pick("tp", rc::gen::element(1, 2, 4));
+  layout.sequence_parallel = pick("sequence parallel", rc::gen::arbitrary<bool>());
+  layout.loss_chunks = pick("chunks", rc::gen::element(1, 2, 3, 16));
+  const auto part = pick("part", rc::gen::element(EndPart::embedding, EndPart::embedding_backward,
+                                                  EndPart::head, EndPart::prediction));
+  request.model.prediction_layers = part == EndPart::prediction ? 1 : 0;
+  const LayerPlan end = end_plan(request, part);
+  const SoftwareProfile software = without_host(question.software);
+  const CollectiveSettings settings = settings_of({}, software);
+  const LayerReading reading = read_layer(end, KernelCost(question.cluster, software),
+                                          [&](const Collective& transfer, const Plan& plan) {
+                                            return collective_ns(transfer, plan, question.cluster, settings);
+                                          });
+  const double ns = replay_rank(end.plan, question.cluster, software).time_ns;
+  RC_LOG() << reading.whole.ns << " of " << ns << "\n";
+  RC_ASSERT(reading.whole.ns <= ns * (1 + 1e-9));
+  RC_ASSERT(reading.whole.ns >= ns * 0.999);
+}
+
 // What is read of a layer is what a replay of its plan takes, but for what its mixer takes, and for the sums
 // of gradients over tp ranks, which no kernel of the layer waits for.
 RC_GTEST_PROP(LayerReading, IsWhatTheLayerTakes, ()) {
