@@ -86,7 +86,7 @@ std::int64_t AttentionMemory::least_workspace_bytes() const {
   // and of serving.
   const auto is_cut = [](const LayerKind& kind) { return kind.window || kind.chunk; };
   if (layout_.cp == 1 || ring == 1 || claim == nullptr || use_ != LatentUse::nothing || !training_ ||
-      !workload_.cu_seqlens.empty() || std::any_of(model_.kinds.begin(), model_.kinds.end(), is_cut))
+      workload_.has_documents() || std::any_of(model_.kinds.begin(), model_.kinds.end(), is_cut))
     return 0;
   const std::int64_t rows = layout_.micro_batch * (workload_.seq_len / layout_.cp);
   return claim(strategy, {ring, rows * kept_kv_width(), width_, training_});

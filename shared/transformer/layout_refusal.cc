@@ -265,6 +265,30 @@ std::size_t masks_of(const Transformer& model) {
   return masks.size();
 }
 
+// Sequences with documents of their own.
+std::optional<LayoutRefusal> refuse_documents(const Transformer& model, const Workload& workload,
+                                              const ParallelLayout& layout) {
+  if (workload.cu_seqlens_of_sequence.empty()) return std::nullopt;
+  const std::pair<const char*, std::optional<Balance>> balances[] = {
+      {"balance", layout.strategy.balance},
+      {"window_balance", layout.window_balance},
+      {"scan_balance", layout.scan_balance}};
+  for (const auto& [key, balance] : balances) {
+    const bool is_dealt = balance && (balance->kind == Balance::Kind::cost || balance->per_document);
+    if (layout.cp == 1 || !is_dealt) continue;
+    return LayoutRefusal{"rows dealt by documents",
+                         str(key, "=", to_string(*balance),
+                             " deals rows by the documents, and here each sequence has documents of its own"),
+                         str("use ", key, "=head_tail")};
+  }
+  if (!model.recurrence || layout.micro_batch == 1) return std::nullopt;
+  return LayoutRefusal{"documents of a recurrence",
+                       str("the micro_batch=", layout.micro_batch,
+                           " sequences that go through a recurrence together have one list of documents, and "
+                           "here each has its own"),
+                       "use micro_batch=1"};
+}
+
 std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Workload& workload,
                                              const ParallelLayout& layout) {
   const std::int64_t rows =
@@ -281,6 +305,7 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
         str("loss_chunks=", layout.loss_chunks, " is more than the ", rows / layout.cp, " rows"),
         str("use at most ", rows / layout.cp)};
   }
+  if (auto refusal = refuse_documents(model, workload, layout)) return refusal;
   if (auto refusal = refuse_keys(model, workload, layout)) return refusal;
   if (layout.cp == 1) return std::nullopt;
   if (auto refusal = refuse_own_balances(model, workload, layout)) return refusal;

@@ -620,7 +620,7 @@ class MemoryModel {
     // states.
     if (strategy.balance.kind == Balance::Kind::cost ||
         layout_.strategy.balance.kind == Balance::Kind::cost || workload_.seq_len % (2 * cp) != 0 ||
-        !workload_.cu_seqlens.empty())
+        workload_.has_documents())
       return share;
     // In a group of Ulysses a rank has a part of two chunks, which may be the last one of all; the first rows
     // are rank 0's.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/transformer/layout_axes.h"
 
 namespace cp {
@@ -149,6 +150,26 @@ LatentUse latent_use(const Transformer& model, const Workload& workload, const P
   return layout.cp > 1 && layout.keys == Strategy::Keys::latent ? LatentUse::rows : LatentUse::nothing;
 }
 
+namespace {
+
+// Of the sequences of a micro-batch: one list if all have the same documents, and none if each is one.
+struct Documents {
+  std::vector<std::int64_t> of_all;
+  std::vector<std::vector<std::int64_t>> of_each;
+};
+
+Documents documents_of(const Workload& workload, const ParallelLayout& layout) {
+  const auto& lists = workload.cu_seqlens_of_sequence;
+  if (lists.empty()) return {workload.cu_seqlens, {}};
+  // Of a layout that has more replicas than sequences there are fewer; such a layout is refused.
+  const auto end = lists.begin() + std::min<std::int64_t>(layout.micro_batch, std::ssize(lists));
+  if (std::any_of(lists.begin(), end, [&](const auto& list) { return list != lists.front(); }))
+    return {{}, {lists.begin(), end}};
+  return {lists.front().size() > 2 ? lists.front() : std::vector<std::int64_t>{}, {}};
+}
+
+}  // namespace
+
 AttentionProblem attention_problem(const Transformer& model, const Workload& workload,
                                    const ParallelLayout& layout, const LayerKind& kind) {
   AttentionProblem problem;
@@ -160,7 +181,9 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   problem.head_dim = model.head_dim, problem.v_head_dim = model.v_head_dim();
   problem.dtype = workload.dtype;
   problem.causal = true;
-  problem.cu_seqlens = workload.cu_seqlens;
+  Documents documents = documents_of(workload, layout);
+  problem.cu_seqlens = std::move(documents.of_all),
+  problem.cu_seqlens_of_entry = std::move(documents.of_each);
   problem.sinks = model.sinks, problem.softcap = model.softcap;
   const LatentUse use = latent_use(model, workload, layout);
   if (use != LatentUse::nothing) problem.latent = {model.latent->kv_rank, model.latent->rope_dim};
@@ -206,7 +229,7 @@ RecurrenceProblem recurrence_problem(const Transformer& model, const Workload& w
   problem.key_dim = sizes.key_dim, problem.value_dim = sizes.value_dim;
   // Queries are not scaled in Mamba-2.
   if (sizes.rule == RecurrenceRule::decay) problem.scale = 1;
-  problem.cu_seqlens = workload.cu_seqlens;
+  problem.cu_seqlens = documents_of(workload, layout).of_all;
   problem.cached_state = workload.phase != Phase::training;
   return problem;
 }

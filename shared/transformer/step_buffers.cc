@@ -88,8 +88,7 @@ StepBuffers::StepBuffers(const StepRequest& request, Rank self, Values values, D
   slots_.resize(idx(order_.slots));
   const ParallelLayout& layout = request.layout;
   const RankGroups groups(layout, self);
-  const std::int64_t replica = std::int64_t{groups.dp_replicate()} * layout.dp_shard + groups.dp_shard();
-  first_sequence_ = replica * micro_batches_ * layout.micro_batch;
+  first_sequence_ = first_sequence(request, self, 0);
   for (int stage = groups.pp(); stage < layout.pp * layout.virtual_stages; stage += layout.pp) {
     stages_.push_back(stage);
     units_[stage] = tensors_of_stage(request, stage, self);
@@ -117,7 +116,13 @@ void StepBuffers::begin_step(StepBatch batch) {
     throw InvalidInput("no token of the batch has a label, so that it has no mean loss; label one at least");
   // What was made of the batch before is filled anew when it is bound; what plans write is theirs.
   for (auto& [of, buffers] : passing_) {
-    for (auto& [name, place] : buffers) place.is_filled = place.is_filled && !place.is_input;
+    for (auto& [name, place] : buffers) {
+      place.is_filled = place.is_filled && !place.is_input;
+      place.is_of_last_step = true;
+    }
+  }
+  for (Bytes& slot : slots_) {
+    for (auto& [name, place] : slot) place.is_of_last_step = true;
   }
   for (auto& [stage, buffers] : lasting_) {
     for (auto& [name, place] : buffers) {
@@ -141,7 +146,7 @@ std::vector<std::int32_t> StepBuffers::rows(const std::vector<std::int32_t>& of_
   for (std::int64_t sequence = first; sequence < first + request_.layout.micro_batch; ++sequence) {
     for (const std::int64_t row : rows_at_[idx(home)]) {
       const std::int64_t at = row + distance;
-      const bool is_there = at < document_end(request_.workload, row);
+      const bool is_there = at < document_end(request_.workload, sequence, row);
       rows.push_back(is_there ? of_batch[idx(sequence * seq_len + at)] : missing);
     }
   }
@@ -278,6 +283,12 @@ Bindings StepBuffers::bind(const Plan& plan, const PartRun& run) {
     const Buffer& buffer = plan.buffers[id];
     if (buffer.kind == BufferKind::temporary) continue;
     Place& place = place_of(buffer, run);
+    // Other documents than those of the last step keep more for the backward pass, or less.
+    if (place.is_of_last_step && place.size < buffer.bytes()) {
+      place = {};
+      place_of(buffer, run);
+    }
+    place.is_of_last_step = false;
     if (!place.is_filled) fill(place, buffer, run.stage, run.micro_batch);
     // The backward pass of the last stage takes the inputs of its layers, and not what the last of them gave.
     CP_INVARIANT(place.size >= buffer.bytes(), buffer.name, " of rank ", plan.self, " has ", place.size,
@@ -352,10 +363,10 @@ void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned
 
 void run_step(const PlanOfPart& plans, const RunPlan& run_plan, StepBuffers& buffers) {
   const StepOrder& order = buffers.order();
-  for (const PartRun& run : order.passes) buffers.make_room(plans(run.part, run.stage));
+  for (const PartRun& run : order.passes) buffers.make_room(plans(run.part, run.stage, run.micro_batch));
   for (const std::vector<PartRun>* runs : {&order.passes, &order.updates}) {
     for (const PartRun& run : *runs) {
-      const Plan& plan = plans(run.part, run.stage);
+      const Plan& plan = plans(run.part, run.stage, run.micro_batch);
       run_plan(plan, buffers.bind(plan, run));
     }
   }

@@ -22,7 +22,7 @@
 
 namespace cp {
 
-// The data of one step.
+// The data of one step. The documents of its sequences are the request's.
 struct StepBatch {
   // Of the global batch, sequence after sequence: tokens, and for each the one that it is to predict, or
   // kIgnoredLabel.
@@ -43,7 +43,8 @@ class StepBuffers {
 
   // Parameters and states begin with these values, gradients with zeros. Buffers are in `memory`, those of
   // the host (host_place.h) in its part of the host's, or all are the host's. The request and the memory must
-  // outlive this, and the phase must be training. Throws InvalidInput as step_plan() does.
+  // outlive this, and the phase must be training; of the request cu_seqlens_of_sequence may change from step
+  // to step. Throws InvalidInput as step_plan() does.
   StepBuffers(const StepRequest& request, Rank self, Values values, DeviceMemory* memory = nullptr);
 
   // The stages that the rank holds.
@@ -106,6 +107,7 @@ class StepBuffers {
     std::int64_t size = 0;
     bool is_input = false;  // filled anew for each micro-batch that uses it
     bool is_filled = false;
+    bool is_of_last_step = false;  // of a micro-batch: this step has not bound it yet
   };
   using Bytes = std::map<std::string, Place>;  // by the buffer's name
 
@@ -141,7 +143,7 @@ class StepBuffers {
 };
 
 // Gives the plan of the rank for a part of the step.
-using PlanOfPart = std::function<const Plan&(StepPart part, int stage)>;
+using PlanOfPart = std::function<const Plan&(StepPart part, int stage, std::int64_t micro_batch)>;
 // Runs a plan on these buffers of the host, and returns when they have its results: execute() on a device
 // that works in memory of the host, run_on_host_buffers() (session.h) on any.
 using RunPlan = std::function<void(const Plan& plan, const Bindings& buffers)>;

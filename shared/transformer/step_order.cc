@@ -102,7 +102,7 @@ void check_step_order(const StepRequest& request, const PlanOfRank& plans) {
     const StepOrder order = step_order(request, rank);
     PlanSequence& sequence = sequences.emplace_back();
     for (const std::vector<PartRun>* runs : {&order.passes, &order.updates}) {
-      for (const PartRun& run : *runs) sequence.push_back(&plans(run.part, run.stage, rank));
+      for (const PartRun& run : *runs) sequence.push_back(&plans(run.part, run.stage, rank, run.micro_batch));
     }
   }
   check_sequences(sequences);
@@ -110,12 +110,15 @@ void check_step_order(const StepRequest& request, const PlanOfRank& plans) {
 
 void check_step_order(const StepRequest& request) {
   MixerPlanCache cache;
-  std::map<std::tuple<StepPart, int, Rank>, Plan> made;
-  check_step_order(request, [&](StepPart part, int stage, Rank self) -> const Plan& {
-    const auto [plan, is_new] = made.try_emplace({part, stage, self});
-    if (is_new) plan->second = step_plan(request, part, stage, self, &cache);
-    return plan->second;
-  });
+  std::map<std::tuple<StepPart, int, Rank, std::int64_t>, Plan> made;
+  const bool alike = request.workload.cu_seqlens_of_sequence.empty();
+  check_step_order(request,
+                   [&](StepPart part, int stage, Rank self, std::int64_t micro_batch) -> const Plan& {
+                     const std::int64_t of = alike || !sees_documents(part) ? 0 : micro_batch;
+                     const auto [plan, is_new] = made.try_emplace({part, stage, self, of});
+                     if (is_new) plan->second = step_plan(request, part, stage, self, &cache, of);
+                     return plan->second;
+                   });
 }
 
 }  // namespace cp

@@ -53,7 +53,7 @@ StepOrder step_order(const StepRequest& request, Rank self);
 
 // Proves, of these plans, that all ranks meet in the step and none waits for ever: check_sequences()
 // (check_sequences.h) of what each rank runs, with its errors.
-using PlanOfRank = std::function<const Plan&(StepPart part, int stage, Rank self)>;
+using PlanOfRank = std::function<const Plan&(StepPart part, int stage, Rank self, std::int64_t micro_batch)>;
 void check_step_order(const StepRequest& request, const PlanOfRank& plans);
 // The same of the plans that step_plan() makes.
 void check_step_order(const StepRequest& request);

@@ -435,7 +435,7 @@ void validate(const StepRequest& request, StepPart part, int stage) {
     throw InvalidInput("part reduce needs virtual_stages above 1, not virtual_stages=1; use update");
 }
 
-Plan write(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache) {
+Plan write_alike(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache) {
   StepContext context(request, part, stage, self, cache);
   if (context.groups.pp() != stage % request.layout.pp) {
     throw InvalidInput(str("rank ", self, " does not hold stage ", stage, "; it holds stages ",
@@ -444,11 +444,53 @@ Plan write(const StepRequest& request, StepPart part, int stage, Rank self, Mixe
   return PartWriter(context).write();
 }
 
+// A plan is written with the documents of its own sequences, and is one of the inputs of all replicas.
+Plan write(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache,
+           std::int64_t micro_batch) {
+  const auto& all = request.workload.cu_seqlens_of_sequence;
+  if (all.empty()) return write_alike(request, part, stage, self, cache);
+  StepRequest own = request;
+  auto& documents = own.workload.cu_seqlens_of_sequence;
+  documents.clear();
+  if (!sees_documents(part)) return write_alike(own, part, stage, self, cache);
+  const auto first = all.begin() + first_sequence(request, self, micro_batch);
+  documents.assign(first, first + request.layout.micro_batch);
+  Plan plan = write_alike(own, part, stage, self, cache);
+  documents = documents_of_micro_batch(request, micro_batch);
+  plan.inputs = inputs_of(own, part);
+  return plan;
+}
+
 }  // namespace
+
+bool sees_documents(StepPart part) {
+  return !is_transfer(part) && part != StepPart::reduce && part != StepPart::update;
+}
 
 bool is_transfer(StepPart part) {
   return part == StepPart::recv_forward || part == StepPart::send_forward ||
          part == StepPart::recv_backward || part == StepPart::send_backward;
+}
+
+std::int64_t first_sequence(const StepRequest& request, Rank self, std::int64_t micro_batch) {
+  const ParallelLayout& layout = request.layout;
+  const RankGroups groups(layout, self);
+  const std::int64_t replica = std::int64_t{groups.dp_replicate()} * layout.dp_shard + groups.dp_shard();
+  return (replica * accumulation(request.workload, layout) + micro_batch) * layout.micro_batch;
+}
+
+std::vector<std::vector<std::int64_t>> documents_of_micro_batch(const StepRequest& request,
+                                                                std::int64_t micro_batch) {
+  const auto& all = request.workload.cu_seqlens_of_sequence;
+  std::vector<std::vector<std::int64_t>> documents;
+  if (all.empty()) return documents;
+  const std::int64_t at_once = request.layout.micro_batch,
+                     of_replica = accumulation(request.workload, request.layout) * at_once;
+  for (auto first = all.begin() + micro_batch * at_once; first < all.end();) {
+    documents.insert(documents.end(), first, first + at_once);
+    first += std::min<std::int64_t>(of_replica, all.end() - first);
+  }
+  return documents;
 }
 
 std::string_view name(StepPart part) {
@@ -458,19 +500,21 @@ std::string_view name(StepPart part) {
   return kNames[static_cast<std::size_t>(part)];
 }
 
-Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache* cache) {
+Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache* cache,
+               std::int64_t micro_batch) {
   validate(request, part, stage);
   MixerPlanCache own(2);
-  return write(request, part, stage, self, cache == nullptr ? own : *cache);
+  return write(request, part, stage, self, cache == nullptr ? own : *cache, micro_batch);
 }
 
-std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage, MixerPlanCache* cache) {
+std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage, MixerPlanCache* cache,
+                             std::int64_t micro_batch) {
   validate(request, part, stage);
   MixerPlanCache own;
   std::vector<Plan> plans;
   for (Rank rank = 0; rank < request.layout.world(); ++rank) {
     if (RankGroups(request.layout, rank).pp() != stage % request.layout.pp) continue;
-    plans.push_back(write(request, part, stage, rank, cache == nullptr ? own : *cache));
+    plans.push_back(write(request, part, stage, rank, cache == nullptr ? own : *cache, micro_batch));
   }
   return plans;
 }

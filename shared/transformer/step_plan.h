@@ -109,8 +109,8 @@ namespace cp {
 // the last stage adds it up over the ranks.
 enum class StepPart : std::uint8_t {
   micro_batch,  // embedding, layers, loss, and back
-  forward,      // of one stage: receives, computes, sends
-  backward,     // of one stage
+  forward,      // of one stage
+  backward,     // the same
   reduce,       // with virtual stages: reduction among replicas, norm of the gradients
   update,       // the same without virtual stages, and the optimizer
   prefill,  // of one stage: reads the tokens behind `cached`, fills the cache, gives the last token's logits
@@ -123,6 +123,8 @@ enum class StepPart : std::uint8_t {
 };
 std::string_view name(StepPart part);
 bool is_transfer(StepPart part);
+// Whether plans of the part say which rows see which, so that documents of sequences make other ones.
+bool sees_documents(StepPart part);
 
 struct StepRequest {
   Transformer model;
@@ -131,13 +133,23 @@ struct StepRequest {
 };
 
 // The plan of one rank. `stage` is one of the pp * virtual_stages stages and must be one that the rank holds.
-// Without a cache the call makes one for itself. Throws InvalidInput with the reason of refuse() if the
-// layout is not legal.
+// Without a cache the call makes one for itself. Where sequences have documents of their own, plans of
+// micro_batch, forward and backward are of this micro-batch, whose documents on all replicas are in
+// their digest of inputs; else micro-batches have one plan. Throws InvalidInput with the reason of refuse()
+// if the layout is not legal.
 Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self,
-               MixerPlanCache* cache = nullptr);
+               MixerPlanCache* cache = nullptr, std::int64_t micro_batch = 0);
 // The plans of all ranks that hold the stage, by ascending rank.
 std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage,
-                             MixerPlanCache* cache = nullptr);
+                             MixerPlanCache* cache = nullptr, std::int64_t micro_batch = 0);
+
+// The first of the sequences of the global batch, which are neighbours, that the rank's replica has in a
+// micro-batch.
+std::int64_t first_sequence(const StepRequest& request, Rank self, std::int64_t micro_batch);
+// The documents of a micro-batch on all replicas, where sequences have documents of their own; else nothing.
+// Micro-batches with equal ones have equal plans.
+std::vector<std::vector<std::int64_t>> documents_of_micro_batch(const StepRequest& request,
+                                                                std::int64_t micro_batch);
 
 // What a rank does to bring the rows of a micro-batch from `home` to the other one, alone
 // (homes_of_layers()); the layers of the request's model must have both.

@@ -330,17 +330,18 @@ void StepWriter::splice(const Plan& plan, bool backward,
   mixer_steps_.push_back({begin, builder_.next_step(), backward});
 }
 
-Plan StepWriter::build() && {
+Digest inputs_of(const StepRequest& request, StepPart part) {
   // Both sides of a transfer are made from the same.
-  const StepPart part = context_.part == StepPart::recv_forward    ? StepPart::send_forward
-                        : context_.part == StepPart::recv_backward ? StepPart::send_backward
-                                                                   : context_.part;
+  if (part == StepPart::recv_forward) part = StepPart::send_forward;
+  if (part == StepPart::recv_backward) part = StepPart::send_backward;
   Hasher inputs;
   inputs.add(name(part));
-  hash(inputs, context_.model);
-  hash(inputs, context_.workload);
-  hash(inputs, context_.layout);
-  return std::move(builder_).build(inputs.digest());
+  hash(inputs, request.model);
+  hash(inputs, request.workload);
+  hash(inputs, request.layout);
+  return inputs.digest();
 }
+
+Plan StepWriter::build() && { return std::move(builder_).build(inputs_of(context_.request, context_.part)); }
 
 }  // namespace cp

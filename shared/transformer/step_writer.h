@@ -28,6 +28,9 @@
 
 namespace cp {
 
+// The digest of what a plan of a part is made of.
+Digest inputs_of(const StepRequest& request, StepPart part);
+
 // What all writers of one rank's plan need to know. It keeps references to the request and the cache.
 struct StepContext {
   StepContext(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache);

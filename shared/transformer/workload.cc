@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shared/base/error.h"
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/transformer/complaints.h"
 
@@ -57,9 +58,7 @@ void check_cache(const Workload& w, detail::Complaints& complaints) {
   }
 }
 
-void check_documents(const Workload& w, detail::Complaints& complaints) {
-  const std::vector<std::int64_t>& ends = w.cu_seqlens;
-  if (ends.empty()) return;
+void check_list(const Workload& w, const std::vector<std::int64_t>& ends, detail::Complaints& complaints) {
   complaints.require(w.phase == Phase::training,
                      str("cu_seqlens=", join(ends, "/"), " are documents of training; ", name(w.phase),
                          " has one sequence for each request"));
@@ -68,6 +67,16 @@ void check_documents(const Workload& w, detail::Complaints& complaints) {
   complaints.require(ends.size() > 1 && ends.front() == 0 && ends.back() == w.seq_len && ascends,
                      str("cu_seqlens=", join(ends, "/"), " must begin with 0, ascend, and end with seq_len=",
                          w.seq_len, "; let a pad be a document of its own"));
+}
+
+void check_documents(const Workload& w, detail::Complaints& complaints) {
+  if (!w.cu_seqlens.empty()) check_list(w, w.cu_seqlens, complaints);
+  if (w.cu_seqlens_of_sequence.empty()) return;
+  complaints.require(w.cu_seqlens.empty(), "cu_seqlens and cu_seqlens_of_sequence are both given; give one");
+  complaints.require(std::ssize(w.cu_seqlens_of_sequence) == w.global_batch,
+                     str("cu_seqlens_of_sequence has ", w.cu_seqlens_of_sequence.size(),
+                         " lists for the global_batch=", w.global_batch, " sequences; give one for each"));
+  for (const std::vector<std::int64_t>& ends : w.cu_seqlens_of_sequence) check_list(w, ends, complaints);
 }
 
 }  // namespace
@@ -109,8 +118,10 @@ std::string to_string(const Optimizer& optimizer) {
   return str(optimizer.name, optimizer.offload ? kOffload : "");
 }
 
-std::int64_t document_end(const Workload& workload, std::int64_t row) {
-  const std::vector<std::int64_t>& ends = workload.cu_seqlens;
+std::int64_t document_end(const Workload& workload, std::int64_t sequence, std::int64_t row) {
+  const std::vector<std::int64_t>& ends = workload.cu_seqlens_of_sequence.empty()
+                                              ? workload.cu_seqlens
+                                              : workload.cu_seqlens_of_sequence[idx(sequence)];
   return ends.empty() ? workload.seq_len : *std::upper_bound(ends.begin(), ends.end(), row);
 }
 
@@ -149,6 +160,7 @@ Hasher& hash(Hasher& hasher, const Workload& w) {
     hasher.add(w.optimizer.max_norm);
   }
   for (const std::int64_t end : w.cu_seqlens) hasher.add(end);
+  for (const std::vector<std::int64_t>& ends : w.cu_seqlens_of_sequence) hasher.add_all(ends);
   return hasher.add(w.expert_imbalance);
 }
 

@@ -47,6 +47,10 @@ struct Workload {
   // labels are ignored. No layer looks from one document into another; positions go on counting through the
   // sequence. Empty: each sequence is one document.
   std::vector<std::int64_t> cu_seqlens;
+  // The same where sequences have documents of their own: such a list for each sequence of the global batch;
+  // cu_seqlens is empty then. Whatever reads a request without a rank and a micro-batch (memory, refusals)
+  // reads the first micro-batch of the first replica.
+  std::vector<std::vector<std::int64_t>> cu_seqlens_of_sequence;
 
   DType dtype = DType::bf16;          // of activations, matrix products and gathered parameters
   DType kv_dtype = DType::bf16;       // of cached keys and values
@@ -57,11 +61,12 @@ struct Workload {
   double expert_imbalance = 1;
   bool operator==(const Workload&) const = default;
 
+  bool has_documents() const { return !cu_seqlens.empty() || !cu_seqlens_of_sequence.empty(); }
   std::int64_t tokens() const { return seq_len * global_batch; }  // tokens of a training step
 };
 
-// The row behind the last one of the document that has the row.
-std::int64_t document_end(const Workload& workload, std::int64_t row);
+// The row behind the last one of the document that has the row, in a sequence of the global batch.
+std::int64_t document_end(const Workload& workload, std::int64_t sequence, std::int64_t row);
 
 // Throws InvalidInput that names every field at fault, its value, and what is allowed.
 void validate_workload(const Workload& workload);

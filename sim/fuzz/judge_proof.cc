@@ -59,8 +59,8 @@ void judge_proof(const proto::Proof& job, Trial& trial) {
   for (std::uint64_t seed = job.seed(); seed < job.seed() + kSeeds; ++seed) {
     options.seed = seed;
     MixerPlanCache cache;
-    const StepPlans plans = [&](StepPart part, int stage) {
-      std::vector<Plan> all = step_plans(request, part, stage, &cache);
+    const StepPlans plans = [&](StepPart part, int stage, std::int64_t micro_batch) {
+      std::vector<Plan> all = step_plans(request, part, stage, &cache, micro_batch);
       for (const Plan& plan : all) trial.hasher().add(digest(plan));
       return all;
     };

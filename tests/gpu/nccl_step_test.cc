@@ -115,7 +115,7 @@ class StepCase {
     StepBuffers buffers(request_, rank, sim::values_of(values_.parameters));
     buffers.begin_step({values_.batch.tokens, values_.batch.labels, kLearningRate, values_.state.steps + 1});
     run_step(
-        [&](StepPart part, int stage) -> const Plan& {
+        [&](StepPart part, int stage, std::int64_t) -> const Plan& {
           return plans_.at({part, stage, rank});
         },
         run_plan, buffers);

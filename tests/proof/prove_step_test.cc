@@ -174,6 +174,42 @@ TEST(ProveStep, HoldsForPackedDocuments) {
   }
 }
 
+// Each sequence has documents of its own, and each micro-batch plans of its own: one document, of which other
+// sequences have several, and documents of one token, without any label.
+TEST(ProveStep, HoldsForDocumentsOfEachSequence) {
+  Transformer windows = dense_model();
+  const LayerKind full, window{7, {}, false, Mixer::attention, true};
+  set_layers(windows, {window, full, window, full});
+  Transformer predicting = testing::model_of_experts();
+  predicting.prediction_layers = 2;
+  Transformer recurs = dense_model();
+  recurs.recurrence = Recurrence{RecurrenceRule::delta, 4, 8, 6, 5, 4, false};
+  LayerKind attends, recurrent;
+  recurrent.mixer = Mixer::recurrence;
+  set_layers(recurs, {recurrent, attends, recurrent, attends});
+  const auto expect_proved = [](const Transformer& model, const char* layout) {
+    StepRequest request = request_of(model, layout);
+    auto& documents = request.workload.cu_seqlens_of_sequence;
+    const std::int64_t sequences = request.workload.global_batch;
+    for (std::int64_t s = 0; s < sequences; ++s)
+      documents.push_back(draw_documents(testing::kOddLength,
+                                         s == 1 && sequences > 2 ? testing::kOddLength : 1 + s % 4,
+                                         static_cast<std::uint64_t>(s)));
+    ASSERT_EQ(refuse(request.model, request.workload, request.layout), std::nullopt) << layout;
+    const StepProof proof = prove_step(request);
+    EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+  };
+  for (const char* layout :
+       {"tp=1,micro_batch=2", "dp_shard=2,micro_batch=2",
+        "cp=2,strategy=ring,balance=head_tail,dp_replicate=2", "cp=3,strategy=all_gather,micro_batch=2",
+        "tp=2,cp=2,strategy=ulysses", "pp=2,cp=2,strategy=need_only,micro_batch=2",
+        "pp=2,virtual_stages=2,dp_shard=2"})
+    expect_proved(dense_model(), layout);
+  expect_proved(windows, "cp=2,strategy=ring,micro_batch=2");
+  expect_proved(predicting, "cp=2,dp_shard=2,strategy=ring");
+  expect_proved(recurs, "cp=2,dp_shard=2,strategy=ring,balance=head_tail");
+}
+
 // The balance splits each document by itself, so that ranks have different numbers of rows.
 TEST(ProveStep, HoldsForDocumentsThatAreSplitOneByOne) {
   StepRequest request = request_of(dense_model(), "cp=2,strategy=ring,balance=per_document:head_tail,tp=2");

@@ -45,7 +45,7 @@ void for_each_step(Plan& plan, const F& f) {
 template <class Change>
 StepProof proof_with(const StepRequest& request, const std::string& label, const Change& change) {
   int changed = 0;
-  const StepPlans plans = [&](StepPart part, int stage) {
+  const StepPlans plans = [&](StepPart part, int stage, std::int64_t) {
     std::vector<Plan> all = step_plans(request, part, stage);
     for (Plan& plan : all) {
       for_each_step(plan, [&](Step& step, bool) {
@@ -176,7 +176,7 @@ TEST(StepDefects, ContextParallelismOffInOneLayer) {
   const StepRequest request = request_of(model, "cp=2,strategy=all_gather");
   EXPECT_EQ(prove_step(request).finding(), "");
   int off = 0;
-  const StepPlans plans = [&](StepPart part, int stage) {
+  const StepPlans plans = [&](StepPart part, int stage, std::int64_t) {
     std::vector<Plan> all = step_plans(request, part, stage);
     int forward = 0, backward = 0;  // of rank 1
     for_each_step(all.at(1), [&](Step& step, bool) {
@@ -199,7 +199,8 @@ TEST(StepDefects, ContextParallelismOffInOneLayer) {
   };
   const StepProof proof = prove_step(request, plans, {});
   EXPECT_EQ(off, 2);
-  const std::vector<LayerTraffic> traffic = key_traffic(request, plans);
+  const std::vector<LayerTraffic> traffic =
+      key_traffic(request, [&](StepPart part, int stage) { return plans(part, stage, 0); });
   ASSERT_EQ(traffic.size(), 4U);
   for (const LayerTraffic& layer : traffic) EXPECT_EQ(layer.moves.empty(), layer.layer == 1) << layer.layer;
   EXPECT_THAT(proof.finding(), HasSubstr(": row 15 of sequence 1 on rank 1 "));
@@ -214,8 +215,28 @@ TEST(StepDefects, DocumentsThatSeeOneAnother) {
   }();
   const StepRequest whole = request_of(dense_model(), "cp=2,strategy=ring");
   EXPECT_EQ(prove_step(packed).finding(), "");
-  const StepPlans plans = [&](StepPart part, int stage) { return step_plans(whole, part, stage); };
+  const StepPlans plans = [&](StepPart part, int stage, std::int64_t) {
+    return step_plans(whole, part, stage);
+  };
   EXPECT_THAT(prove_step(packed, plans, {}).finding(), HasSubstr(": row 11 of sequence 1 on rank 0 "));
+}
+
+// Plans of other sequences' documents: of another micro-batch, and of another replica.
+TEST(StepDefects, DocumentsOfOtherSequences) {
+  StepRequest request = request_of(dense_model(), "cp=2,strategy=ring,dp_replicate=2");
+  request.workload.cu_seqlens_of_sequence = {{0, 29}, {0, 11, 29}, {0, 5, 29}, {0, 20, 29}};
+  EXPECT_EQ(prove_step(request).finding(), "");
+  const StepPlans of_first = [&](StepPart part, int stage, std::int64_t) {
+    return step_plans(request, part, stage);
+  };
+  EXPECT_THAT(prove_step(request, of_first, {}).finding(), HasSubstr(": row 11 of sequence 1 on rank 0 "));
+  StepRequest swapped = request;
+  std::swap(swapped.workload.cu_seqlens_of_sequence[0], swapped.workload.cu_seqlens_of_sequence[2]);
+  const StepPlans of_other_replica = [&](StepPart part, int stage, std::int64_t micro_batch) {
+    return step_plans(swapped, part, stage, nullptr, micro_batch);
+  };
+  EXPECT_THAT(prove_step(request, of_other_replica, {}).finding(),
+              HasSubstr(": row 5 of sequence 2 on rank 2 "));
 }
 
 // ---- experts ----
@@ -229,7 +250,9 @@ TEST(StepDefects, TokensThatAreDroppedByAnotherCapacity) {
   };
   for (const auto& [room, planned] : {std::pair{1.0, 1.25}, {1.25, 1.0}}) {
     const StepRequest wrong = with(planned);
-    const StepPlans plans = [&](StepPart part, int stage) { return step_plans(wrong, part, stage); };
+    const StepPlans plans = [&](StepPart part, int stage, std::int64_t) {
+      return step_plans(wrong, part, stage);
+    };
     EXPECT_THAT(prove_step(with(room), plans, {}).finding(), StartsWith("the loss is ")) << planned;
   }
 }

@@ -127,7 +127,19 @@ TEST(StepPlans, OfServingAreProvedToo) {
 }
 
 RC_GTEST_PROP(StepPlans, OfAnyLayoutAreProvedByTheChecker, ()) {
-  const StepRequest request = any_request();
+  StepRequest request = any_request();
+  Workload& workload = request.workload;
+  if (workload.phase == Phase::training && pick("documents", rc::gen::arbitrary<bool>())) {
+    const auto cuts = pick("cuts", rc::gen::container<std::vector<std::int64_t>>(
+                                       static_cast<std::size_t>(workload.global_batch),
+                                       rc::gen::inRange<std::int64_t>(0, workload.seq_len)));
+    for (const std::int64_t cut : cuts) {
+      std::vector<std::int64_t>& ends = workload.cu_seqlens_of_sequence.emplace_back(1, 0);
+      if (cut > 0) ends.push_back(cut);
+      ends.push_back(workload.seq_len);
+    }
+    RC_PRE(!refuse(request.model, workload, request.layout));
+  }
   RC_LOG() << to_string(request.layout) << " " << name(request.workload.phase) << " of "
            << request.workload.seq_len << (request.model.experts ? ", experts" : "") << ", "
            << request.model.layers << " layers, kv heads " << request.model.kv_heads << "\n";
@@ -154,6 +166,33 @@ std::vector<std::int64_t> pieces(const Plan& plan, std::string_view buffer, std:
     }
   }
   return found;
+}
+
+// Micro-batches with equal documents on all replicas have equal plans; one document more on another replica
+// is in the digest of inputs, and changes nothing else.
+TEST(StepPlans, OfAMicroBatchHaveItsDocuments) {
+  StepRequest request{small_model(), {}, parse_parallel_layout("dp_shard=2,cp=2,strategy=ring")};
+  Workload& workload = request.workload;
+  workload.seq_len = 16, workload.global_batch = 6;
+  const std::vector<std::int64_t> one{0, 16}, two{0, 4, 16};
+  workload.cu_seqlens_of_sequence = {one, two, one, two, one, two};
+  const auto plan = [&](std::int64_t micro_batch, Rank rank = 0) {
+    return step_plan(request, StepPart::micro_batch, 0, rank, nullptr, micro_batch);
+  };
+  EXPECT_EQ(first_sequence(request, 0, 2), 2);
+  EXPECT_EQ(first_sequence(request, 2, 2), 5);
+  EXPECT_EQ(documents_of_micro_batch(request, 0), (std::vector{one, two}));
+  EXPECT_EQ(documents_of_micro_batch(request, 1), (std::vector{two, one}));
+  EXPECT_EQ(digest(plan(0)), digest(plan(2)));
+  EXPECT_NE(digest(plan(0)), digest(plan(1)));
+  EXPECT_EQ(plan(0).inputs, plan(0, 2).inputs) << "of replicas that have other documents";
+  Plan alike = plan(0);
+  workload.cu_seqlens_of_sequence[3] = {0, 4, 5, 16};
+  EXPECT_NE(alike.inputs, plan(0).inputs);
+  alike.inputs = plan(0).inputs;
+  EXPECT_EQ(alike, plan(0));
+  EXPECT_EQ(digest(step_plan(request, StepPart::update, 0, 0, nullptr, 1)),
+            digest(step_plan(request, StepPart::update, 0, 0)));
 }
 
 TEST(StepPlans, TheBackwardPassMeetsTheLayersFromTheLastOne) {

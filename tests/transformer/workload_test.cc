@@ -102,13 +102,28 @@ TEST(ValidateWorkload, DocumentsFillTheSequencesOfATraining) {
               HasSubstr("cu_seqlens=0/8 are documents of training; prefill has one sequence"));
 }
 
+TEST(Workload, RefusesDocumentsThatAreNotOfEachSequence) {
+  Workload w = workload(Phase::training, 8);
+  w.global_batch = 2, w.cu_seqlens_of_sequence = {{0, 8}};
+  EXPECT_THAT(
+      message_of([&] { validate_workload(w); }),
+      HasSubstr("cu_seqlens_of_sequence has 1 lists for the global_batch=2 sequences; give one for each"));
+  w.cu_seqlens_of_sequence = {{0, 8}, {0, 3, 7}};
+  EXPECT_THAT(message_of([&] { validate_workload(w); }), HasSubstr("cu_seqlens=0/3/7 must begin with 0"));
+  w.cu_seqlens_of_sequence[1].back() = 8, w.cu_seqlens = {0, 8};
+  EXPECT_THAT(message_of([&] { validate_workload(w); }), HasSubstr("are both given; give one"));
+}
+
 TEST(DocumentEnd, IsThatOfTheRowsDocument) {
   Workload w = workload(Phase::training, 8);
-  EXPECT_EQ(document_end(w, 3), 8);
+  EXPECT_EQ(document_end(w, 0, 3), 8);
   w.cu_seqlens = {0, 1, 5, 8};
   std::vector<std::int64_t> ends;
-  for (std::int64_t row = 0; row < 8; ++row) ends.push_back(document_end(w, row));
+  for (std::int64_t row = 0; row < 8; ++row) ends.push_back(document_end(w, 0, row));
   EXPECT_THAT(ends, ::testing::ElementsAre(1, 5, 5, 5, 5, 8, 8, 8));
+  w.cu_seqlens.clear(), w.cu_seqlens_of_sequence = {{0, 8}, {0, 3, 8}};
+  EXPECT_EQ(document_end(w, 0, 2), 8);
+  EXPECT_EQ(document_end(w, 1, 2), 3);
 }
 
 TEST(ValidateWorkload, NamesAllFaultsAtOnce) {

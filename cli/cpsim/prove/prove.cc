@@ -49,6 +49,8 @@ struct Row {
   std::optional<StepProof> proof;
   std::string error;                            // what the run threw
   std::vector<sim::LayerTraffic> traffic = {};  // of one layout with cp above 1
+  // The documents of each sequence, or one list if all have the same.
+  std::vector<std::vector<std::int64_t>> documents = {};
 
   bool holds() const { return proof && proof->holds(); }
   std::string finding() const { return proof ? proof->finding() : error; }
@@ -70,6 +72,17 @@ std::vector<ParallelLayout> layouts_of(const Flags& flags, const Transformer& mo
   return sim::proof_layouts(model, flags.ranks, workload_of(flags));
 }
 
+// Each sequence has documents of its own, as those of texts are; where the layout has to know them before it
+// places rows, or takes several sequences through a recurrence at once, all have the same.
+StepRequest with_own_documents(StepRequest request, const Flags& flags) {
+  StepRequest own = request;
+  own.workload.cu_seqlens.clear();
+  for (std::int64_t sequence = 0; sequence < own.workload.global_batch; ++sequence)
+    own.workload.cu_seqlens_of_sequence.push_back(sim::draw_documents(
+        flags.seq_len, flags.documents, flags.options.seed + static_cast<std::uint64_t>(sequence)));
+  return refuse(own.model, own.workload, own.layout) ? request : own;
+}
+
 StepRequest request_of(const Flags& flags, const Transformer& model, const ParallelLayout& layout) {
   StepRequest request = sim::proof_request(model, layout, workload_of(flags));
   request.workload.optimizer = parse_optimizer(flags.optimizer);
@@ -77,7 +90,22 @@ StepRequest request_of(const Flags& flags, const Transformer& model, const Paral
   if (flags.global_batch) request.workload.global_batch = *flags.global_batch;
   validate_workload(request.workload);
   if (const auto refusal = refuse(model, request.workload, layout)) throw InvalidInput(refusal->text());
-  return request;
+  return flags.documents > 1 ? with_own_documents(std::move(request), flags) : request;
+}
+
+std::vector<std::vector<std::int64_t>> documents_of(const StepRequest& request) {
+  if (!request.workload.cu_seqlens.empty()) return {request.workload.cu_seqlens};
+  return request.workload.cu_seqlens_of_sequence;
+}
+
+std::string documents_text(const std::vector<std::vector<std::int64_t>>& documents) {
+  if (documents.empty()) return "";
+  if (documents.size() == 1) return str(", documents ", join(documents.front(), "/"), " in each sequence");
+  constexpr std::size_t kMost = 4;  // chosen: what a line holds
+  std::vector<std::string> lists;
+  for (std::size_t s = 0; s < std::min(kMost, documents.size()); ++s)
+    lists.push_back(join(documents[s], "/"));
+  return str(", documents ", join(lists, ", "), documents.size() > kMost ? ", ..." : "", " in the sequences");
 }
 
 double largest_share(const StepProof& proof, std::string_view role) {
@@ -134,8 +162,7 @@ nlohmann::ordered_json traffic_json(const std::vector<sim::LayerTraffic>& layers
   return all;
 }
 
-std::string text_of(const std::vector<Row>& rows, const Transformer& model,
-                    const std::vector<std::int64_t>& documents, double seconds, bool stopped) {
+std::string text_of(const std::vector<Row>& rows, const Transformer& model, double seconds, bool stopped) {
   sim::Table table({{"layout", sim::Align::left},
                     {"loss", sim::Align::right},
                     {"gradients", sim::Align::right},
@@ -160,7 +187,7 @@ std::string text_of(const std::vector<Row>& rows, const Transformer& model,
     const StepProof& first = *rows.front().proof;
     text +=
         fmt::format("\none device in float64: loss {:.6f} of {} labels", first.expected_loss, first.labelled);
-    if (!documents.empty()) text += fmt::format(", documents {} in each sequence", join(documents, "/"));
+    text += documents_text(rows.front().documents);
     // Which tokens are dropped is the layout's own matter, and then the loss is, too.
     if (first.dropped > 0)
       text += fmt::format("; experts drop {} of {} choices{}", first.dropped, first.choices,
@@ -176,15 +203,14 @@ std::string text_of(const std::vector<Row>& rows, const Transformer& model,
   return text;
 }
 
-std::string json_of(const std::vector<Row>& rows, const Transformer& model,
-                    const std::vector<std::int64_t>& documents, double seconds, bool stopped) {
+std::string json_of(const std::vector<Row>& rows, const Transformer& model, double seconds, bool stopped) {
   nlohmann::ordered_json json = {{"model", model.name}, {"layers", model.layers}, {"hidden", model.hidden}};
-  if (!documents.empty()) json["cu_seqlens"] = documents;
   bool ok = !rows.empty();
   for (const Row& row : rows) {
     nlohmann::ordered_json one = {{"layout", to_string(row.layout)}, {"exact", row.holds()}};
     if (row.proof) {
       one["labels"] = row.proof->labelled;
+      if (!row.documents.empty()) one["cu_seqlens"] = row.documents;
       if (row.proof->choices > 0) {
         one["expert_choices"] = row.proof->choices;
         one["dropped_choices"] = row.proof->dropped;
@@ -233,6 +259,7 @@ int prove(Flags& flags) {
       };
       if (layouts.size() == 1) {
         const StepRequest request = request_of(flags, model, layout);
+        row.documents = documents_of(request);
         row.proof = sim::prove_step(request, flags.options);
         if (layout.cp > 1) {
           row.traffic = sim::key_traffic(
@@ -240,7 +267,9 @@ int prove(Flags& flags) {
         }
       } else {
         try {
-          row.proof = sim::prove_step(request_of(flags, model, layout), flags.options);
+          const StepRequest request = request_of(flags, model, layout);
+          row.documents = documents_of(request);
+          row.proof = sim::prove_step(request, flags.options);
         } catch (const Error& error) {
           row.error = error.what();
         }
@@ -249,9 +278,8 @@ int prove(Flags& flags) {
     }
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const std::vector<std::int64_t> documents = workload_of(flags).cu_seqlens;
-  fmt::print("{}", flags.json ? json_of(rows, model, documents, seconds, stopped)
-                              : text_of(rows, model, documents, seconds, stopped));
+  fmt::print("{}",
+             flags.json ? json_of(rows, model, seconds, stopped) : text_of(rows, model, seconds, stopped));
   std::fflush(stdout);
   if (stopped) return kInterruptedExitCode;
   const bool ok = std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.holds(); });

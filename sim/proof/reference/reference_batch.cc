@@ -79,9 +79,10 @@ ReferenceBatch draw_batch(const BatchOptions& options) {
     const std::uint64_t seed = mix(mix(options.seed) + static_cast<std::uint64_t>(s));
     for (const double unit : unit_values(seq_len, seed + 1))
       batch.tokens.push_back(static_cast<std::int32_t>(below(unit, options.vocab)));
-    batch.cu_seqlens.push_back(options.cu_seqlens.empty()
-                                   ? draw_documents(seq_len, options.documents, seed + 2)
-                                   : options.cu_seqlens);
+    batch.cu_seqlens.push_back(
+        !options.cu_seqlens_of_sequence.empty() ? options.cu_seqlens_of_sequence[idx(s)]
+        : options.cu_seqlens.empty()            ? draw_documents(seq_len, options.documents, seed + 2)
+                                                : options.cu_seqlens);
     const std::vector<std::int64_t> begins = batch.document_begins(s);
     const std::vector<double> ignored = unit_values(seq_len, seed + 3);
     for (std::int64_t i = 0; i < seq_len; ++i) {

@@ -35,6 +35,7 @@ struct BatchOptions {
   std::int64_t without_label = 0;  // so many sequences, the first ones, have none
   std::uint64_t seed = 0;
   std::vector<std::int64_t> cu_seqlens = {};  // unless empty: the documents of all sequences alike
+  std::vector<std::vector<std::int64_t>> cu_seqlens_of_sequence = {};  // unless empty: those of each
 };
 // So many documents, none empty, that fill seq_len tokens; fewer if there are fewer tokens.
 std::vector<std::int64_t> draw_documents(std::int64_t seq_len, std::int64_t documents, std::uint64_t seed);

@@ -205,27 +205,45 @@ class StepRun {
       const std::vector<StepPart> transfers = transfers_of(request_, stage);
       parts.insert(parts.end(), transfers.begin(), transfers.end());
       for (const StepPart part : parts) {
-        for (Plan& plan : plans(part, stage)) {
-          const Rank rank = plan.self;
-          plans_.insert_or_assign({part, stage, rank}, std::move(plan));
+        for (std::int64_t micro_batch = 0; micro_batch < plans_of(part); ++micro_batch) {
+          for (Plan& plan : plans(part, stage, micro_batch)) {
+            const Rank rank = plan.self;
+            plans_.insert_or_assign({part, stage, rank, micro_batch}, std::move(plan));
+          }
         }
       }
     }
     for (const StepPart part : parts_of(request_)) {
-      // Reductions of a rank's first stages meet those of others' second ones, which no check of one plan for
-      // each rank knows.
-      if (part == StepPart::reduce) continue;
-      for (int round = 0; round < request_.layout.virtual_stages; ++round) {
-        std::vector<Plan> all;
-        for (const auto& [key, plan] : plans_) {
-          if (std::get<0>(key) == part && std::get<1>(key) / request_.layout.pp == round) all.push_back(plan);
-        }
-        check(all);
-      }
+      for (std::int64_t micro_batch = 0; micro_batch < plans_of(part); ++micro_batch)
+        check_part(part, micro_batch);
     }
-    check_step_order(request_, [&](StepPart part, int stage, Rank rank) -> const Plan& {
-      return plans_.at({part, stage, rank});
-    });
+    check_step_order(request_,
+                     [&](StepPart part, int stage, Rank rank, std::int64_t micro_batch) -> const Plan& {
+                       return plan_of(part, stage, rank, micro_batch);
+                     });
+  }
+
+  // Reductions of a rank's first stages meet those of others' second ones, which no check of one plan for
+  // each rank knows.
+  void check_part(StepPart part, std::int64_t micro_batch) const {
+    if (part == StepPart::reduce) return;
+    for (int round = 0; round < request_.layout.virtual_stages; ++round) {
+      std::vector<Plan> all;
+      for (const auto& [key, plan] : plans_) {
+        const auto& [of, stage, rank, number] = key;
+        if (of == part && stage / request_.layout.pp == round && number == micro_batch) all.push_back(plan);
+      }
+      check(all);
+    }
+  }
+
+  // Micro-batches with documents of their own have plans of their own.
+  std::int64_t plans_of(StepPart part) const {
+    const bool has_own = !request_.workload.cu_seqlens_of_sequence.empty() && sees_documents(part);
+    return has_own ? accumulation(request_.workload, request_.layout) : 1;
+  }
+  const Plan& plan_of(StepPart part, int stage, Rank rank, std::int64_t micro_batch) const {
+    return plans_.at({part, stage, rank, plans_of(part) == 1 ? 0 : micro_batch});
   }
 
   void expect() {
@@ -236,6 +254,7 @@ class StepRun {
     batch.vocab = request_.model.vocab, batch.sequences = workload.global_batch;
     batch.seq_len = workload.seq_len;
     batch.cu_seqlens = workload.cu_seqlens;
+    batch.cu_seqlens_of_sequence = workload.cu_seqlens_of_sequence;
     batch.ignored = options_.ignored, batch.seed = options_.seed;
     batch.without_label = std::min(options_.without_label, workload.global_batch - 1);
     values_.batch = draw_batch(batch);
@@ -256,11 +275,9 @@ class StepRun {
     buffers.begin_step(
         {values_.batch.tokens, values_.batch.labels, options_.learning_rate, values_.state.steps + 1});
     change_inputs(rank, buffers);
-    run_step(
-        [&](StepPart part, int stage) -> const Plan& {
-          return plans_.at({part, stage, rank});
-        },
-        device, buffers);
+    run_step([&](StepPart part, int stage,
+                 std::int64_t micro_batch) -> const Plan& { return plan_of(part, stage, rank, micro_batch); },
+             device, buffers);
     compare(rank, buffers);
     const std::lock_guard lock(mutex_);
     const double norm = buffers.norm();
@@ -286,10 +303,10 @@ class StepRun {
     if (!options_.on_input) return;
     const StepPart part = parts_of(request_).front();
     for (const PartRun& run : buffers.order().passes)
-      buffers.make_room(plans_.at({run.part, run.stage, rank}));
+      buffers.make_room(plan_of(run.part, run.stage, rank, run.micro_batch));
     for (const PartRun& run : buffers.order().passes) {
       if (run.part != part) continue;
-      const Plan& plan = plans_.at({part, run.stage, rank});
+      const Plan& plan = plan_of(run.part, run.stage, rank, run.micro_batch);
       for (const Binding& binding : buffers.bind(plan, run)) {
         const Buffer& buffer = plan.buffers[idx(binding.buffer)];
         if (buffer.kind == BufferKind::input)
@@ -348,7 +365,7 @@ class StepRun {
   const StepRequest& request_;
   const StepProofOptions& options_;
   Fabric fabric_;
-  std::map<std::tuple<StepPart, int, Rank>, Plan> plans_;
+  std::map<std::tuple<StepPart, int, Rank, std::int64_t>, Plan> plans_;
   StepValues values_;
   std::optional<StepExpectation> expectation_;
   std::mutex mutex_;  // of what follows
@@ -497,7 +514,11 @@ StepProof prove_step(const StepRequest& request, const StepPlans& plans, const S
 StepProof prove_step(const StepRequest& request, const StepProofOptions& options) {
   MixerPlanCache cache;
   return prove_step(
-      request, [&](StepPart part, int stage) { return step_plans(request, part, stage, &cache); }, options);
+      request,
+      [&](StepPart part, int stage, std::int64_t micro_batch) {
+        return step_plans(request, part, stage, &cache, micro_batch);
+      },
+      options);
 }
 
 }  // namespace cp::sim

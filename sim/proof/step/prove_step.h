@@ -94,7 +94,8 @@ void require_provable(const StepRequest& request);
 StepProof prove_step(const StepRequest& request, const StepProofOptions& options = {});
 // The same with given plans, for tests that plant a defect: plans(part, stage) gives those of all ranks that
 // hold the stage.
-using StepPlans = std::function<std::vector<Plan>(StepPart part, int stage)>;
+// Those of micro-batches where sequences have documents of their own.
+using StepPlans = std::function<std::vector<Plan>(StepPart part, int stage, std::int64_t micro_batch)>;
 StepProof prove_step(const StepRequest& request, const StepPlans& plans, const StepProofOptions& options);
 
 }  // namespace cp::sim
