@@ -103,7 +103,7 @@ if(NOT CP_WITH_CUDA STREQUAL "OFF")
       # Kernels of all generations in a sixth of their size. Drivers older than CUDA 12.4 could not unpack them; those of CUDA 13 are not.
       if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
         target_compile_options(cp_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
-        # attention_forward.cu takes 8 s of processor time in place of 42 s.
+        # attention_backward.cu takes 13 s of processor time in place of 177 s, attention_forward.cu 8 s in place of 42 s.
         if(CP_CUDA_GENERATIONS STREQUAL "FIRST")
           target_compile_options(cp_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>)
         endif()
