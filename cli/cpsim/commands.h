@@ -18,6 +18,7 @@ Command add_plan(FlagSet cpsim);                  // plan.cc
 Command add_redistribute(FlagSet cpsim);          // redistribute.cc
 Command add_run(FlagSet cpsim);                   // run.cc
 Command add_prove(FlagSet cpsim);                 // prove.cc
+Command add_parameter(FlagSet cpsim);             // parameter.cc
 Command add_mutate(FlagSet cpsim);                // mutate.cc
 Command add_estimate(FlagSet cpsim);              // estimate.cc
 Command add_validate(FlagSet cpsim);              // validate.cc

@@ -199,6 +199,7 @@ int main(int argc, char** argv) {
   commands.push_back(add_replay(cpsim));
   commands.push_back(add_mutate(cpsim));
   for (Command& command : add_trace(cpsim)) commands.push_back(std::move(command));
+  commands.push_back(add_parameter(cpsim));
   commands.push_back(add_mesh(cpsim));
   commands.push_back(add_list(cpsim));
   commands.push_back(add_help(cpsim));

@@ -2,22 +2,23 @@
 #pragma once
 
 #include <algorithm>
-#include <map>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "shared/fully_shard/hsdp_param.h"
+#include "shared/plan/check.h"
 #include "tests/support/shard_data.h"
 
 namespace cp::testing {
 
-// By name of the buffer.
-using NamedShards = std::map<std::string, Shards>;
+using sim::NamedShards;
 
 // Checks the plans, runs them with what `in` has of their buffers of the caller, and returns those that they
 // write.
-NamedShards run_named(std::span<const Plan> plans, const NamedShards& in);
+inline NamedShards run_named(std::span<const Plan> plans, const NamedShards& in) {
+  check(plans);
+  return sim::run_named(plans, in);
+}
 
 // Of all ranks of the mesh, ascending.
 template <class F>

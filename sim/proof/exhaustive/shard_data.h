@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "shared/placement/layout.h"
@@ -36,5 +37,12 @@ double inner_product(const Shards& a, const Shards& b);
 // Runs the plans of a redistribution (lower.h), one for each rank of both meshes, and returns what lies in
 // the target's shards. A rank that holds nothing has an empty list. Throws what the fabric throws.
 Shards run_plans(std::span<const Plan> plans, const Shards& source, const FabricOptions& options = {});
+
+// Shards by the name of the buffer that holds them.
+using NamedShards = std::map<std::string, Shards>;
+// Runs plans, one for each rank of one mesh, with what `in` has of their inputs and inouts, and returns what
+// lies in their outputs and inouts behind that. `in` must have each of the former. Throws what the fabric
+// throws.
+NamedShards run_named(std::span<const Plan> plans, const NamedShards& in);
 
 }  // namespace cp::sim
