@@ -6,11 +6,12 @@
 
 #include "shared/base/error.h"
 #include "shared/base/index.h"
+#include "shared/transformer/step_buffers.h"
 
 namespace cp {
 
-TokenWindows::TokenWindows(const WindowOptions& options, ReadTokens read)
-    : options_(options), read_(std::move(read)) {
+TokenWindows::TokenWindows(const WindowOptions& options, ReadTokens read, DocumentBegins begins)
+    : options_(options), read_(std::move(read)), begins_(std::move(begins)) {
   all_ = std::max<std::int64_t>(0, options.tokens - 1) / options.seq_len;
   const bool evaluates = options.evaluation > 0;
   const std::int64_t least = evaluates ? 2 : 1;
@@ -33,10 +34,18 @@ std::int64_t TokenWindows::evaluation_batches() const {
 TokenBatch TokenWindows::batch(const std::function<std::int64_t(std::int64_t)>& window_of) const {
   TokenBatch batch;
   for (std::int64_t sequence = 0; sequence < options_.global_batch; ++sequence) {
-    const std::vector<std::int32_t> window =
-        read_(window_of(sequence) * options_.seq_len, options_.seq_len + 1);
+    const std::int64_t first = window_of(sequence) * options_.seq_len;
+    const std::vector<std::int32_t> window = read_(first, options_.seq_len + 1);
     batch.tokens.insert(batch.tokens.end(), window.begin(), window.end() - 1);
     batch.labels.insert(batch.labels.end(), window.begin() + 1, window.end());
+    if (!begins_) continue;
+    std::vector<std::int64_t>& cuts = batch.cu_seqlens.emplace_back(1, 0);
+    for (const std::int64_t begin : begins_(first + 1, options_.seq_len)) {
+      const std::int64_t row = begin - first;
+      batch.labels[idx(sequence * options_.seq_len + row - 1)] = kIgnoredLabel;
+      if (row < options_.seq_len) cuts.push_back(row);
+    }
+    cuts.push_back(options_.seq_len);
   }
   return batch;
 }

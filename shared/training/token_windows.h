@@ -5,6 +5,9 @@
 // others are read in an order that is drawn anew for each epoch, from the seed alone: a step is a function of
 // its number, so that a training that is resumed, on whatever layout, goes on with the tokens that it would
 // have read.
+//
+// Where documents are told apart, a window has the end of one, whole ones, and the begin of one. Each is a
+// document of the sequence: attention and labels stay within it, so that its last token predicts none.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +21,13 @@ namespace cp {
 // Tokens first .. first + count - 1 of a text.
 using ReadTokens = std::function<std::vector<std::int32_t>(std::int64_t first, std::int64_t count)>;
 
+// Those of these tokens with which a document begins, ascending.
+using DocumentBegins = std::function<std::vector<std::int64_t>(std::int64_t first, std::int64_t count)>;
+
 struct TokenBatch {
   std::vector<std::int32_t> tokens, labels;  // sequence after sequence
+  // Where documents are told apart: of each sequence (Workload::cu_seqlens_of_sequence).
+  std::vector<std::vector<std::int64_t>> cu_seqlens = {};
 };
 
 struct WindowOptions {
@@ -33,7 +41,7 @@ class TokenWindows {
  public:
   // Throws InvalidInput if the text has too few tokens for a window to train on and, with evaluation above 0,
   // one to evaluate.
-  TokenWindows(const WindowOptions& options, ReadTokens read);
+  TokenWindows(const WindowOptions& options, ReadTokens read, DocumentBegins begins = {});
 
   std::int64_t training_windows() const { return training_; }
   std::int64_t evaluation_windows() const { return all_ - training_; }
@@ -48,6 +56,7 @@ class TokenWindows {
 
   WindowOptions options_;
   ReadTokens read_;
+  DocumentBegins begins_;  // or none
   std::int64_t all_ = 0, training_ = 0;
 };
 

@@ -2,24 +2,47 @@
 
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/transformer/rank_groups.h"
 
 namespace cp {
 
 Trainer::Trainer(StepRequest request, Device& device, const StepBuffers::Values& values,
                  const std::function<void(const Plan&)>& before_use, DeviceMemory* memory)
-    : request_(std::move(request)), device_(device), buffers_(request_, device.rank(), values, memory) {
+    : request_(std::move(request)),
+      device_(device),
+      buffers_(request_, device.rank(), values, memory),
+      before_use_(before_use) {
   const RankGroups groups(request_.layout, device.rank());
   // The tp ranks have the same losses.
   has_losses_ = groups.tp() == 0;
+}
+
+Trainer::Key Trainer::key(const PartRun& run) const {
+  return {run.part, run.stage, sees_documents(run.part) ? first_alike_[idx(run.micro_batch)] : 0};
+}
+
+// Of all micro-batches before any runs.
+void Trainer::make_plans(Documents documents) {
+  if (has_plans_ && documents == request_.workload.cu_seqlens_of_sequence) return;
+  request_.workload.cu_seqlens_of_sequence = std::move(documents);
+  validate_workload(request_.workload);
+  has_plans_ = true;
+  std::map<Documents, std::int64_t> firsts;
+  first_alike_.clear();
+  for (std::int64_t micro_batch = 0; micro_batch < buffers_.micro_batches(); ++micro_batch)
+    first_alike_.push_back(
+        firsts.emplace(documents_of_micro_batch(request_, micro_batch), micro_batch).first->second);
+  const auto is_old = [](const auto& entry) { return sees_documents(std::get<StepPart>(entry.first)); };
+  std::erase_if(prepared_, is_old), std::erase_if(plans_, is_old), std::erase_if(kept_, is_old);
   MixerPlanCache cache;
   for (const std::vector<PartRun>* runs : {&buffers_.order().passes, &buffers_.order().updates}) {
     // Each plan in the place of its first run: ranks come to those that they compare in the same order, too.
-    for (const auto& [part, stage, micro_batch, slot] : *runs) {
-      const auto [plan, is_new] = plans_.try_emplace({part, stage});
+    for (const PartRun& run : *runs) {
+      const auto [plan, is_new] = plans_.try_emplace(key(run));
       if (!is_new) continue;
-      plan->second = step_plan(request_, part, stage, device.rank(), &cache);
-      if (before_use) before_use(plan->second);
+      plan->second = step_plan(request_, run.part, run.stage, device_.rank(), &cache, run.micro_batch);
+      if (before_use_) before_use_(plan->second);
       buffers_.make_room(plan->second);
     }
   }
@@ -27,16 +50,29 @@ Trainer::Trainer(StepRequest request, Device& device, const StepBuffers::Values&
 
 void Trainer::run(const std::vector<PartRun>& runs, RankTrace* trace) {
   for (const PartRun& run : runs) {
-    const Plan& plan = plans_.at({run.part, run.stage});
-    const Bindings bindings = buffers_.bind(plan, run);
-    // Made ready when it runs first: ranks run plans in an order in which their peers do too.
-    std::unique_ptr<PreparedPlan>& prepared = prepared_[{run.part, run.stage}];
-    if (!prepared) prepared = std::make_unique<PreparedPlan>(device_, plan, bindings);
-    prepared->run(bindings, nullptr, trace);
+    const Bindings bindings = buffers_.bind(plans_.at(key(run)), run);
+    prepare(run, bindings).run(bindings, nullptr, trace);
   }
 }
 
-StepSums Trainer::micro_batches(StepBatch batch, RankTrace* trace) {
+// Made ready when it runs first: ranks run plans in an order in which their peers do too. Each has memory of
+// its own, and so two of a part are ready at once: one runs while the next one is prepared.
+PreparedPlan& Trainer::prepare(const PartRun& run, const Bindings& bindings) {
+  const Key of = key(run);
+  std::unique_ptr<PreparedPlan>& prepared = prepared_[of];
+  if (prepared) return *prepared;
+  std::vector<Key>& kept = kept_[{run.part, run.stage}];
+  if (kept.size() == 2) {
+    prepared_.erase(kept.front());
+    kept.erase(kept.begin());
+  }
+  prepared = std::make_unique<PreparedPlan>(device_, plans_.at(of), bindings);
+  kept.push_back(of);
+  return *prepared;
+}
+
+StepSums Trainer::micro_batches(StepBatch batch, RankTrace* trace, Documents documents) {
+  make_plans(std::move(documents));
   buffers_.begin_step(std::move(batch));
   run(buffers_.order().passes, trace);
   return {0, buffers_.labelled(), 0};
@@ -48,8 +84,8 @@ double Trainer::own_losses() const {
   return sum;
 }
 
-StepSums Trainer::step(StepBatch batch, RankTrace* trace) {
-  StepSums sums = micro_batches(std::move(batch), trace);
+StepSums Trainer::step(StepBatch batch, RankTrace* trace, Documents documents) {
+  StepSums sums = micro_batches(std::move(batch), trace, std::move(documents));
   run(buffers_.order().updates, trace);
   device_.synchronize();
   sums.loss = own_losses();
@@ -57,8 +93,8 @@ StepSums Trainer::step(StepBatch batch, RankTrace* trace) {
   return sums;
 }
 
-StepSums Trainer::evaluate(StepBatch batch, RankTrace* trace) {
-  StepSums sums = micro_batches(std::move(batch), trace);
+StepSums Trainer::evaluate(StepBatch batch, RankTrace* trace, Documents documents) {
+  StepSums sums = micro_batches(std::move(batch), trace, std::move(documents));
   device_.synchronize();
   sums.loss = own_losses();
   return sums;

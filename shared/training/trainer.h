@@ -7,13 +7,19 @@
 //     // the loss is the sum of own.loss over the ranks, divided by own.labelled
 //   }
 //
-// The plans of the step are prepared once and run in each step (shared/plan/prepared_plan.h).
+// The plans of the step are prepared once and run in each step (shared/plan/prepared_plan.h). Where documents
+// are packed into sequences, which differ from step to step, plans of micro-batches are made and prepared
+// anew for each step that has others: a plan says which queries meet which keys, so that nothing that no
+// document has is computed or sent. Those of the step before are forgotten. Which plans are made, and in
+// which order, follows from the documents of the whole batch, which all ranks know: none waits for a rank
+// that has a plan already.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -34,6 +40,8 @@ struct StepSums {
 
 class Trainer {
  public:
+  using Documents = std::vector<std::vector<std::int64_t>>;
+
   // Parameters, and states of the optimizer, begin with these values, which are asked for in the first step.
   // before_use, if there is one, gets each
   // plan before the device prepares it: ranks compare them there (contract 2). A collective call. The device
@@ -43,24 +51,37 @@ class Trainer {
           const std::function<void(const Plan&)>& before_use = {}, DeviceMemory* memory = nullptr);
 
   // One step, with an update. Appends what it issues to the trace, if there is one.
-  StepSums step(StepBatch batch, RankTrace* trace = nullptr);
+  // `documents`: cu_seqlens of each sequence, in place of those of the workload
+  // (Workload::cu_seqlens_of_sequence).
+  StepSums step(StepBatch batch, RankTrace* trace = nullptr, Documents documents = {});
   // The loss of a batch. Gradients are computed and forgotten.
-  StepSums evaluate(StepBatch batch, RankTrace* trace = nullptr);
+  StepSums evaluate(StepBatch batch, RankTrace* trace = nullptr, Documents documents = {});
 
   const StepRequest& request() const { return request_; }
   const StepBuffers& buffers() const { return buffers_; }
 
  private:
   double own_losses() const;
-  StepSums micro_batches(StepBatch batch, RankTrace* trace);
-  void run(const std::vector<PartRun>& runs, RankTrace* trace);
+  // Part, stage, and the first micro-batch of those of a step that have its plan; 0 where all have one.
+  using Key = std::tuple<StepPart, int, std::int64_t>;
 
-  const StepRequest request_;
+  StepSums micro_batches(StepBatch batch, RankTrace* trace, Documents documents);
+  void make_plans(Documents documents);
+  Key key(const PartRun& run) const;
+  void run(const std::vector<PartRun>& runs, RankTrace* trace);
+  PreparedPlan& prepare(const PartRun& run, const Bindings& bindings);
+
+  StepRequest request_;  // with the documents of the step
   Device& device_;
   StepBuffers buffers_;
   bool has_losses_ = false;
-  std::map<std::pair<StepPart, int>, Plan> plans_;  // by part and stage
-  std::map<std::pair<StepPart, int>, std::unique_ptr<PreparedPlan>> prepared_;
+  const std::function<void(const Plan&)> before_use_;
+  bool has_plans_ = false;
+  std::vector<std::int64_t> first_alike_;  // of each micro-batch the first one with the same documents
+  std::map<Key, Plan> plans_;
+  std::map<Key, std::unique_ptr<PreparedPlan>> prepared_;
+  // By part and stage: what is prepared, the last one last.
+  std::map<std::pair<StepPart, int>, std::vector<Key>> kept_;
 };
 
 }  // namespace cp

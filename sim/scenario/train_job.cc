@@ -115,15 +115,15 @@ Workload workload_of(const proto::Train& train, const ParallelLayout& layout) {
 }
 
 std::shared_ptr<const TokenFiles> text_of(const proto::Train& train, const std::string& folder,
-                                          Tokenizer* tokenizer) {
+                                          Tokenizer* tokenizer, DocumentRule documents) {
   if (train.text().empty()) {
     std::vector<std::string_view> pages;
     for (const EmbeddedText& page : embedded_training()) pages.push_back(page.text);
-    return std::make_shared<TokenFiles>(pages, tokenizer);
+    return std::make_shared<TokenFiles>(pages, tokenizer, documents);
   }
   std::vector<std::string> paths;
   for (const std::string& path : train.text()) paths.push_back(found_path(path, folder));
-  return std::make_shared<TokenFiles>(paths, tokenizer);
+  return std::make_shared<TokenFiles>(paths, tokenizer, documents);
 }
 
 bool is_of_bytes(const proto::Train& train) {
@@ -141,6 +141,15 @@ LearningRate learning_rate_of(const proto::Train& train) {
   if (train.has_least_learning_rate())
     rate.least = within("least_learning_rate", train.least_learning_rate(), 0, 1);
   return rate;
+}
+
+// Documents of the first step stand for those of all: which layouts take documents does not depend on where
+// they end.
+void require_legal_with_documents(const TrainJob& job) {
+  Workload workload = job.request.workload;
+  workload.cu_seqlens_of_sequence = job.windows->training_batch(1).cu_seqlens;
+  if (const auto refusal = refuse(job.request.model, workload, job.request.layout))
+    throw InvalidInput(refusal->text());
 }
 
 // Two numbers that differ differ in their texts.
@@ -165,6 +174,7 @@ std::vector<std::string> TrainJob::described() const {
           str("the optimizer ", to_string(workload.optimizer), " (digest ", digest_of(workload), ")"),
           str("expert_imbalance ", workload.expert_imbalance),
           str("a text of ", text->size(), " tokens (digest ", to_string(text->digest()), ")"),
+          str("documents ", or_none(documents)),
           str(windows->evaluation_windows(), " windows for evaluation"),
           str("seed ", seed),
           str("steps ", steps),
@@ -209,7 +219,9 @@ TrainJob make_train_job(const proto::Train& given, const std::string& folder) {
   job.config = config_text(path);
   std::optional<Tokenizer> tokenizer;
   if (!train.tokenizer().empty()) tokenizer.emplace(found_path(train.tokenizer(), folder));
-  job.text = text_of(train, folder, tokenizer ? &*tokenizer : nullptr);
+  Tokenizer* const reader = tokenizer ? &*tokenizer : nullptr;
+  const DocumentRule documents = parse_document_rule(train.documents(), reader);
+  job.text = text_of(train, folder, reader, documents), job.documents = train.documents();
   ParallelLayout layout;
   if (!train.layout().empty())
     layout = value_of("layout", train.layout(), [&] { return parse_parallel_layout(train.layout()); });
@@ -237,8 +249,12 @@ TrainJob make_train_job(const proto::Train& given, const std::string& folder) {
   windows.global_batch = job.request.workload.global_batch, windows.seed = job.seed;
   if (train.has_evaluation()) windows.evaluation = within("evaluation", train.evaluation(), 0, 0.9);
   job.windows = std::make_shared<TokenWindows>(
-      windows,
-      [text = job.text](std::int64_t first, std::int64_t count) { return text->read(first, count); });
+      windows, [text = job.text](std::int64_t first, std::int64_t count) { return text->read(first, count); },
+      documents.kind == DocumentRule::Kind::none
+          ? DocumentBegins()
+          : [text = job.text](std::int64_t first,
+                              std::int64_t count) { return text->document_begins(first, count); });
+  require_legal_with_documents(job);
   job.evaluate_every = at_least("evaluate_every", train.evaluate_every(), 0);
   job.save = train.save(), job.save_every = at_least("save_every", train.save_every(), 0);
   if (train.has_keep()) job.keep = static_cast<int>(at_least("keep", train.keep(), 1));

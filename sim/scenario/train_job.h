@@ -25,6 +25,7 @@ struct TrainJob {
   LearningRate learning_rate;
   std::int64_t steps = 0;
   std::shared_ptr<const TokenFiles> text;
+  std::string documents;                        // how those of the text are told apart; or empty
   std::shared_ptr<const TokenWindows> windows;  // which read `text`
   std::int64_t evaluate_every = 0;              // 0: at the end alone
   std::string save;                             // folder of checkpoints, or empty

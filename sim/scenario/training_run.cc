@@ -151,9 +151,9 @@ class TrainingRun {
 
   // ---- steps ----
 
-  StepBatch batch_of(TokenBatch batch, std::int64_t step) const {
+  StepBatch batch_of(const TokenBatch& batch, std::int64_t step) const {
     StepBatch of_step;
-    of_step.tokens = std::move(batch.tokens), of_step.labels = std::move(batch.labels);
+    of_step.tokens = batch.tokens, of_step.labels = batch.labels;
     of_step.learning_rate = job_.learning_rate.at(step), of_step.step = step;
     return of_step;
   }
@@ -177,7 +177,8 @@ class TrainingRun {
   void step() {
     const std::int64_t step = result_.step + 1;
     const auto begin = Clock::now();
-    const StepSums sums = trainer_->step(batch_of(job_.windows->training_batch(step), step), options_.trace);
+    const TokenBatch batch = job_.windows->training_batch(step);
+    const StepSums sums = trainer_->step(batch_of(batch, step), options_.trace, batch.cu_seqlens);
     const StepWord all = gather(sums);
     if (!std::isfinite(all.loss))
       throw CheckFailure(
@@ -202,11 +203,12 @@ class TrainingRun {
     const auto begin = Clock::now();
     const std::int64_t batches = std::min(kMostEvaluationBatches, job_.windows->evaluation_batches());
     double loss = 0;
-    for (std::int64_t batch = 0; batch < batches; ++batch)
-      loss += gather(trainer_->evaluate(batch_of(job_.windows->evaluation_batch(batch), result_.step + 1),
-                                        options_.trace))
-                  .loss /
-              static_cast<double>(batches);
+    for (std::int64_t number = 0; number < batches; ++number) {
+      const TokenBatch batch = job_.windows->evaluation_batch(number);
+      const StepSums sums =
+          trainer_->evaluate(batch_of(batch, result_.step + 1), options_.trace, batch.cu_seqlens);
+      loss += gather(sums).loss / static_cast<double>(batches);
+    }
     evaluated_ = result_.step, result_.evaluation = loss;
     tell({Kind::evaluated, result_.step, loss, 0, 0, seconds_since(begin), 0, ""});
   }

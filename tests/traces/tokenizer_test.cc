@@ -204,5 +204,61 @@ TEST(TokenFiles, AreATokenizersTokens) {
   EXPECT_THAT(message_of([&] { Tokenizer(folder + "/none"); }), HasSubstr("/none"));
 }
 
+// Where documents begin in what is read of a text in two parts, whatever the parts are.
+std::vector<std::int64_t> begins_of(const TokenFiles& text) {
+  const std::vector<std::int64_t> all = text.document_begins(0, text.size());
+  for (std::int64_t cut = 0; cut <= text.size(); ++cut) {
+    std::vector<std::int64_t> parts = text.document_begins(0, cut);
+    const std::vector<std::int64_t> rest = text.document_begins(cut, text.size() - cut);
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(parts, all) << "cut at " << cut;
+  }
+  return all;
+}
+
+TEST(TokenFiles, TellDocumentsApart) {
+  const std::vector<std::string_view> texts = {"a\n\nb\n\n\nc\r\n\r\nd\n", "\n\ne"};
+  const auto begins = [&](const char* rule) {
+    return begins_of(TokenFiles(texts, nullptr, parse_document_rule(rule, nullptr)));
+  };
+  EXPECT_THAT(begins(""), ElementsAre());
+  EXPECT_THAT(begins("file"), ElementsAre(0, 14));
+  EXPECT_THAT(begins("blank_line"), ElementsAre(0, 3, 7, 12, 14, 16));
+  EXPECT_THAT(begins("token:98"), ElementsAre(0, 4, 14)) << "b";
+}
+
+TEST(TokenFiles, TellDocumentsOfATokenizerApart) {
+  Tokenizer tokenizer = made(file_of(kind("llama3")));
+  const std::string text = "the layout\n\nof the ranks<|endoftext|>the\n";
+  const std::vector<std::string_view> texts = {text, text};
+  const auto size = [&](std::string_view of) { return std::ssize(tokenizer.encode(of)); };
+  const std::int64_t whole = size(text), first = size("the layout\n\n"),
+                     second = size("of the ranks<|endoftext|>the\n");
+  const auto begins = [&](const char* rule) {
+    return begins_of(TokenFiles(texts, &tokenizer, parse_document_rule(rule, &tokenizer)));
+  };
+  EXPECT_THAT(begins("file"), ElementsAre(0, whole));
+  // Each paragraph is a text of its own: it begins with the token that the tokenizer puts before one.
+  EXPECT_THAT(begins("blank_line"), ElementsAre(0, first, first + second, 2 * first + second));
+  const std::int64_t end = size("the layout\n\nof the ranks<|endoftext|>");
+  // The token that stands before the text is the same one: it ends a document of its own.
+  EXPECT_THAT(begins("token:<|endoftext|>"), ElementsAre(0, 1, end, whole, whole + 1, whole + end));
+  EXPECT_EQ(parse_document_rule("token:557", &tokenizer).token, 557);
+}
+
+TEST(TokenFiles, RefuseRulesThatTellNothing) {
+  EXPECT_THAT(message_of([&] { parse_document_rule("page", nullptr); }),
+              HasSubstr("documents \"page\" is not known; use file, blank_line, or token: and the token"));
+  EXPECT_THAT(message_of([&] { parse_document_rule("token:<end>", nullptr); }),
+              HasSubstr("<end> is no token of the text, which has no tokenizer; use its number"));
+  const std::string ids = ::testing::TempDir() + "cp_ids.u16";
+  std::ofstream(ids, std::ios::binary) << std::string("\x05\x00\x07\x01", 4);
+  EXPECT_THAT(message_of([&] {
+                TokenFiles(std::vector<std::string>{ids}, nullptr,
+                           parse_document_rule("blank_line", nullptr));
+              }),
+              HasSubstr(ids + " has tokens, among which no blank line is seen"));
+}
+
 }  // namespace
 }  // namespace cp

@@ -95,6 +95,25 @@ TEST(Training, OfExpertsIsThatOfOneDevice) {
   }
 }
 
+// Paragraphs of the pages, which end anywhere in a sequence, in each of it elsewhere.
+proto::Train of_paragraphs(const std::string& layout, std::int64_t steps) {
+  proto::Train train = small(layout, steps);
+  train.set_seq_len(100), train.set_global_batch(8), train.set_documents("blank_line");
+  return train;
+}
+
+TEST(Training, OfDocumentsIsThatOfOneDevice) {
+  constexpr std::int64_t kSteps = 6;
+  const std::vector<double> one = losses_of(of_paragraphs("tp=1", kSteps));
+  for (const char* layout :
+       {"dp_shard=2,micro_batch=2", "cp=2,strategy=ring,balance=head_tail", "tp=2,micro_batch=4",
+        "dp_shard=2,cp=2,strategy=need_only", "pp=2,cp=2,strategy=ring"})
+    expect_near(losses_of(of_paragraphs(layout, kSteps)), one, layout);
+  proto::Train as_one = of_paragraphs("tp=1", 1);
+  as_one.clear_documents();
+  EXPECT_GT(std::abs(losses_of(as_one).front() - one.front()), 1e-3) << "they do not see one another";
+}
+
 TEST(Training, IsTheSameBitForBitWhenItRunsAgain) {
   const proto::Train train = small("dp_shard=2,cp=2,strategy=ring");
   EXPECT_EQ(losses_of(train), losses_of(train));
@@ -186,6 +205,20 @@ TEST_F(Resumed, OnTheSameLayoutIsTheSameBitForBit) {
   }
 }
 
+TEST_F(Resumed, WithItsDocuments) {
+  const auto with = [](proto::Train train) {
+    train.set_seq_len(100), train.set_documents("blank_line");
+    return train;
+  };
+  const char* const layout = "dp_shard=2,cp=2,strategy=ring";
+  const std::vector<double> whole = losses_of(with(small(layout)));
+  std::vector<double> losses = run(with(saved(layout, 3)));
+  ASSERT_EQ(losses.size(), 3U);
+  const std::vector<double> rest = run(with(saved(layout, 100)));
+  losses.insert(losses.end(), rest.begin(), rest.end());
+  EXPECT_EQ(losses, whole);
+}
+
 // What a checkpoint says of the model is the model: another training begins where it ended.
 TEST_F(Resumed, AsAModelOfAnotherTraining) {
   for (const char* model :
@@ -256,6 +289,12 @@ TEST(TrainJob, RefusesWhatMakesNoSense) {
               HasSubstr("nowhere"));
   EXPECT_THAT(message([](proto::Train& train) { train.add_text("/nowhere.txt"); }),
               HasSubstr("/nowhere.txt cannot be opened: No such file or directory"));
+  EXPECT_THAT(
+      message([](proto::Train& train) {
+        train.set_documents("blank_line"), train.set_layout("cp=2,strategy=ring,balance=cost");
+      }),
+      HasSubstr("balance=cost:64 deals rows by the documents, and here each sequence has documents of its "
+                "own; use balance=head_tail"));
   EXPECT_THAT(message([](proto::Train& train) { train.set_tokenizer("/nowhere.json"); }),
               HasSubstr("/nowhere.json"));
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "shared/training/learning_rate.h"
 #include "shared/training/permutation.h"
 #include "shared/training/token_windows.h"
+#include "shared/transformer/step_buffers.h"
 #include "tests/support/any_case.h"
 #include "tests/support/messages.h"
 
@@ -73,6 +75,28 @@ RC_GTEST_PROP(TokenWindows, AreReadOncePerEpoch, ()) {
   const TokenBatch evaluation = text.evaluation_batch(text.evaluation_batches() - 1);
   for (const std::int32_t token : evaluation.tokens)
     RC_ASSERT(token >= text.training_windows() * options.seq_len);
+}
+
+// A document of a window ends before each begin within it, and its last token predicts none, even if the next
+// document begins behind the window.
+RC_GTEST_PROP(TokenWindows, DocumentsEndBeforeTheNextBegins, ()) {
+  WindowOptions options;
+  options.seq_len = pick("seq_len", rc::gen::inRange<std::int64_t>(1, 9));
+  options.tokens = 4 * options.seq_len + 1, options.global_batch = 4, options.evaluation = 0;
+  const auto drawn =
+      pick("begins",
+           rc::gen::container<std::set<std::int64_t>>(rc::gen::inRange<std::int64_t>(0, options.tokens)));
+  const TokenWindows text(options, numbers, [&](std::int64_t first, std::int64_t count) {
+    return std::vector<std::int64_t>(drawn.lower_bound(first), drawn.lower_bound(first + count));
+  });
+  const TokenBatch batch = text.training_batch(1);
+  for (std::int64_t i = 0; i < std::ssize(batch.tokens); ++i) {
+    const std::int64_t token = batch.tokens[idx(i)], row = i % options.seq_len;
+    RC_ASSERT(batch.labels[idx(i)] == (drawn.contains(token + 1) ? kIgnoredLabel : token + 1));
+    const std::vector<std::int64_t>& ends = batch.cu_seqlens[idx(i / options.seq_len)];
+    RC_ASSERT(std::binary_search(ends.begin(), ends.end(), row) == (row == 0 || drawn.contains(token)));
+    RC_ASSERT(ends.back() == options.seq_len);
+  }
 }
 
 TEST(TokenWindows, RefuseATextThatIsTooShort) {

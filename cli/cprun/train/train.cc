@@ -87,7 +87,7 @@ std::vector<std::string> rank_arguments(const TrainFlags& flags) {
     if (value) words.insert(words.end(), {flag, str(*value)});
   };
   add("--layout", flags.layout), add("--save", flags.save), add("--init-from", flags.init_from);
-  add("--tokenizer", flags.tokenizer);
+  add("--tokenizer", flags.tokenizer), add("--documents", flags.documents);
   add("--steps", flags.steps), add("--save-every", flags.save_every), add("--keep", flags.keep);
   add("--evaluate-every", flags.evaluate_every), add("--seed", flags.seed);
   for (const std::string& text : flags.text) words.insert(words.end(), {"--text", text});
@@ -233,6 +233,10 @@ FlagSet add_train(FlagSet cprun, TrainFlags& flags) {
                  "Tokenizer of the text: a tokenizer.json, or the folder of a model that has one [bytes are "
                  "tokens]")
       .type_name("FILE");
+  app.add_option("--documents", flags.documents,
+                 "How documents are told apart, each of which is trained on for itself: file, blank_line, or "
+                 "token: and the token that ends each [all texts are one]")
+      .type_name("file|blank_line|token:T");
   app.add_option("--save", flags.save,
                  "Folder of checkpoints; if it has some, the training goes on from the newest")
       .type_name("FOLDER");
@@ -271,6 +275,7 @@ sim::TrainJob train_job(const TrainFlags& flags, std::optional<int> ranks) {
   if (flags.save) train.set_save(*flags.save);
   if (flags.save_every) train.set_save_every(*flags.save_every);
   if (flags.keep) train.set_keep(static_cast<std::int32_t>(std::min<std::int64_t>(*flags.keep, 1 << 20)));
+  if (flags.documents) train.set_documents(*flags.documents);
   if (flags.tokenizer) train.set_tokenizer(std::filesystem::absolute(*flags.tokenizer).string());
   if (flags.init_from) train.set_init_from(std::filesystem::absolute(*flags.init_from).string());
   if (flags.evaluate_every) train.set_evaluate_every(*flags.evaluate_every);

@@ -17,7 +17,7 @@ struct TrainFlags {
   std::string scenario;  // path, or
   std::string model;     // a preset, which is scaled down
   // What flags say instead of the scenario.
-  std::optional<std::string> layout, save, init_from, tokenizer;
+  std::optional<std::string> layout, save, init_from, tokenizer, documents;
   std::optional<std::int64_t> steps, save_every, keep, evaluate_every, seed;
   std::vector<std::string> text;
   std::string log, page;
