@@ -266,18 +266,26 @@ class ModelDraw {
       step_.set_kv_dtype(to_proto(numbers_.of({DType::bf16, DType::f16, DType::f32})));
     }
     if (with_data_) step_.set_seq_len(numbers_.in(2, 24));  // of one token none is predicted
-    if (has_documents_ && step_.phase() == proto::PlanLayouts::training) {
-      // With data one at least has two tokens, so that there is a label.
-      const std::int64_t most = std::max<std::int64_t>(1, step_.seq_len() - (with_data_ ? 1 : 0));
-      const std::int64_t documents = std::min(most, numbers_.in(2, 5));
-      step_.set_documents(join(draw_documents(step_.seq_len(), documents, numbers_.next()), "/"));
-    }
     step_.set_global_batch(layout_.dp() * layout_.micro_batch * micro_batches());
+    if (has_documents_ && step_.phase() == proto::PlanLayouts::training) choose_documents();
     step_.set_dtype(to_proto(numbers_.of({DType::bf16, DType::bf16, DType::f32})));
     step_.set_gradient_dtype(to_proto(numbers_.of({DType::f32, DType::bf16})));
     step_.set_optimizer(numbers_.of<std::string>({"adamw", "adamw_16", "adamw:offload", "sgd"}));
     step_.set_cluster("dgx-h100");
     if (with_data_) choose_numbers();
+  }
+
+  // The same in all sequences or, of steps with data, some in each.
+  void choose_documents() {
+    const bool of_each = with_data_ && swarm_.take(numbers_, "documents.of_sequence");
+    // With data one at least has two tokens, so that there is a label.
+    const std::int64_t most = std::max<std::int64_t>(1, step_.seq_len() - (with_data_ ? 1 : 0));
+    std::vector<std::string> lists;
+    for (std::int64_t sequence = 0; sequence < (of_each ? step_.global_batch() : 1); ++sequence) {
+      const std::int64_t documents = std::min(most, numbers_.in(of_each ? 1 : 2, 5));
+      lists.push_back(join(draw_documents(step_.seq_len(), documents, numbers_.next()), "/"));
+    }
+    step_.set_documents(join(lists, ";"));
   }
 
   // A router's choice between 16-bit scores hangs on roundings.
@@ -319,6 +327,7 @@ proto::ModelStep draw_step(Numbers& numbers, const Swarm& swarm, bool with_data,
   }
   step.set_layout("");
   step.set_global_batch(1);
+  step.set_documents(step.documents().substr(0, step.documents().find(';')));  // those of the one sequence
   return step;
 }
 
@@ -339,9 +348,10 @@ proto::Proof draw_proof(Numbers& numbers, const Swarm& swarm) {
     proof.set_without_label(numbers.in(1, sequences - 1));
   // Of so many labels one is left, but once in 2^16 times: a batch without any has no mean.
   constexpr std::int64_t kLeastLabels = 16;
-  const std::int64_t documents =
-                         std::max<std::int64_t>(1, std::ssize(split(proof.step().documents(), '/')) - 1),
-                     labels = (sequences - proof.without_label()) * (proof.step().seq_len() - documents);
+  std::int64_t documents = 1;  // of the sequence that has most
+  for (const std::string_view list : split(proof.step().documents(), ';'))
+    documents = std::max<std::int64_t>(documents, std::ssize(split(list, '/')) - 1);
+  const std::int64_t labels = (sequences - proof.without_label()) * (proof.step().seq_len() - documents);
   if (labels >= kLeastLabels && swarm.take(numbers, "ignored")) proof.set_ignored(numbers.of({0.1, 0.5}));
   return proof;
 }

@@ -141,7 +141,7 @@ const Groups kProof = {{"tp", {"1", "more"}},
                        {"parts of layers", {"both", "one"}},
                        {"prediction layers", {"0", "1", "more"}},
                        {"matrices of an MLP", {"3", "2"}},
-                       {"documents", {"none", "some"}},
+                       {"documents", {"none", "some", "of each sequence"}},
                        {"tied", {"no", "yes"}},
                        {"kv heads", {"1", "more"}},
                        {"optimizer", {"adamw", "adamw_16", "adamw:offload", "sgd", "sgd_momentum"}},
@@ -377,7 +377,9 @@ void add_step(const proto::ModelStep& job, Answers& answers) {
                                    : job.prediction_layers() == 1 ? "1"
                                                                   : "more");
   answers.add("matrices of an MLP", job.ungated_mlp() ? "2" : "3");
-  answers.add("documents", job.documents().empty() ? "none" : "some");
+  answers.add("documents", job.documents().empty()                          ? "none"
+                           : job.documents().find(';') == std::string::npos ? "some"
+                                                                            : "of each sequence");
   answers.add("tied", job.tied_embeddings() ? "yes" : "no");
   answers.add("kv heads", job.kv_heads() == 1 ? "1" : "more");
   answers.add("dtype", word(job.dtype()));

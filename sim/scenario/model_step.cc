@@ -82,7 +82,12 @@ StepRequest make_step_request(const proto::ModelStep& step) {
   workload.phase = phase_of(step.phase());
   workload.seq_len = step.seq_len(), workload.global_batch = step.global_batch();
   workload.cached = step.cached(), workload.new_tokens = step.new_tokens();
-  if (!step.documents().empty()) workload.cu_seqlens = parse_ints(step.documents(), '/', "document");
+  if (step.documents().find(';') != std::string::npos) {
+    for (const std::string_view list : split(step.documents(), ';'))
+      workload.cu_seqlens_of_sequence.push_back(parse_ints(std::string(list), '/', "document"));
+  } else if (!step.documents().empty()) {
+    workload.cu_seqlens = parse_ints(step.documents(), '/', "document");
+  }
   if (step.has_expert_imbalance()) workload.expert_imbalance = step.expert_imbalance();
   if (step.dtype() != 0) workload.dtype = from_proto(step.dtype(), {path, "dtype"});
   if (step.kv_dtype() != 0) workload.kv_dtype = from_proto(step.kv_dtype(), {path, "kv_dtype"});
