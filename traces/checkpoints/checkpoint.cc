@@ -31,32 +31,30 @@ constexpr const char* kFactsFile = "checkpoint.json";
 constexpr const char* kPartial = ".partial";
 constexpr const char* kNameBegin = "step-";
 constexpr std::string_view kKind = "checkpoint";
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;  // 1 had other sums
 
 // Bytes that are read at once where a whole tensor is looked through, and that are written at once. Chosen:
-// few calls, little memory for each rank, and what is summed is still in a cache when it is written.
-constexpr std::int64_t kBytesAtOnce = std::int64_t{1} << 20;
+// few calls, and what is summed is still in a core's own cache when it is written.
+constexpr std::int64_t kBytesAtOnce = std::int64_t{1} << 18;
 
 std::string partial_of(const std::string& folder) { return folder + kPartial; }
 
-// What an element counts for in its tensor's sum: its bits and its place, mixed by the finalizer of
-// splitmix64 (Steele, Lea and Flood 2014). Sums do not depend on the order, and an element that is changed or
-// moved changes the sum but by chance, one in 2^64.
-std::uint64_t mixed(std::uint64_t bits, std::int64_t place) {
-  std::uint64_t x = bits + 0x9e3779b97f4a7c15 * (static_cast<std::uint64_t>(place) + 1);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
+// An element counts for (bits ^ a) * b in its tensor's sum, where a and b are the halves of its place's
+// number in a Weyl sequence, of 2^64 divided by the golden ratio, and b is made odd: products of 32 bits
+// each, which no 64 bits overflow. Sums do not depend on the order. Bits that change alone always change the
+// sum, since b is not zero; several that change, and elements that are moved, but by chance.
 template <class Word>
 std::uint64_t sum_of_words(std::span<const std::byte> elements, std::int64_t first) {
+  constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15;
+  const std::uint64_t begin = kStep * (static_cast<std::uint64_t>(first) + 1);
   std::uint64_t sum = 0;
-  const std::int64_t count = std::ssize(elements) / static_cast<std::int64_t>(sizeof(Word));
-  for (std::int64_t i = 0; i < count; ++i) {
+  const std::size_t count = elements.size() / sizeof(Word);
+  for (std::size_t i = 0; i < count; ++i) {
     Word word;
-    std::memcpy(&word, elements.data() + idx(i) * sizeof word, sizeof word);
-    sum += mixed(word, first + i);
+    std::memcpy(&word, elements.data() + i * sizeof word, sizeof word);
+    const std::uint64_t place = begin + kStep * i;
+    const auto a = static_cast<std::uint32_t>(place >> 32), b = static_cast<std::uint32_t>(place) | 1U;
+    sum += std::uint64_t{word ^ a} * b;
   }
   return sum;
 }
@@ -252,6 +250,7 @@ void CheckpointWriter::begin(const std::string& folder, const CheckpointFacts& f
     file.write(0, std::as_bytes(std::span(header)));
     file.resize(layout.bytes);  // ranks synchronise the whole file when they have written their parts
   }
+  // Nobody waits for it here: ranks write meanwhile, and commit() synchronises it.
   write_text_file(str(partial, "/", kConfigFile), config);
   tell(reached, CheckpointPhase::files_made);
 }
@@ -306,6 +305,8 @@ void CheckpointWriter::write(int role, const TensorRun& run, std::span<const std
 
 void CheckpointWriter::finish(std::int64_t rank) {
   tell(reached_, CheckpointPhase::written);
+  // The end of one file moves while the other is waited for.
+  for (DataFile& file : files_) file.begin_sync();
   for (DataFile& file : files_) file.sync();
   tell(reached_, CheckpointPhase::synchronised);
   nlohmann::json json = nlohmann::json::object();
@@ -349,7 +350,8 @@ void CheckpointWriter::commit(const std::string& folder, const CheckpointFacts& 
   }
   json["config"] = checksum_text(read_text_file(str(partial, "/", kConfigFile), kKind));
   json["checksum"] = checksum_text(json.dump());
-  write_text_file(str(partial, "/", kFactsFile), json.dump(1));
+  write_text_file(str(partial, "/", kFactsFile), json.dump(1)).sync();
+  DataFile(str(partial, "/", kConfigFile), DataFile::Mode::write).sync();
   sync_folder(partial);
   tell(reached, CheckpointPhase::described);
   std::error_code error;

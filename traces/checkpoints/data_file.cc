@@ -81,16 +81,17 @@ void DataFile::write(std::int64_t at, std::span<const std::byte> bytes) {
                     at + static_cast<std::int64_t>(moved));
   });
   if (done != std::ssize(bytes)) fail("written");
-#if defined(__linux__)
-  // Chosen: some milliseconds of a disk's work. An error shows in sync(), and a file system that cannot do it
-  // waits there.
-  constexpr std::int64_t kBegin = std::int64_t{8} << 20;
+  constexpr std::int64_t kBegin = std::int64_t{8} << 20;  // chosen: some milliseconds of a disk's work
   in_memory_ += done;
-  if (in_memory_ >= kBegin) {
-    static_cast<void>(::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE));
-    in_memory_ = 0;
-  }
+  if (in_memory_ >= kBegin) begin_sync();
+}
+
+void DataFile::begin_sync() {
+#if defined(__linux__)
+  // An error shows in sync(), and a file system that cannot do it waits there.
+  static_cast<void>(::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE));
 #endif
+  in_memory_ = 0;
 }
 
 void DataFile::sync() {
@@ -99,10 +100,11 @@ void DataFile::sync() {
 
 void sync_folder(const std::string& path) { DataFile(path, DataFile::Mode::read).sync(); }
 
-void write_text_file(const std::string& path, const std::string& text) {
+DataFile write_text_file(const std::string& path, const std::string& text) {
   DataFile file(path, DataFile::Mode::create);
   file.write(0, std::as_bytes(std::span(text)));
-  file.sync();
+  file.begin_sync();
+  return file;
 }
 
 }  // namespace cp

@@ -31,6 +31,8 @@ class DataFile {
   void read(std::int64_t at, std::span<std::byte> bytes) const;
   // What was written begins to move to the disk soon, while more is written: sync() has less to wait for.
   void write(std::int64_t at, std::span<const std::byte> bytes);
+  // The rest begins to move, too. Waits for nothing.
+  void begin_sync();
   // Returns when what was written will be there after a loss of power.
   void sync();
 
@@ -45,7 +47,7 @@ class DataFile {
 // The same of a folder: names that were made, changed or removed in it.
 void sync_folder(const std::string& path);
 
-// Writes a small file whole, and synchronises it.
-void write_text_file(const std::string& path, const std::string& text);
+// Writes a small file whole, and begins to synchronise it.
+DataFile write_text_file(const std::string& path, const std::string& text);
 
 }  // namespace cp
