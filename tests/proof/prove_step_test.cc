@@ -62,6 +62,10 @@ TEST(ProveStep, HoldsForBucketsAndSmallTensors) {
   expect_proved(dense_model(), "dp_shard=4,threshold=100000", "adamw:offload");
   expect_proved(dense_model(), "dp_shard=4,bucket=2,threshold=40,reshard=2,sync=step", "sgd_momentum");
   expect_proved(testing::model_of_experts(), "ep=2,dp_shard=4,bucket=2,threshold=300", "adamw:offload");
+  // The head's unit is its norm alone, which is small, and layers are sharded.
+  Transformer tied = dense_model();
+  tied.tied_embeddings = true;
+  expect_proved(tied, "tp=2,dp_shard=2,threshold=50", "adamw");
 }
 
 // In the order of 1F1B and of its interleaved kind: slots are used again, or there are fewer micro-batches
