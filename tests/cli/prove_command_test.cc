@@ -55,10 +55,13 @@ TEST(ProveCommand, PacksDocumentsAndDropsTokens) {
     return nlohmann::json::parse(cpsim(more).out);
   };
   const auto plain = with({"--documents", "1", "--expert-imbalance", "8"});
-  EXPECT_FALSE(plain.contains("cu_seqlens"));
+  EXPECT_FALSE(plain["layouts"][0].contains("cu_seqlens"));
   EXPECT_EQ(plain["layouts"][0]["dropped_choices"], 0);
   const auto packed = with({"--documents", "5", "--expert-imbalance", "1"});
-  EXPECT_EQ(packed["cu_seqlens"].size(), 6U);
+  const auto& documents = packed["layouts"][0]["cu_seqlens"];  // of each sequence
+  ASSERT_EQ(documents.size(), 4U);
+  EXPECT_EQ(documents[0].size(), 6U);
+  EXPECT_NE(documents[0], documents[1]);
   EXPECT_GT(packed["layouts"][0]["dropped_choices"], 0);
   EXPECT_EQ(packed["ok"], true);
 }
