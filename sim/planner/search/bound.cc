@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "shared/base/index.h"
@@ -54,9 +55,38 @@ StepBound::StepBound(const PlanQuestion& question)
     best_product_ = std::max(best_product_, flops / kernels_.product_ns(work, question.workload.dtype));
   }
 }
-StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
+// Balances that deal rows by their number give each rank as many where these divide. Else a ring's blocks of
+// two parts differ by 2 rows, and what a Ulysses group makes of one by another row: no rank has less than the
+// mean but for 3 rows; or of a striped balance a block. Members of a family may be striped in blocks of 64
+// (named_strategy), and layers may yet get a home of the other balance.
+std::int64_t StepBound::least_tokens(const ParallelLayout& layout, bool whole_family) const {
+  const Workload& workload = question_.workload;
+  if (workload.phase != Phase::training) return local_sizes(question_.model, workload, layout).tokens;
+  const Balance& balance = layout.strategy.balance;
+  const std::int64_t mean = workload.seq_len / layout.cp;
+  std::int64_t rows = mean;
+  if (layout.cp > 1) {
+    const std::vector<LayerKind>& kinds = question_.model.kinds;
+    const auto of_attention =
+        idx(std::find(kinds.begin(), kinds.end(), first_attention(question_.model)) - kinds.begin());
+    const bool is_striped = balance.kind == Balance::Kind::striped;
+    const std::int64_t block = is_striped     ? balance.block
+                               : whole_family ? 64
+                                              : 1,
+                       parts = std::lcm<std::int64_t>(2, block) * layout.cp;
+    if (workload.seq_len % parts != 0) rows = mean - std::max<std::int64_t>(3, block);
+    if (balance.kind == Balance::Kind::cost || balance.per_document)
+      rows = whole_family ? 1 : block_rows(layout, of_attention).least_at_home;
+  }
+  const std::int64_t tokens = std::max<std::int64_t>(1, rows) * layout.micro_batch,
+                     ranks = layout.row_ranks();
+  return tokens < ranks ? tokens : tokens / ranks * ranks;
+}
+
+StepBound::Shared StepBound::shared(const ParallelLayout& layout, bool whole_family) const {
   Shared shared;
   shared.sizes = local_sizes(question_.model, question_.workload, layout);
+  shared.tokens = least_tokens(layout, whole_family);
   const LocalSizes& sizes = shared.sizes;
   if (question_.workload.phase != Phase::training) return shared;
   for (const LayerParts parts : kLayerParts) {
@@ -96,8 +126,8 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout) const {
   }
   of_rank[last] += model.prediction_layers;
   if (layout.pp > 1) {
-    const double rows =
-        real(size_bytes(question_.workload.dtype)) * real(sizes.tokens_tp * question_.model.hidden);
+    const double rows = real(size_bytes(question_.workload.dtype)) *
+                        real(shared.tokens / layout.row_ranks() * question_.model.hidden);
     shared.send_ns = kSlack * hop_ns(rows, {strides_of(layout).pp, 2});
   }
   shared.update_ns = update_ns(layout, shared, of_rank);
@@ -113,13 +143,13 @@ double StepBound::transfer_ns(const ParallelLayout& layout, const Collective& tr
 }
 
 // Rows are those of as many sequences of one token, as made_reading() has them.
-double StepBound::end_ns(const ParallelLayout& layout, const LocalSizes& sizes, EndPart part) const {
+double StepBound::end_ns(const ParallelLayout& layout, std::int64_t tokens, EndPart part) const {
   const bool training = question_.workload.phase == Phase::training;
   const EndKey key{
       part,
       {layout.tp, layout.row_ranks(), layout.tp > 1 ? static_cast<int>(strides_of(layout).tp) : 1,
        part == EndPart::head && training ? layout.loss_chunks : 1},
-      training ? sizes.tokens : layout.micro_batch};
+      training ? tokens : layout.micro_batch};
   {
     const std::scoped_lock lock(mutex_);
     if (const auto known = ends_.find(key); known != ends_.end()) return kSlack * known->second.whole.ns;
@@ -137,14 +167,14 @@ double StepBound::end_ns(const ParallelLayout& layout, const LocalSizes& sizes, 
   return kSlack * ends_.try_emplace(key, made).first->second.whole.ns;
 }
 
-double StepBound::head_ns(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const {
-  if (!whole_family) return end_ns(layout, sizes, EndPart::head);
+double StepBound::head_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family) const {
+  if (!whole_family) return end_ns(layout, shared.tokens, EndPart::head);
   // In chunks of any size: a product, and backward two. The constructor looks for best_product_ at sizes 5 %
   // apart, so that a size in between may be a little faster.
   const bool training = question_.workload.phase == Phase::training;
-  const std::int64_t rows = training ? sizes.tokens : layout.micro_batch;
+  const std::int64_t rows = training ? shared.tokens : layout.micro_batch;
   return kSlack * 0.98 * (training ? 3 : 1) * 2 * real(rows) * real(question_.model.hidden) *
-         real(sizes.vocab) / best_product_;
+         real(shared.sizes.vocab) / best_product_;
 }
 
 // The embedding's table is gathered, its rows are looked up and scattered over the tensor-parallel ranks.
@@ -155,7 +185,7 @@ StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shar
   const Transformer& model = question_.model;
   const LocalSizes& sizes = shared.sizes;
   const LayerParts first = model.parts_of(model.kinds[idx(model.kind_of(0))]);
-  const double looked_up_ns = end_ns(layout, sizes, EndPart::embedding);
+  const double looked_up_ns = end_ns(layout, shared.tokens, EndPart::embedding);
   Ends ends{looked_up_ns, 0};
   if (layout.sharding_size() == 1) return ends;
   if (!layout.keeps_whole_parameters()) {
@@ -178,7 +208,7 @@ double StepBound::step_ns(const ParallelLayout& layout, const Shared& shared, Of
   const bool whole_family = of == Of::family;
   const std::vector<Pass> of_kinds = this->layers(layout, shared, whole_family, replayed);
   const Pass of_layers = sum_of(of_kinds, layers_of_kinds_);
-  const double head_ns = this->head_ns(layout, shared.sizes, whole_family);
+  const double head_ns = this->head_ns(layout, shared, whole_family);
   if (question_.workload.phase != Phase::training) return of_layers.forward_ns + head_ns;
   const std::int64_t times = accumulation(question_.workload, layout);
   const double of_predictions = predictions_ns(layout, shared, head_ns, whole_family, replayed);
@@ -251,13 +281,13 @@ double StepBound::predictions_ns(const ParallelLayout& layout, const Shared& sha
   ParallelLayout alone = layout;
   if (alone.recompute.kind == Recompute::Kind::every) alone.recompute = {};
   const Pass of_layer = layers(alone, shared, whole_family, replayed)[idx(model.last_kind())];
-  return real(model.prediction_layers) * (end_ns(layout, shared.sizes, EndPart::prediction) +
+  return real(model.prediction_layers) * (end_ns(layout, shared.tokens, EndPart::prediction) +
                                           of_layer.forward_ns + head_ns + of_layer.backward_ns);
 }
 
 PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const {
   const Shared shared = this->shared(layout);
-  const double head_ns = this->head_ns(layout, shared.sizes, false);
+  const double head_ns = this->head_ns(layout, shared, false);
   return pipeline(layout, shared, layers(layout, shared, false, &attention), head_ns,
                   predictions_ns(layout, shared, head_ns, false, &attention), &attention);
 }
@@ -315,7 +345,8 @@ StepBound::Pass StepBound::moves(const ParallelLayout& layout, int stage,
 double FamilyBound::ns(const ParallelLayout& member) {
   const PlanQuestion& question = bound_.question_;
   const LocalSizes sizes = local_sizes(question.model, question.workload, member);
-  if (!shared_ || sizes.tokens != shared_->sizes.tokens || sizes.mlp_tokens != shared_->sizes.mlp_tokens)
+  if (!shared_ || sizes.tokens != shared_->sizes.tokens || sizes.mlp_tokens != shared_->sizes.mlp_tokens ||
+      bound_.least_tokens(member, false) != shared_->tokens)
     shared_ = bound_.shared(member);
   return bound_.step_ns(member, *shared_, StepBound::Of::member, nullptr);
 }

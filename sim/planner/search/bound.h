@@ -70,7 +70,7 @@ class StepBound {
   // A bound of all members of the layout's family (layout_space.h). It takes attention as shared evenly among
   // the cp ranks without any transfer, and nothing as computed again.
   double family_ns(const ParallelLayout& layout) const {
-    return step_ns(layout, shared(layout), Of::family, nullptr);
+    return step_ns(layout, shared(layout, true), Of::family, nullptr);
   }
 
  private:
@@ -120,6 +120,7 @@ class StepBound {
   // comment says otherwise.
   struct Shared {
     LocalSizes sizes;
+    std::int64_t tokens = 0;  // least_tokens()
     // Of a layer of each kind, with what attention takes of latent rows: nothing, or the rows.
     mutable std::array<std::vector<Readings>, 2> readings;
     ByParts<Sharding> shards;     // of one layer
@@ -134,7 +135,10 @@ class StepBound {
     std::vector<std::vector<std::int64_t>> stages;  // how many layers of each kind each stage has
   };
 
-  Shared shared(const ParallelLayout& layout) const;
+  Shared shared(const ParallelLayout& layout, bool whole_family = false) const;
+  // Of a micro-batch, on whichever rank stands for the others: no more than the rank has that has fewest, and
+  // as many as leave no tp rank rows to pad, which take kernels of their own.
+  std::int64_t least_tokens(const ParallelLayout& layout, bool whole_family) const;
   // What a bound is of: all members of a family; a layout; or a layout whose micro-batch is also walked layer
   // by layer (sharded_ns), as it is wherever times were replayed.
   enum class Of : std::uint8_t { family, layout, member };
@@ -188,12 +192,11 @@ class StepBound {
   double hop_ns(double bytes, const Ranks& ranks) const;
   std::int64_t on_a_node(const Ranks& ranks) const;
   // What an end of the layers takes, read from its plan.
-  double end_ns(const ParallelLayout& layout, const LocalSizes& sizes, EndPart part) const;
-  LayerReading made_end(const ParallelLayout& layout, const LocalSizes& sizes, EndPart part) const;
+  double end_ns(const ParallelLayout& layout, std::int64_t tokens, EndPart part) const;
   // How long a transfer of a plan of the layout's tp and ep ranks takes alone.
   double transfer_ns(const ParallelLayout& layout, const Collective& transfer, const Plan& plan) const;
   // Forward and backward at once, unless it is one of serving.
-  double head_ns(const ParallelLayout& layout, const LocalSizes& sizes, bool whole_family) const;
+  double head_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family) const;
   // What all prediction layers compute of a micro-batch, and their losses, one behind the other.
   double predictions_ns(const ParallelLayout& layout, const Shared& shared, double head_ns, bool whole_family,
                         const AttentionTimes* replayed) const;

@@ -118,12 +118,12 @@ const LayerReading& StepBound::read(const ParallelLayout& layout, const Shared& 
                        use,
                        {layout.tp, layout.row_ranks(), has_chunks ? layout.mlp_chunks : 1,
                         travels ? layout.ep : 1, of_ep.fewest_on_a_node, of_ep.nodes},
-                       {stride, shared.sizes.tokens}};
+                       {stride, shared.tokens}};
   {
     const std::scoped_lock lock(mutex_);
     if (const auto at = readings_.find(key); at != readings_.end()) return *(reading = &at->second);
   }
-  LayerReading made = made_reading(layout, kind, shared.sizes.tokens, what, use);
+  LayerReading made = made_reading(layout, kind, shared.tokens, what, use);
   const std::scoped_lock lock(mutex_);
   return *(reading = &readings_.try_emplace(key, made).first->second);
 }

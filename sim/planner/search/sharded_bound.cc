@@ -166,7 +166,7 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
   const bool hides_moves = layout.recompute.kind != Recompute::Kind::none || layout.mlp_chunks > 1;
 
   double gathered_ns = gathers ? shared.table.gather_ns : 0;
-  double now_ns = gathered_ns + end_ns(layout, shared.sizes, EndPart::embedding);
+  double now_ns = gathered_ns + end_ns(layout, shared.tokens, EndPart::embedding);
   const auto at = [](const LayerReading::MaybeWay& way, const Pass& pass) {
     return way ? kSlack * way->at(pass.mixer_forward_ns, pass.mixer_backward_ns) : 0;
   };
@@ -235,7 +235,7 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
     }
     now_ns = end_ns;
   }
-  now_ns += end_ns(layout, shared.sizes, EndPart::embedding_backward);
+  now_ns += end_ns(layout, shared.tokens, EndPart::embedding_backward);
   if (!scatters) return now_ns;
   return std::max({now_ns, scattering.ns(), scattering.port().ns()}) + shared.table.scatter_ns;
 }
