@@ -57,8 +57,8 @@ StepBound::StepBound(const PlanQuestion& question)
 }
 // Balances that deal rows by their number give each rank as many where these divide. Else a ring's blocks of
 // two parts differ by 2 rows, and what a Ulysses group makes of one by another row: no rank has less than the
-// mean but for 3 rows; or of a striped balance a block. Members of a family may be striped in blocks of 64
-// (named_strategy), and layers may yet get a home of the other balance.
+// mean but for 3 rows; or of a striped balance a block. Members of a family are striped in blocks of one row,
+// unless the question fixes others, and layers may yet get a home of the other balance.
 std::int64_t StepBound::least_tokens(const ParallelLayout& layout, bool whole_family) const {
   const Workload& workload = question_.workload;
   if (workload.phase != Phase::training) return local_sizes(question_.model, workload, layout).tokens;
@@ -69,13 +69,12 @@ std::int64_t StepBound::least_tokens(const ParallelLayout& layout, bool whole_fa
     const std::vector<LayerKind>& kinds = question_.model.kinds;
     const auto of_attention =
         idx(std::find(kinds.begin(), kinds.end(), first_attention(question_.model)) - kinds.begin());
-    const bool is_striped = balance.kind == Balance::Kind::striped;
-    const std::int64_t block = is_striped     ? balance.block
-                               : whole_family ? 64
-                                              : 1,
+    const Balance fixed = question_.fixed.balance.value_or(Balance{}),
+                  &dealt = whole_family ? fixed : balance;
+    const std::int64_t block = dealt.kind == Balance::Kind::striped ? dealt.block : 1,
                        parts = std::lcm<std::int64_t>(2, block) * layout.cp;
     if (workload.seq_len % parts != 0) rows = mean - std::max<std::int64_t>(3, block);
-    if (balance.kind == Balance::Kind::cost || balance.per_document)
+    if (dealt.kind == Balance::Kind::cost || dealt.per_document)
       rows = whole_family ? 1 : block_rows(layout, of_attention).least_at_home;
   }
   const std::int64_t tokens = std::max<std::int64_t>(1, rows) * layout.micro_batch,
