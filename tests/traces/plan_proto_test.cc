@@ -148,7 +148,7 @@ TEST(PlanProto, ErrorsNameTheFieldAndItsValue) {
       {[](auto& p) { p.set_self(-1); }, "plan.self is -1"},
       {[](auto& p) { p.set_arena_bytes(-8); }, "plan.arena_bytes is -8"},
       {[](auto& p) { p.clear_target(); }, "plan.target.alignment_bytes is 0"},
-      {[](auto& p) { p.mutable_target()->add_kernels("copy"); }, "plan.target.kernels[43] comes twice"},
+      {[](auto& p) { p.mutable_target()->add_kernels("copy"); }, "plan.target.kernels[45] comes twice"},
       {[](auto& p) { p.mutable_target()->set_dtypes(1, static_cast<proto::DType>(99)); },
        "plan.target.dtypes[1] is 99"},
       {[](auto& p) { p.mutable_groups(0)->set_ranks(1, -2); }, "plan.groups[0].ranks[1] is -2"},

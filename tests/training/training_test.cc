@@ -46,22 +46,17 @@ void expect_near(const std::vector<double>& losses, const std::vector<double>& e
 }
 
 // A whole training: sums that a step forgets, counts twice or takes of another rank move its curve a thousand
-// times as far as roundings do. That shows in the second step already, and in whole trainings what adds up
-// from step to step: these are made with the layouts that join several degrees, and others have a few steps.
-constexpr std::int64_t kWholeTraining = 200, kFewSteps = 20;
+// times as far as roundings do.
+constexpr std::int64_t kWholeTraining = 200;
 
 TEST(Training, OfEveryKindOfLayoutIsThatOfOneDevice) {
   const std::vector<double> one = losses_of(small("tp=1", kWholeTraining));
   EXPECT_LT(one.back(), one.front() - 1);  // it learns
   for (const char* layout :
-       {"dp_shard=2,dp_replicate=2,zero=1", "tp=4,dp_shard=2,zero=2", "pp=2,tp=2,cp=2,strategy=ring"})
+       {"dp_shard=2", "dp_shard=2,dp_replicate=2,zero=1", "cp=2,strategy=ring", "cp=2,strategy=ulysses",
+        "cp=2,strategy=all_gather,balance=head_tail", "cp=2,strategy=pass_q", "tp=2",
+        "tp=4,dp_shard=2,zero=2", "pp=2", "pp=2,tp=2,cp=2,strategy=ring"})
     expect_near(losses_of(small(layout, kWholeTraining)), one, layout);
-  // The rate of a step follows from the number of steps.
-  const std::vector<double> few = losses_of(small("tp=1", kFewSteps));
-  for (const char* layout :
-       {"dp_shard=2", "cp=2,strategy=ring", "cp=2,strategy=ulysses",
-        "cp=2,strategy=all_gather,balance=head_tail", "cp=2,strategy=pass_q", "tp=2", "pp=2"})
-    expect_near(losses_of(small(layout, kFewSteps)), few, layout);
 }
 
 // Of pipelines with fewer micro-batches than stages, as many, and more, of one stage a rank and of two.
@@ -90,8 +85,8 @@ TEST(Training, OfExpertsIsThatOfOneDevice) {
       return train_on_threads(job, {}).result.losses;
     };
     const std::vector<double> one = experts("tp=1");
-    expect_near(experts("tp=2,dp_shard=2,ep=2"), one, "tp=2,dp_shard=2,ep=2");
-    if (steps != kWholeTraining) expect_near(experts("dp_shard=2,ep=2"), one, "dp_shard=2,ep=2");
+    for (const char* layout : {"dp_shard=2,ep=2", "tp=2,dp_shard=2,ep=2"})
+      expect_near(experts(layout), one, layout);
   }
 }
 
@@ -111,7 +106,9 @@ TEST(Training, OfDocumentsIsThatOfOneDevice) {
     expect_near(losses_of(of_paragraphs(layout, kSteps)), one, layout);
   proto::Train as_one = of_paragraphs("tp=1", 1);
   as_one.clear_documents();
-  EXPECT_GT(std::abs(losses_of(as_one).front() - one.front()), 1e-3) << "they do not see one another";
+  // A hundred times what roundings could do: rows of other documents are not seen.
+  const double apart = 100 * testing::curve_tolerance(1) * one.front();
+  EXPECT_GT(std::abs(losses_of(as_one).front() - one.front()), apart);
 }
 
 TEST(Training, IsTheSameBitForBitWhenItRunsAgain) {
