@@ -136,7 +136,7 @@ RC_GTEST_PROP(Stack, TurnsInARowHaveDifferentSlots, ()) {
   std::map<std::int64_t, std::int64_t> slot_of_turn;
   for (std::int64_t of_body = 0; of_body < body; ++of_body) {
     const Window window = in_slot(0, piece, {first + of_body, body}, slots);
-    for (std::int64_t iteration = 0; iteration < 2 * slots; ++iteration) {
+    for (std::int64_t iteration = 0; iteration < std::int64_t{2} * slots; ++iteration) {
       const std::int64_t offset = offset_at(window.flat(0, piece), iteration);
       RC_ASSERT(offset % piece == 0);
       slot_of_turn[first + of_body + iteration * body] = offset / piece;

@@ -31,8 +31,8 @@ using testing::message_of;
 // Tokenizers of twelve kinds, and the tokens that Hugging Face's tokenizers make of texts
 // (scripts/make_tokenizer_cases.py).
 const json& cases() {
-  static const json all = json::parse(read_text_file("tests/traces/tokenizers.json", "cases"));
-  return all;
+  static const json kAll = json::parse(read_text_file("tests/traces/tokenizers.json", "cases"));
+  return kAll;
 }
 
 const json& kind(const std::string& name) {
@@ -89,7 +89,7 @@ RC_GTEST_PROP(Tokenizer, ATextComesBackFromItsTokens, ()) {
 // A word that is too long to be kept is merged in parts, and short ones are kept: both give what merging the
 // whole gives, here by the tokens of a text that stands alone.
 RC_GTEST_PROP(Tokenizer, PartsOfALongTextAreMergedAsTheWhole, ()) {
-  static const json file = [] {
+  static const json kFile = [] {
     json with_blanks = file_of(kind("gemma"));
     json &vocabulary = with_blanks["model"]["vocab"], &merges = with_blanks["model"]["merges"];
     // Tokens with a blank within them, across which no cut may go.
@@ -99,10 +99,10 @@ RC_GTEST_PROP(Tokenizer, PartsOfALongTextAreMergedAsTheWhole, ()) {
     }
     return with_blanks;
   }();
-  static Tokenizer by_parts = made(file);
+  static Tokenizer by_parts = made(kFile);
   // A token that has ">" before a blank leaves no place for a cut.
   static Tokenizer whole = [] {
-    json other = file;
+    json other = kFile;
     other["model"]["vocab"][">▁"] = 9000;
     return made(other);
   }();
@@ -206,7 +206,7 @@ TEST(TokenFiles, AreATokenizersTokens) {
 
 // Where documents begin in what is read of a text in two parts, whatever the parts are.
 std::vector<std::int64_t> begins_of(const TokenFiles& text) {
-  const std::vector<std::int64_t> all = text.document_begins(0, text.size());
+  std::vector<std::int64_t> all = text.document_begins(0, text.size());
   for (std::int64_t cut = 0; cut <= text.size(); ++cut) {
     std::vector<std::int64_t> parts = text.document_begins(0, cut);
     const std::vector<std::int64_t> rest = text.document_begins(cut, text.size() - cut);

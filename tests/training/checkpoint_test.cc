@@ -210,7 +210,7 @@ TEST_F(Checkpoints, HoldExpertsTransposed) {
   writer.finish(0);
   CheckpointWriter::commit(path(7), facts_, names, 1);
   // As one tensor: [experts, columns, gate and up of each row].
-  const DiskNames plain("", {{"a.mlp.experts.gate_up_proj", 2 * 3, 4}});
+  const DiskNames plain("", {{"a.mlp.experts.gate_up_proj", 6, 4}});
   const PretrainedReader disk(path(7), names), other(path(7), plain);
   disk.require();
   std::vector<double> all(24), part(4);

@@ -255,7 +255,7 @@ TEST_F(Resumed, RefusesACheckpointOfAnotherModel) {
 
 // A tokenizer of five tokens: two bytes, a merge of them, a byte that begins others, and one for an end.
 std::string tiny_tokenizer() {
-  const std::string path = ::testing::TempDir() + "cp_tiny_tokenizer.json";
+  std::string path = ::testing::TempDir() + "cp_tiny_tokenizer.json";
   std::ofstream(path)
       << R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "Ġ": 3}, "merges": ["a b"]},
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},

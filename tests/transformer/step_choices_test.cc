@@ -211,8 +211,8 @@ TEST(StepChoices, BucketsAreGatheredAndReducedAtOnce) {
   };
   const StepRequest each = request_of("dp_shard=4"), threes = request_of("dp_shard=4,bucket=3");
   constexpr std::int64_t kEnds = 2;  // the embedding and the head
-  EXPECT_EQ(count(each, "unshard"), 2 * 8 + kEnds);
-  EXPECT_EQ(count(threes, "unshard"), 2 * 3 + kEnds);
+  EXPECT_EQ(count(each, "unshard"), 8 + 8 + kEnds);
+  EXPECT_EQ(count(threes, "unshard"), 3 + 3 + kEnds);
   EXPECT_EQ(count(each, "reduce gradients"), 8 + kEnds);
   EXPECT_EQ(count(threes, "reduce gradients"), 3 + kEnds);
   EXPECT_EQ(sent_by(step_plan(threes, StepPart::micro_batch, 0, 1)),
@@ -229,7 +229,7 @@ TEST(StepChoices, BucketsAreGatheredAndReducedAtOnce) {
 // Norms have 512 elements, all else has more: of them nothing is gathered, and their gradients are added up
 // in the update alone.
 TEST(StepChoices, SmallTensorsStayWhole) {
-  const std::int64_t norms = (2 * 8 + 1) * 512;
+  const std::int64_t norms = std::int64_t{17} * 512;  // two of each of 8 layers, and the final one
   const StepRequest all = request_of("dp_shard=4"), large = request_of("dp_shard=4,threshold=513");
   const auto sent = [](const StepRequest& request, StepPart part) {
     return sent_by(step_plan(request, part, 0, 1));
@@ -336,7 +336,8 @@ TEST(StepChoices, WholeRowsAreAllReduced) {
 
 TEST(StepChoices, StagesExchangeWholeRows) {
   const StepRequest request = request_of("tp=2,pp=2,sequence_parallel=no");
-  EXPECT_EQ(sent_by(step_plan(request, StepPart::send_forward, 0, 0)).at("pp exchange"), 4096 * 512 * k16);
+  EXPECT_EQ(sent_by(step_plan(request, StepPart::send_forward, 0, 0)).at("pp exchange"),
+            std::int64_t{4096} * 512 * k16);
 }
 
 // ---- what grows with cp ----

@@ -84,6 +84,7 @@ RC_GTEST_PROP(StepOrder, HasThePassesOfThePlanner, ()) {
   const ParallelLayout& layout = request.layout;
   // Whatever passes take, ranks make them in one order.
   std::vector<StageTimes> stages;
+  stages.reserve(idx(layout.pp) * idx(layout.virtual_stages));
   for (int stage = 0; stage < layout.pp * layout.virtual_stages; ++stage)
     stages.push_back({static_cast<double>(pick("forward", rc::gen::inRange(1, 9))),
                       static_cast<double>(pick("backward", rc::gen::inRange(1, 9))), 1, 1});
@@ -107,6 +108,7 @@ RC_GTEST_PROP(StepOrder, EndsOnTheStrictestMachine, ()) {
   const StepRequest request = any_pipeline();
   const int ranks = request.layout.pp, last = ranks * request.layout.virtual_stages - 1;
   std::vector<std::vector<PartRun>> lists;
+  lists.reserve(idx(ranks));
   for (int rank = 0; rank < ranks; ++rank) lists.push_back(step_order(request, rank).passes);
   std::vector<std::size_t> at(idx(ranks), 0);
   using Of = std::pair<int, std::int64_t>;                 // a stage's micro-batch

@@ -30,9 +30,9 @@ std::string file_of(const std::string& path) {
 
 // A field that may be missing or null.
 const Json& member(const Json& object, const char* key) {
-  static const Json none;
+  static const Json kNone;
   const auto found = object.find(key);
-  return found == object.end() ? none : *found;
+  return found == object.end() ? kNone : *found;
 }
 
 template <class Value>

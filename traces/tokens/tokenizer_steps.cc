@@ -16,7 +16,7 @@ using Word = std::function<void(std::string_view)>;
 // GPT-2's bytes_to_unicode(): bytes that can be seen in Latin-1 are their own character, the others are, in
 // their order, the characters from U+0100 on.
 const std::array<std::string, 256>& visible_bytes() {
-  static const std::array<std::string, 256> texts = [] {
+  static const std::array<std::string, 256> kTexts = [] {
     std::array<std::string, 256> of;
     unsigned next = 0x100;
     for (unsigned byte = 0; byte < 256; ++byte) {
@@ -28,7 +28,7 @@ const std::array<std::string, 256>& visible_bytes() {
     }
     return of;
   }();
-  return texts;
+  return kTexts;
 }
 
 std::string replaced(std::string_view text, const TextPattern& pattern, std::string_view content) {
@@ -155,7 +155,7 @@ void cut_words(const std::vector<PreTokenizer>& steps, std::string_view piece, b
 }
 
 std::optional<std::string> bytes_of_visible(std::string_view text) {
-  static const std::unordered_map<std::string_view, char> bytes = [] {
+  static const std::unordered_map<std::string_view, char> kBytes = [] {
     std::unordered_map<std::string_view, char> of;
     for (std::size_t byte = 0; byte < 256; ++byte) of[visible_bytes()[byte]] = static_cast<char>(byte);
     return of;
@@ -163,8 +163,8 @@ std::optional<std::string> bytes_of_visible(std::string_view text) {
   std::string result;
   for (std::size_t at = 0; at < text.size();) {
     const std::string_view character = text.substr(at, bytes_of_character(text[at]));
-    const auto found = bytes.find(character);
-    if (found == bytes.end()) return std::nullopt;
+    const auto found = kBytes.find(character);
+    if (found == kBytes.end()) return std::nullopt;
     result += found->second, at += character.size();
   }
   return result;

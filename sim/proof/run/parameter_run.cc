@@ -97,6 +97,7 @@ class RunOfParameter {
     std::vector<Rank> ranks = produced_.mesh.ranks();
     std::sort(ranks.begin(), ranks.end());
     std::vector<Plan> plans;
+    plans.reserve(ranks.size());
     for (const Rank rank : ranks) plans.push_back(plan_of(rank));
     check(plans);
     for (auto& [buffer, shards] : run_named(plans, buffers_)) buffers_[buffer] = std::move(shards);
