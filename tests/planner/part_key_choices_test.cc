@@ -1,6 +1,4 @@
 // Keys of parts of a step that layouts share see every choice that the parts' plans see.
-#include "sim/planner/search/part_key.h"
-
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "shared/base/text.h"
 #include "shared/transformer/step_plan.h"
 #include "sim/planner/search/attention_times.h"
+#include "sim/planner/search/part_key.h"
 #include "tests/planner/questions.h"
 
 namespace cp::sim {

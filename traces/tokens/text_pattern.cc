@@ -107,8 +107,7 @@ TextPattern TextPattern::literal(std::string_view text) {
 }
 
 bool TextPattern::find(std::string_view text, std::size_t from, Match& match) const {
-  thread_local std::unique_ptr<pcre2_match_data, FreeMatchData> data(
-      pcre2_match_data_create(1, nullptr));
+  thread_local std::unique_ptr<pcre2_match_data, FreeMatchData> data(pcre2_match_data_create(1, nullptr));
   const auto* const code = static_cast<const pcre2_code*>(code_.get());
   const auto* const subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const std::uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
