@@ -1,5 +1,5 @@
-// Trainer: what one rank does in each step of a training, on any device. All
-// ranks make one, of the same request, and make the same calls.
+// Trainer: what one rank does in each step of a training, on any device. All ranks make one, of the same
+// request, and make the same calls.
 //
 //   cp::Trainer trainer(request, device, cp::InitialParameters(request.model, seed));
 //   for (std::int64_t step = 1; step <= steps; ++step) {
@@ -43,16 +43,15 @@ class Trainer {
   using Documents = std::vector<std::vector<std::int64_t>>;
 
   // Parameters, and states of the optimizer, begin with these values, which are asked for in the first step.
-  // before_use, if there is one, gets each
-  // plan before the device prepares it: ranks compare them there (contract 2). A collective call. The device
-  // and, where its memory is not the host's, `memory` must outlive this. Throws InvalidInput as step_plan()
-  // does, and what the device throws.
+  // before_use, if there is one, gets each plan before the device prepares it, in the first step and wherever
+  // documents make new ones: ranks compare them there (contract 2). The device and, where its memory is not
+  // the host's, `memory` must outlive this. Throws InvalidInput as step_plan() does.
   Trainer(StepRequest request, Device& device, const StepBuffers::Values& values,
           const std::function<void(const Plan&)>& before_use = {}, DeviceMemory* memory = nullptr);
 
-  // One step, with an update. Appends what it issues to the trace, if there is one.
+  // One step, with an update, a collective call. Appends what it issues to the trace, if there is one.
   // `documents`: cu_seqlens of each sequence, in place of those of the workload
-  // (Workload::cu_seqlens_of_sequence).
+  // (Workload::cu_seqlens_of_sequence). Throws what step_plan() and the device throw.
   StepSums step(StepBatch batch, RankTrace* trace = nullptr, Documents documents = {});
   // The loss of a batch. Gradients are computed and forgotten.
   StepSums evaluate(StepBatch batch, RankTrace* trace = nullptr, Documents documents = {});
