@@ -1,8 +1,5 @@
 // A step of training with data: every loss, gradient, parameter and state is that of one device.
-#include <algorithm>
-#include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shared/base/error.h"
@@ -20,26 +17,9 @@ namespace {
 // The largest case, by its tokens. Chosen: the reference makes five steps in float64.
 constexpr std::int64_t kMostProvedTokens = 1 << 11;
 
-// What a layout does wrong it does with all data. A choice of a router that hangs on a rounding, or a
-// gradient that roundings turn around, comes with some data alone, and what it makes is as large as a
-// defect's. Chosen: where one case in a thousand has such data, three in a row have them once in 1e9.
-constexpr std::uint64_t kSeeds = 3;
-
 // Of a tensor of two elements four runs say little about how far roundings move it, and a run of the fuzzer
 // compares a million tensors. Chosen: in f32 a hundredth of a defect is still a thousand times more.
 constexpr double kGrowthOfMany = 16;
-
-// Whether nothing differs but tensors of whose gradients roundings leave nothing that could be known, and
-// what the optimizer makes of these.
-bool is_unknown(const StepProof& proof) {
-  if (!proof.loss_holds() || !proof.norm_holds()) return false;
-  std::set<std::string_view> unknown;
-  for (const TensorProof& of : proof.tensors) {
-    if (of.moved_away) unknown.insert(of.tensor);
-  }
-  return std::all_of(proof.tensors.begin(), proof.tensors.end(),
-                     [&](const TensorProof& of) { return of.holds() || unknown.contains(of.tensor); });
-}
 
 }  // namespace
 
@@ -56,7 +36,7 @@ void judge_proof(const proto::Proof& job, Trial& trial) {
   options.growth = kGrowthOfMany;
   options.ignored = job.ignored(), options.without_label = job.without_label();
   std::string finding;
-  for (std::uint64_t seed = job.seed(); seed < job.seed() + kSeeds; ++seed) {
+  for (std::uint64_t seed = job.seed(); seed < job.seed() + kProofSeeds; ++seed) {
     options.seed = seed;
     MixerPlanCache cache;
     const StepPlans plans = [&](StepPart part, int stage, std::int64_t micro_batch) {
@@ -66,7 +46,7 @@ void judge_proof(const proto::Proof& job, Trial& trial) {
     };
     const StepProof proof = trial.property("proving", [&] { return prove_step(request, plans, options); });
     trial.ran();
-    if (proof.holds() || is_unknown(proof)) return;
+    if (proof.holds() || proof.is_unknown()) return;
     finding = proof.finding();
   }
   throw trial.failure("proof", str(to_string(request.layout), ": ", finding));

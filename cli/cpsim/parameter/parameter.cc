@@ -21,7 +21,6 @@ namespace {
 
 struct Flags {
   std::string mesh, shape, parameter, gradient;
-  std::vector<std::string> shard, replicate, partial;
   HsdpOptions options;
   DType dtype = DType::f32;
   int micro_batches = 2;

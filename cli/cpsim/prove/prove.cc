@@ -51,6 +51,8 @@ struct Row {
   std::vector<sim::LayerTraffic> traffic = {};  // of one layout with cp above 1
   // The documents of each sequence, or one list if all have the same.
   std::vector<std::vector<std::int64_t>> documents = {};
+  // With which it was proved, where roundings left nothing to be known with the seed that was asked for.
+  std::optional<std::uint64_t> other_seed = {};
 
   bool holds() const { return proof && proof->holds(); }
   std::string finding() const { return proof ? proof->finding() : error; }
@@ -172,6 +174,7 @@ std::string text_of(const std::vector<Row>& rows, const Transformer& model, doub
   for (const Row& row : rows) {
     exact += row.holds() ? 1 : 0;
     std::vector<std::string> cells{to_string(row.layout), "-", "-", "-", row.holds() ? "exact" : "DIFFERS"};
+    if (row.other_seed) cells.back() += str(" with seed ", *row.other_seed);
     if (row.proof) {
       cells[1] = fmt::format("{:.6f}", row.proof->loss);
       cells[2] = fmt::format("{:.0f} %", 100 * largest_share(*row.proof, "first moment"));
@@ -217,6 +220,7 @@ std::string json_of(const std::vector<Row>& rows, const Transformer& model, doub
       }
       one["loss"] = row.proof->loss, one["expected_loss"] = row.proof->expected_loss;
     }
+    if (row.other_seed) one["seed"] = *row.other_seed;
     if (!row.holds()) one["finding"] = row.finding();
     if (!row.traffic.empty()) one["attention"] = traffic_json(row.traffic);
     ok = ok && row.holds();
@@ -224,6 +228,19 @@ std::string json_of(const std::vector<Row>& rows, const Transformer& model, doub
   }
   json["stopped"] = stopped, json["ok"] = ok, json["seconds"] = seconds;
   return json.dump(2) + "\n";
+}
+
+// Proves the layout with numbers that let it be known (kProofSeeds). Returns the request.
+StepRequest prove_layout(Flags flags, const Transformer& model, Row& row) {
+  const std::uint64_t first = flags.options.seed;
+  for (std::uint64_t seed = first;; ++seed) {
+    flags.options.seed = seed;
+    if (seed != first) row.other_seed = seed;
+    StepRequest request = request_of(flags, model, row.layout);
+    row.documents = documents_of(request);
+    row.proof = sim::prove_step(request, flags.options);
+    if (!row.proof->is_unknown() || seed + 1 == first + sim::kProofSeeds) return request;
+  }
 }
 
 int prove(Flags& flags) {
@@ -258,18 +275,14 @@ int prove(Flags& flags) {
             fmt::format("{} of {} layouts; {}: {}", rows.size(), layouts.size(), to_string(layout), phase));
       };
       if (layouts.size() == 1) {
-        const StepRequest request = request_of(flags, model, layout);
-        row.documents = documents_of(request);
-        row.proof = sim::prove_step(request, flags.options);
+        const StepRequest request = prove_layout(flags, model, row);
         if (layout.cp > 1) {
           row.traffic = sim::key_traffic(
               request, [&](StepPart part, int stage) { return step_plans(request, part, stage); });
         }
       } else {
         try {
-          const StepRequest request = request_of(flags, model, layout);
-          row.documents = documents_of(request);
-          row.proof = sim::prove_step(request, flags.options);
+          static_cast<void>(prove_layout(flags, model, row));
         } catch (const Error& error) {
           row.error = error.what();
         }

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -390,6 +391,16 @@ bool StepProof::holds() const {
   return loss_holds() && norm_holds() &&
          std::all_of(tensors.begin(), tensors.end(),
                      [](const TensorProof& tensor) { return tensor.holds(); });
+}
+
+bool StepProof::is_unknown() const {
+  if (holds() || !loss_holds() || !norm_holds()) return false;
+  std::set<std::string_view> unknown;
+  for (const TensorProof& of : tensors) {
+    if (of.moved_away) unknown.insert(of.tensor);
+  }
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const TensorProof& of) { return of.holds() || unknown.contains(of.tensor); });
 }
 
 namespace {
