@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "shared/base/error.h"
 #include "shared/plan/plan.h"
 
 namespace cp {
@@ -25,6 +26,8 @@ struct Window {
 
   std::int64_t at(std::int64_t element) const { return element + (element < front ? front_offset : offset); }
   View flat(std::int64_t begin, std::int64_t numel) const {
+    CP_INVARIANT(begin >= front || begin + numel <= front, "elements ", begin, " to ", begin + numel,
+                 " lie on both sides of the first ", front);
     return flat_view(buffer, at(begin), numel, advance);
   }
   View dense(std::int64_t begin, Shape shape) const {

@@ -265,8 +265,16 @@ void UnshardWriter::add_to_whole(StackIndex piece, const Window& gradient) {
                      unit_.gradient_dtype, unit_.numel),
                 0, unit_.numel);
   builder_.add(compute, Cast{gradient.flat(0, unit_.numel), cast}, "cast gradients");
-  builder_.add(compute, Accumulate{ReduceOp::sum, cast, whole_gradients(piece).flat(0, unit_.numel)},
-               "add gradients");
+  // Small tensors of a bucket's piece lie apart from the others.
+  const Window whole = whole_gradients(piece);
+  const auto add = [&](std::int64_t begin, std::int64_t end) {
+    if (begin == end) return;
+    builder_.add(
+        compute,
+        Accumulate{ReduceOp::sum, flat_view(cast.buffer, begin, end - begin), whole.flat(begin, end - begin)},
+        "add gradients");
+  };
+  add(0, whole.front), add(whole.front, unit_.numel);
 }
 
 }  // namespace cp

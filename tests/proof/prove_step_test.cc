@@ -50,9 +50,10 @@ TEST(ProveStep, HoldsWhateverIsKept) {
 // alone: with padding, weights that all tp ranks hold, replicas, parts that are kept, and experts that other
 // ranks share.
 TEST(ProveStep, HoldsForBucketsAndSmallTensors) {
-  const auto expect_proved = [](const Transformer& model, const char* layout, const char* optimizer) {
+  const auto expect_proved = [](const Transformer& model, const char* layout, const char* optimizer,
+                                DType gradient_dtype = DType::f32) {
     StepRequest request = request_of(model, layout);
-    request.workload.optimizer = parse_optimizer(optimizer);
+    request.workload.optimizer = parse_optimizer(optimizer), request.workload.gradient_dtype = gradient_dtype;
     const StepProof proof = prove_step(request);
     EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
   };
@@ -62,6 +63,8 @@ TEST(ProveStep, HoldsForBucketsAndSmallTensors) {
   expect_proved(dense_model(), "dp_shard=4,threshold=100000", "adamw:offload");
   expect_proved(dense_model(), "dp_shard=4,bucket=2,threshold=40,reshard=2,sync=step", "sgd_momentum");
   expect_proved(testing::model_of_experts(), "ep=2,dp_shard=4,bucket=2,threshold=300", "adamw:offload");
+  // What products cannot add to themselves is cast and added, the small tensors of a piece apart.
+  expect_proved(dense_model(), "dp_shard=4,bucket=3,threshold=40,sync=step", "adamw", DType::bf16);
   // The head's unit is its norm alone, which is small, and layers are sharded.
   Transformer tied = dense_model();
   tied.tied_embeddings = true;
