@@ -299,7 +299,9 @@ class MemoryModel {
       const std::int64_t over = std::gcd<std::int64_t>(layout_.reshard, ranks);
       const bool kept = layout_.reshard > 0 && over < ranks;
       if (!kept || over > 1) slots.gathered = gather_turns(buckets) * largest * width_;
-      if (kept)
+      // The part of a bucket that is alone is of no use once it is gathered again, before there are
+      // gradients.
+      if (kept && (over == 1 || buckets > 1))
         slots.gathered += width_ * of_buckets(count, [&](std::int64_t pieces) {
                             return over == 1 ? slot(pieces) : padded(pieces * (numel - small), ranks) / over;
                           });
