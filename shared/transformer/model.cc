@@ -301,8 +301,9 @@ bool Transformer::has(Mlp mlp) const {
 }
 
 const LayerKind& first_attention(const Transformer& model) {
-  return *std::find_if(model.kinds.begin(), model.kinds.end(),
-                       [](const LayerKind& kind) { return kind.mixer == Mixer::attention; });
+  const auto at = std::find_if(model.kinds.begin(), model.kinds.end(),
+                               [](const LayerKind& kind) { return kind.mixer == Mixer::attention; });
+  return at == model.kinds.end() ? model.kinds.front() : *at;
 }
 
 std::vector<LayerParts> parts_of_kinds(const Transformer& model) {

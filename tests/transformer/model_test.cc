@@ -266,6 +266,16 @@ TEST(SetLayers, NumbersKindsAsTheyAppear) {
   EXPECT_EQ(layers_of_kinds(model), (std::vector<std::int64_t>{3}));
 }
 
+TEST(FirstAttention, IsTheFirstKindThatHasItOrTheLayerAlone) {
+  Transformer model = tiny();
+  LayerKind recurrent, window{4, {}};
+  recurrent.mixer = Mixer::recurrence;
+  model.kinds = {recurrent, window, {}};
+  EXPECT_EQ(&first_attention(model), &model.kinds[1]);
+  model.kinds = {recurrent};
+  EXPECT_EQ(&first_attention(model), &model.kinds.front());
+}
+
 TEST(ValidateModel, RefusesWhatCannotBeCounted) {
   Transformer model = tiny();
   model.hidden = model.vocab = std::int64_t{1} << 31;
