@@ -253,8 +253,8 @@ void set_layers(Transformer& model, const std::vector<LayerKind>& layers);
 std::vector<std::int64_t> layers_of_kinds(const Transformer& model, std::int64_t first, std::int64_t count);
 // The same of all layers.
 std::vector<std::int64_t> layers_of_kinds(const Transformer& model);
-// The first kind of layers that have attention: all of them have their rows at one home. Of a layer alone that
-// has none (layer_plan.h), its own kind, whose rows lie as if all of them saw one another.
+// The first kind of layers that have attention: all of them have their rows at one home. Of a layer alone
+// that has none (layer_plan.h), its own kind, whose rows lie as if all of them saw one another.
 const LayerKind& first_attention(const Transformer& model);
 // Of each kind of layers.
 std::vector<LayerParts> parts_of_kinds(const Transformer& model);
