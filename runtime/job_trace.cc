@@ -7,6 +7,7 @@
 #include "shared/base/error.h"
 #include "shared/base/version.h"
 #include "shared/plan/canonical.h"
+#include "shared/plan/lanes.h"
 #include "traces/environment.h"
 
 namespace cp::runtime {
@@ -14,8 +15,6 @@ namespace {
 
 // What prepare() made ready.
 constexpr PreparedId kPrepared = 0;
-// Chosen: more streams than any plan has.
-constexpr StreamId kStreamsOfALane = 1000;
 
 }  // namespace
 
@@ -40,13 +39,11 @@ JobTrace::JobTrace(Device& device, const JobEnvironment& job,
 
 void JobTrace::prepare(const Plan& plan, const Bindings& bindings) {
   ForwardingDevice::prepare(plan, bindings);
-  for (const Group& group : plan.groups) lanes_[canonical_name(group)] = 0;
   used_ = kept_[kPrepared] = {&plan, 0};
 }
 
 PreparedId JobTrace::keep(const Plan& plan, const Bindings& bindings, LaneId lane) {
   const PreparedId id = ForwardingDevice::keep(plan, bindings, lane);
-  for (const Group& group : plan.groups) lanes_[canonical_name(group)] = lane;
   kept_[id] = {&plan, lane};
   return id;
 }
@@ -67,21 +64,14 @@ void JobTrace::launch(const StepRef& step, std::int64_t iteration) {
   if (const auto* collective = std::get_if<Collective>(&step.step->work))
     sequence = sequences_[canonical_name(plan.groups[static_cast<std::size_t>(group_of(*collective))])]++;
   trace_.issued.push_back(issued_record(plan, *step.step, sequence));
-  trace_.issued.back().stream = stream_of(used_.lane, step.step->stream);
+  trace_.issued.back().stream = stream_in_traces(used_.lane, step.step->stream);
   ForwardingDevice::launch(step, iteration);
 }
 
 void JobTrace::write(std::vector<OpRecord> observed, bool is_whole) {
   trace_.observed = std::move(observed);
-  for (OpRecord& record : trace_.observed)
-    record.stream = stream_of(lanes_.at(canonical_name(record.group)), record.stream);
   file_.append(trace_);
   if (is_whole) file_.finish();
-}
-
-StreamId JobTrace::stream_of(LaneId lane, StreamId stream) const {
-  CP_INVARIANT(stream < kStreamsOfALane, "stream ", stream, " of a plan");
-  return lane * kStreamsOfALane + stream;
 }
 
 }  // namespace cp::runtime

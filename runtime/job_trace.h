@@ -1,8 +1,8 @@
 // JobTrace: what a program does on the device of its Job, written down as a trace (cprun --trace FILE --
 // ./program). It stands between the program and the device, and records each step that is launched.
 //
-// A program has plans in several lanes. So the trace's stream s of lane l has the number 1000 l + s. There
-// are no times in the trace, and no digests, since only the program knows which of its results are exact.
+// A program has plans in several lanes, whose streams have numbers of their own (lanes.h). There are no times
+// in the trace, and no digests, since only the program knows which of its results are exact.
 #pragma once
 
 #include <cstdint>
@@ -43,14 +43,12 @@ class JobTrace : public ForwardingDevice {
     const Plan* plan = nullptr;
     LaneId lane = 0;
   };
-  StreamId stream_of(LaneId lane, StreamId stream) const;
 
   TraceFileWriter file_;
   RankTrace trace_;
   std::map<PreparedId, Kept> kept_;
   Kept used_;
   std::map<std::string, std::int64_t> sequences_;  // collectives so far, by group
-  std::map<std::string, LaneId> lanes_;            // by group: it belongs to one
 };
 
 }  // namespace cp::runtime

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "shared/base/text.h"
+#include "shared/plan/lanes.h"
 
 namespace cp::runtime {
 
@@ -30,8 +31,8 @@ void StepTimes::Stream::add(const Time& time) {
   if (times_.size() > kKeptTimes) times_.pop_front();
 }
 
-void StepTimes::require(std::size_t count) {
-  while (streams_.size() < count) streams_.push_back(std::make_unique<Stream>());
+void StepTimes::require(std::size_t count, LaneId lane) {
+  while (streams_.size() < count) streams_.emplace_back(std::make_unique<Stream>())->lane_ = lane;
 }
 
 void StepTimes::forget() {
@@ -42,7 +43,8 @@ void StepTimes::forget() {
 void StepTimes::settle() {
   for (const auto& stream : streams_) {
     for (const Stream::Time& time : std::exchange(stream->times_, {})) {
-      const TimedOp op{time.step->stream, std::string(operation_name(time.step->work)),
+      const TimedOp op{stream_in_traces(stream->lane_, time.step->stream),
+                       std::string(operation_name(time.step->work)),
                        label_of(time.step->label, time.of_graph), time.begin_ns, time.end_ns};
       settled_.steps.push_back(op);
       if (std::holds_alternative<Collective>(time.step->work)) settled_.collectives.push_back(op);

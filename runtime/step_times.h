@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/process_device.h"
+#include "shared/plan/device.h"
 #include "shared/plan/plan.h"
 
 namespace cp::runtime {
@@ -37,11 +38,13 @@ class StepTimes {
       bool of_graph = false;
     };
     void add(const Time& time);
+    LaneId lane_ = 0;
     std::deque<Time> times_;
   };
 
-  // Makes sure that the streams 0 .. count-1 exist, while times may be added. They stay where they are.
-  void require(std::size_t count);
+  // Makes sure that the streams 0 .. count-1 exist, while times may be added; those that are new are of this
+  // lane. They stay where they are.
+  void require(std::size_t count, LaneId lane);
   Stream& stream(StreamId stream) { return *streams_[static_cast<std::size_t>(stream)]; }
 
   // While any thread adds, these may not be called. forget() drops all times; settle() copies what it needs

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <utility>
 
@@ -140,8 +141,9 @@ class GlooDevice::Impl {
 
   EventId record(StreamId stream) { return streams_.record(device_stream(stream)); }
   void wait(StreamId stream, EventId event) { streams_.wait(device_stream(stream), event); }
-  void begin_run() {
+  void begin_run(std::span<const EventId> events) {
     if (const EventId before = lanes_.last_end(used_->lane); before >= 0) wait(0, before);
+    for (const EventId event : events) wait(0, event);
   }
   void end_run(EventId end) { lanes_.last_end(used_->lane) = end; }
   bool has_happened(EventId event) { return streams_.has_happened(event); }
@@ -239,7 +241,7 @@ class GlooDevice::Impl {
                                                         {},
                                                         collective_digests(plan)});
     streams_.require(lanes_.streams());
-    times_.require(lanes_.streams());
+    times_.require(lanes_.streams(), lane);
     while (records_.size() < lanes_.streams()) records_.push_back(std::make_unique<std::vector<OpRecord>>());
     prepared->members = connect(plan.groups);
     for (const StepRef& ref : steps_of(plan)) {
@@ -357,7 +359,7 @@ class GlooDevice::Impl {
       OpRecord record =
           member.communicator->run(collective, launch.version->memory, launch.iteration, sequence, digest);
       record.sequence = sequence;
-      record.stream = launch.step->stream;
+      record.stream = stream_in_traces(launch.prepared->lane, launch.step->stream);
       if (options_.on_collective_end) options_.on_collective_end({begin, &record});
       if (options_.traces) launch.records->push_back(std::move(record));
     } catch (const PayloadSizeError& error) {
@@ -432,8 +434,9 @@ bool GlooDevice::has_happened(EventId event) { return impl_->has_happened(event)
 void GlooDevice::await(EventId event) { impl_->await(event); }
 void GlooDevice::begin_run(CallerStream caller) {
   refuse_callers_stream(caller, *this, "gloo");
-  impl_->begin_run();
+  impl_->begin_run({});
 }
+void GlooDevice::begin_run_after(std::span<const EventId> events) { impl_->begin_run(events); }
 void GlooDevice::end_run(CallerStream, EventId end) { impl_->end_run(end); }
 std::vector<OpRecord> GlooDevice::take_observed() { return impl_->take_observed(); }
 DeviceTimes GlooDevice::take_times() { return impl_->take_times(); }

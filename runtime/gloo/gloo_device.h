@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,7 @@ class GlooDevice : public ProcessDevice {
   bool has_happened(EventId event) override;
   void await(EventId event) override;
   void begin_run(CallerStream caller) override;
+  void begin_run_after(std::span<const EventId> events) override;
   void end_run(CallerStream caller, EventId end) override;
 
   std::vector<OpRecord> take_observed() override;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "runtime/begun_collectives.h"
@@ -199,13 +200,23 @@ class NcclDevice::Impl {
   void begin_run(CallerStream caller) {
     if (caller != nullptr) refuse_captured(caller);
     graph_runs_.leave();
+    in_callers_stream_ = true;
     enqueued([&] {
       const StreamId first = device_stream(0);
       CP_CUDA(cudaEventRecord(from_caller_.get(), static_cast<cudaStream_t>(caller)));
       CP_CUDA(cudaStreamWaitEvent(cuda_stream(first), from_caller_.get(), 0));
       events_.enqueued(first);
-      if (const EventId before = lanes_.last_end(used_->lane); before >= 0) events_.wait(first, before);
-      graph_runs_.begin(*used_, first);
+      begin_behind_lane(first);
+      return EventId{0};
+    });
+  }
+  void begin_run_after(std::span<const EventId> events) {
+    graph_runs_.leave();
+    in_callers_stream_ = false;
+    enqueued([&] {
+      const StreamId first = device_stream(0);
+      for (const EventId event : events) events_.wait(first, event);
+      begin_behind_lane(first);
       return EventId{0};
     });
   }
@@ -213,7 +224,7 @@ class NcclDevice::Impl {
     enqueued([&] {
       graph_runs_.end(end);
       lanes_.last_end(used_->lane) = end;
-      events_.wait(static_cast<cudaStream_t>(caller), end);
+      if (in_callers_stream_) events_.wait(static_cast<cudaStream_t>(caller), end);
       return end;
     });
     graph_runs_.leave();
@@ -320,7 +331,7 @@ class NcclDevice::Impl {
     prepared->plan = &plan;
     prepared->lane = lane;
     prepared->streams = lanes_.streams_for(plan, lane, priorities(plan));
-    add_streams(plan, prepared->streams);
+    add_streams(plan, prepared->streams, lane);
     connect(*prepared);
     build(*prepared, bindings, std::move(arena));
     prepared->digests = collective_digests(plan);
@@ -351,7 +362,7 @@ class NcclDevice::Impl {
     return kinds;
   }
 
-  void add_streams(const Plan& plan, const std::vector<StreamId>& streams) {
+  void add_streams(const Plan& plan, const std::vector<StreamId>& streams, LaneId lane) {
     const std::vector<int> kinds = priorities(plan);
     for (std::size_t i = 0; i < streams.size(); ++i) {
       if (static_cast<std::size_t>(streams[i]) < cuda_streams_.size()) continue;
@@ -359,7 +370,7 @@ class NcclDevice::Impl {
                                                    : CudaStream::Priority::normal);
       events_.add_stream(cuda_streams_.back().get());
     }
-    times_.require(cuda_streams_.size());
+    times_.require(cuda_streams_.size(), lane);
   }
 
   StreamId device_stream(StreamId stream) const {
@@ -523,6 +534,11 @@ class NcclDevice::Impl {
     order_.done(member, on, pair.end);
   }
 
+  void begin_behind_lane(StreamId first) {
+    if (const EventId before = lanes_.last_end(used_->lane); before >= 0) events_.wait(first, before);
+    graph_runs_.begin(*used_, first);
+  }
+
   // Runs f(). Its errors are kept for synchronize() to throw, like all errors of running work.
   template <class F>
   EventId enqueued(const F& f) {
@@ -578,6 +594,7 @@ class NcclDevice::Impl {
       } else {
         --ended_[stream];
       }
+      its.record.stream = stream_in_traces(prepared.lane, its.record.stream);
       observed_.push_back(std::move(its));
     }
   }
@@ -613,8 +630,9 @@ class NcclDevice::Impl {
   StepEvents events_;
   CudaEvent from_caller_{CudaEvent::Timing::off};
 
-  NcclPrepared* used_ = nullptr;  // the plan in use
-  CudaGraphs graphs_;             // those of prepared_
+  NcclPrepared* used_ = nullptr;   // the plan in use
+  bool in_callers_stream_ = true;  // the run under way
+  CudaGraphs graphs_;              // those of prepared_
   LatestSteps latest_;
   KeptPlans<NcclPrepared> prepared_;
   LaneArenas<CudaArena> arenas_;  // of plans that are kept
@@ -675,6 +693,7 @@ void NcclDevice::release(PreparedId prepared) { impl_->release(prepared); }
 bool NcclDevice::has_happened(EventId event) { return impl_->has_happened(event); }
 void NcclDevice::await(EventId event) { impl_->await(event); }
 void NcclDevice::begin_run(CallerStream caller) { impl_->begin_run(caller); }
+void NcclDevice::begin_run_after(std::span<const EventId> events) { impl_->begin_run_after(events); }
 void NcclDevice::end_run(CallerStream caller, EventId end) { impl_->end_run(caller, end); }
 const GraphUse& NcclDevice::graph_use() const { return impl_->graph_use(); }
 std::vector<OpRecord> NcclDevice::take_observed() { return impl_->take_observed(); }

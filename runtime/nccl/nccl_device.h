@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -183,6 +184,7 @@ class NcclDevice : public ProcessDevice {
   bool has_happened(EventId event) override;
   void await(EventId event) override;
   void begin_run(CallerStream caller) override;
+  void begin_run_after(std::span<const EventId> events) override;
   void end_run(CallerStream caller, EventId end) override;
 
   // Of this device so far. For the rank's thread.

@@ -19,6 +19,7 @@ void Device::release(PreparedId) { refuse(*this); }
 bool Device::has_happened(EventId) { refuse(*this); }
 void Device::await(EventId) { refuse(*this); }
 void Device::begin_run(CallerStream) { refuse(*this); }
+void Device::begin_run_after(std::span<const EventId>) { refuse(*this); }
 void Device::end_run(CallerStream, EventId) { refuse(*this); }
 
 }  // namespace cp

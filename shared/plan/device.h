@@ -106,6 +106,10 @@ class Device {
   // lane, and for everything that is on the caller's stream so far. end_run() says that `end` is the end of
   // the run, and makes the caller's stream wait for it.
   virtual void begin_run(CallerStream caller);
+  // In place of begin_run(), for a run that is in no stream of the caller's: stream 0 waits for the run
+  // before it in the lane, and for these events, of any lanes. end_run() then leaves the caller's stream
+  // alone.
+  virtual void begin_run_after(std::span<const EventId> events);
   virtual void end_run(CallerStream caller, EventId end);
 };
 

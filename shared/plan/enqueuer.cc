@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "shared/plan/lanes.h"
 #include "shared/plan/plan_walk.h"
 
 namespace cp {
 
-Enqueuer::Enqueuer(const Plan& plan, Device& device)
-    : plan_(plan), device_(device), steps_(steps_of(plan)), marks_(steps_.size()) {
+Enqueuer::Enqueuer(const Plan& plan, Device& device, LaneId lane)
+    : plan_(plan), device_(device), lane_(lane), steps_(steps_of(plan)), marks_(steps_.size()) {
   collect_marks();
 }
 
@@ -68,6 +69,7 @@ void Enqueuer::record_issue(const Step& step, RankTrace& trace) {
     sequence = sequences_[static_cast<std::size_t>(group_of(*collective))]++;
   }
   trace.issued.push_back(issued_record(plan_, step, sequence));
+  trace.issued.back().stream = stream_in_traces(lane_, step.stream);
 }
 
 }  // namespace cp

@@ -15,8 +15,8 @@ namespace cp {
 
 class Enqueuer {
  public:
-  // Plan and device must outlive it.
-  Enqueuer(const Plan& plan, Device& device);
+  // Plan and device must outlive it. The lane is the one that the device keeps the plan in.
+  Enqueuer(const Plan& plan, Device& device, LaneId lane = 0);
 
   // Enqueues all steps of the plan that the device has in use, with their edges as events. If `trace` is
   // given, every step that is launched is recorded in its `issued` section. A trace may hold earlier runs:
@@ -51,6 +51,7 @@ class Enqueuer {
 
   const Plan& plan_;
   Device& device_;
+  const LaneId lane_;
   std::vector<StepRef> steps_;
   std::vector<Marks> marks_;             // by step
   std::vector<std::int64_t> sequences_;  // by group, of a run that is traced

@@ -33,6 +33,7 @@ class ForwardingDevice : public Device {
   bool has_happened(EventId event) override { return device_->has_happened(event); }
   void await(EventId event) override { device_->await(event); }
   void begin_run(CallerStream caller) override { device_->begin_run(caller); }
+  void begin_run_after(std::span<const EventId> events) override { device_->begin_run_after(events); }
   void end_run(CallerStream caller, EventId end) override { device_->end_run(caller, end); }
 
  protected:

@@ -19,7 +19,15 @@ void refuse_shared_groups(const Plan& plan, LaneId lane, const Plan& kept, LaneI
   }
 }
 
+// Chosen: more streams than any plan has.
+constexpr StreamId kStreamsOfALane = 1000;
+
 }  // namespace
+
+StreamId stream_in_traces(LaneId lane, StreamId stream) {
+  CP_INVARIANT(stream < kStreamsOfALane, "stream ", stream, " of a plan");
+  return lane * kStreamsOfALane + stream;
+}
 
 std::vector<StreamId> Lanes::streams_for(const Plan& plan, LaneId lane, const std::vector<int>& kinds) {
   if (lane < 0 || lane >= kMost)

@@ -10,6 +10,10 @@
 
 namespace cp {
 
+// The number that a plan's stream has in traces: s of lane l is 1000 l + s, since streams of two lanes have
+// no common order. Of what devices observe it is the same.
+StreamId stream_in_traces(LaneId lane, StreamId stream);
+
 class Lanes {
  public:
   // How many lanes a device has at most. Chosen: each has streams of its own, which are threads on a host; a

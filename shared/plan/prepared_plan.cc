@@ -9,7 +9,7 @@ constexpr StreamId kFirst = 0;
 }  // namespace
 
 PreparedPlan::PreparedPlan(Device& device, const Plan& plan, const Bindings& bindings, LaneId lane)
-    : device_(device), plan_(plan), steps_(plan, device), id_(device.keep(plan, bindings, lane)) {}
+    : device_(device), plan_(plan), steps_(plan, device, lane), id_(device.keep(plan, bindings, lane)) {}
 
 PreparedPlan::~PreparedPlan() {
   try {
@@ -29,9 +29,24 @@ PreparedPlan::~PreparedPlan() {
 // the first.
 PlanRun PreparedPlan::run(const Bindings& changed, CallerStream caller, RankTrace* trace) {
   device_.use(id_, changed);
-  const auto streams = static_cast<StreamId>(plan_.streams.size());
-  if (streams == 0) return {};
+  if (plan_.streams.empty()) return {};
   device_.begin_run(caller);
+  return enqueue(caller, trace);
+}
+
+PlanRun PreparedPlan::run_after(std::span<const PlanRun> before, const Bindings& changed, RankTrace* trace) {
+  device_.use(id_, changed);
+  if (plan_.streams.empty()) return {};
+  before_.clear();
+  for (const PlanRun& run : before) {
+    if (run.device_ != nullptr) before_.push_back(run.end_);
+  }
+  device_.begin_run_after(before_);
+  return enqueue(nullptr, trace);
+}
+
+PlanRun PreparedPlan::enqueue(CallerStream caller, RankTrace* trace) {
+  const auto streams = static_cast<StreamId>(plan_.streams.size());
   const EventId begin = device_.record(kFirst);
   for (StreamId stream = 1; stream < streams; ++stream) device_.wait(stream, begin);
   steps_.run(trace);

@@ -19,7 +19,7 @@
 //
 // Rules of order:
 //   - Runs of one lane follow one another in the order of the calls of run(), whichever plans they are of.
-//   - Runs of two lanes have no order but that of the callers' streams, and of wait().
+//   - Runs of two lanes have no order but that of the callers' streams, of run_after() and of wait().
 //   - All ranks call run() in one order for all plans that share ranks, as with any collective.
 //   - The memory that is bound to a run belongs to it until it has ended.
 //
@@ -34,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "shared/plan/device.h"
 #include "shared/plan/enqueuer.h"
@@ -58,6 +59,7 @@ class PlanRun {
   }
 
  private:
+  friend class PreparedPlan;
   Device* device_ = nullptr;
   EventId end_ = -1;
 };
@@ -81,6 +83,12 @@ class PreparedPlan {
   // are thrown by whoever waits.
   PlanRun run(const Bindings& changed = {}, CallerStream caller = nullptr, RankTrace* trace = nullptr);
 
+  // The same of a run that begins when these have ended, which may be of other lanes of the device, and that
+  // is in no stream of the caller's: nothing that the caller computes waits for it, and it waits for nothing
+  // of that.
+  PlanRun run_after(std::span<const PlanRun> before, const Bindings& changed = {},
+                    RankTrace* trace = nullptr);
+
   // The last run, or one that has ended if there was none.
   const PlanRun& last_run() const { return last_; }
 
@@ -89,11 +97,14 @@ class PreparedPlan {
   void download(BufferId buffer, std::span<std::byte> host);
 
  private:
+  PlanRun enqueue(CallerStream caller, RankTrace* trace);
+
   Device& device_;
   const Plan& plan_;
   Enqueuer steps_;
   PreparedId id_;
   PlanRun last_;
+  std::vector<EventId> before_;  // of run_after(), kept from call to call to avoid allocations
 };
 
 }  // namespace cp

@@ -49,15 +49,13 @@ void Trainer::make_plans(Documents documents) {
 }
 
 void Trainer::run(const std::vector<PartRun>& runs, RankTrace* trace) {
-  for (const PartRun& run : runs) {
-    const Bindings bindings = buffers_.bind(plans_.at(key(run)), run);
-    prepare(run, bindings).run(bindings, nullptr, trace);
-  }
+  enqueue_parts(
+      runs, [this](const PartRun& run) -> PreparedPlan& { return prepare(run); }, buffers_, trace);
 }
 
 // Made ready when it runs first: ranks run plans in an order in which their peers do too. Each has memory of
 // its own, and so two of a part are ready at once: one runs while the next one is prepared.
-PreparedPlan& Trainer::prepare(const PartRun& run, const Bindings& bindings) {
+PreparedPlan& Trainer::prepare(const PartRun& run) {
   const Key of = key(run);
   std::unique_ptr<PreparedPlan>& prepared = prepared_[of];
   if (prepared) return *prepared;
@@ -66,7 +64,8 @@ PreparedPlan& Trainer::prepare(const PartRun& run, const Bindings& bindings) {
     prepared_.erase(kept.front());
     kept.erase(kept.begin());
   }
-  prepared = std::make_unique<PreparedPlan>(device_, plans_.at(of), bindings);
+  const Plan& plan = plans_.at(of);
+  prepared = std::make_unique<PreparedPlan>(device_, plan, buffers_.bind(plan, run), lane_of(run.part));
   kept.push_back(of);
   return *prepared;
 }

@@ -7,7 +7,8 @@
 //     // the loss is the sum of own.loss over the ranks, divided by own.labelled
 //   }
 //
-// The plans of the step are prepared once and run in each step (shared/plan/prepared_plan.h). Where documents
+// The plans of the step are prepared once and run in each step (shared/plan/prepared_plan.h), those of
+// transfers between pipeline stages in lanes of their own, beside the passes (step_order.h). Where documents
 // are packed into sequences, which differ from step to step, plans of micro-batches are made and prepared
 // anew for each step that has others: a plan says which queries meet which keys, so that nothing that no
 // document has is computed or sent. Those of the step before are forgotten. Which plans are made, and in
@@ -68,7 +69,7 @@ class Trainer {
   void make_plans(Documents documents);
   Key key(const PartRun& run) const;
   void run(const std::vector<PartRun>& runs, RankTrace* trace);
-  PreparedPlan& prepare(const PartRun& run, const Bindings& bindings);
+  PreparedPlan& prepare(const PartRun& run);
 
   StepRequest request_;  // with the documents of the step
   Device& device_;

@@ -45,6 +45,7 @@ constexpr NamedGroup kGroups[] = {
     {"replicas_experts_whole", GroupAxis::dp},
     {"replicas_experts", GroupAxis::dp},
     {"pp", GroupAxis::pp},
+    {"pp_gradients", GroupAxis::pp},
     {"tied", GroupAxis::pp},  // the stages with the embedding and the head
     {"norm_pp", GroupAxis::pp},
 };

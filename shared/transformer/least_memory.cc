@@ -15,6 +15,7 @@
 #include "shared/transformer/attention_memory.h"
 #include "shared/transformer/layer_loops.h"
 #include "shared/transformer/sizes.h"
+#include "shared/transformer/step_order.h"
 
 namespace cp {
 
@@ -144,12 +145,9 @@ class MemoryModel {
     Memory memory;
     const std::int64_t in_update = add_parameters(memory, layers, first, last);
     if (training_) {
-      const std::int64_t stages = layout_.pp == 1 ? 1
-                                                  : in_flight(rank, layout_.pp, layout_.virtual_stages,
-                                                              accumulation(workload_, layout_));
       memory.activations = layout_.host_activations
                                ? slots_of_activations(layers)
-                               : stages * kept_by(layout_.virtual_stages == 1 ? layers : most_of_a_stage);
+                               : in_slots(rank, layout_.virtual_stages == 1 ? layers : most_of_a_stage);
       if (count_of(layers.with, Mixer::attention) > 0) memory.activations += positions();
     } else {
       memory.kv_cache = attention_.cached_elements(rank) *
@@ -178,6 +176,17 @@ class MemoryModel {
   }
 
  private:
+  // What a rank keeps of a stage for all passes in flight, with the slots of inputs that transfers touch.
+  std::int64_t in_slots(int rank, const Layers& stage) const {
+    if (layout_.pp == 1) return kept_by(stage);
+    const std::int64_t micro_batches = accumulation(workload_, layout_),
+                       passes = in_flight(rank, layout_.pp, layout_.virtual_stages, micro_batches),
+                       rows = slots_of_rows(rank, layout_.pp, layout_.virtual_stages, micro_batches);
+    std::int64_t inputs = 0;
+    for (const LayerParts parts : kLayerParts) inputs += stage.with[parts] * kept_[parts].input;
+    return passes * kept_by(stage) + (rows - passes) * inputs;
+  }
+
   // Which prediction layers have.
   LayerParts last_parts() const { return model_.parts_of(model_.kinds[idx(model_.last_kind())]); }
 

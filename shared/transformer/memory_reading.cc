@@ -12,6 +12,7 @@
 #include "shared/plan/host_place.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/sizes.h"
+#include "shared/transformer/step_order.h"
 
 namespace cp {
 namespace {
@@ -138,6 +139,9 @@ PlanMemory::Moment MemoryReading::loss_of(const PlanMemory& part) const {
 
 MemoryReading::OfStage MemoryReading::of_stage(const Stage& stage) const {
   OfStage result;
+  const std::int64_t leaving =
+      training_ ? std::min<std::int64_t>(kLeavingGradients, accumulation(request_.workload, request_.layout))
+                : 0;
   std::map<std::string_view, PlanMemory::Callers> shared;  // parts share buffers by name
   for (std::size_t part = 0; part < kParts; ++part) {
     if (!stage[part]) continue;
@@ -150,7 +154,8 @@ MemoryReading::OfStage MemoryReading::of_stage(const Stage& stage) const {
   }
   for (const auto& [name, buffer] : shared) {
     if (std::int64_t* const term = owned_term(result.owned, term_of(name))) *term += counted(buffer);
-    if (term_of(name) == kWorkingTerm) result.owned.working += buffer.bytes;
+    if (term_of(name) == kWorkingTerm)
+      result.owned.working += buffer.bytes * (holds_leaving_gradients(name) ? leaving : 1);
     if (name == kPositions)
       result.owned.activations = buffer.bytes;
     else if (term_of(name) == kKeptTerm)
@@ -179,9 +184,12 @@ Memory MemoryReading::of_rank(int rank, const std::vector<OfStage>& stages) cons
     }
   }
   std::int64_t kept = 0;
-  for (const auto& [name, bytes] : slot) kept += bytes;
-  if (kept > 0)
-    kept *= in_flight(rank, layout.pp, layout.virtual_stages, accumulation(request_.workload, layout));
+  if (!slot.empty()) {
+    const std::int64_t micro_batches = accumulation(request_.workload, layout),
+                       passes = in_flight(rank, layout.pp, layout.virtual_stages, micro_batches),
+                       rows = slots_of_rows(rank, layout.pp, layout.virtual_stages, micro_batches);
+    for (const auto& [name, bytes] : slot) kept += bytes * (holds_rows(name) ? rows : passes);
+  }
   PlanMemory::Moment layers, loss;  // the fullest
   for (const std::size_t stage : own) {
     for (std::size_t part = 0; part < kParts; ++part) {

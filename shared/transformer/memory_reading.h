@@ -5,8 +5,8 @@
 // Terms come from the names of buffers (step_plan.h). Those of an arena are what is alive at its fullest
 // moment among layers and at the fullest one of the loss; holes between them count as `working`, or as
 // `logits` where the loss needs more. A rank of a pipeline has the caller's activations in as many slots as
-// it has micro-batches in flight, as StepBuffers has them: each buffer as large as the largest one of that
-// name among the rank's stages.
+// it has micro-batches in flight, and what transfers touch in slots_of_rows(), as StepBuffers has them: each
+// buffer as large as the largest one of that name among the rank's stages.
 #pragma once
 
 #include <cstdint>

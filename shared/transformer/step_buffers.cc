@@ -12,7 +12,6 @@
 #include "shared/base/text.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/kernels/elements.h"
-#include "shared/plan/execute.h"
 #include "shared/plan/host_place.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/rotary_table.h"
@@ -35,10 +34,9 @@ bool is_in_slots(std::string_view name) {
   return !behind(name, "activations/").empty() && name != "activations/positions";
 }
 
-// A backward pass comes right behind what makes its working/dx, and what leaves of it does so right behind.
 bool is_of_micro_batch(std::string_view name) {
   return !behind(name, "working/").empty() && name != "working/schedule" && name != kNorm &&
-         !name.starts_with("working/dx");
+         !holds_leaving_gradients(name);
 }
 
 // Of "working/tokens 2 ahead", which a prediction layer reads: "working/tokens", and 2; else 0.
@@ -85,7 +83,7 @@ StepBuffers::StepBuffers(const StepRequest& request, Rank self, Values values, D
       memory_(memory),
       micro_batches_(accumulation(request.workload, request.layout)),
       order_(step_order(request, self)) {
-  slots_.resize(idx(order_.slots));
+  slots_.resize(idx(order_.slots)), row_slots_.resize(idx(order_.row_slots));
   const ParallelLayout& layout = request.layout;
   const RankGroups groups(layout, self);
   first_sequence_ = first_sequence(request, self, 0);
@@ -121,8 +119,10 @@ void StepBuffers::begin_step(StepBatch batch) {
       place.is_of_last_step = true;
     }
   }
-  for (Bytes& slot : slots_) {
-    for (auto& [name, place] : slot) place.is_of_last_step = true;
+  for (std::vector<Bytes>* const slots : {&slots_, &row_slots_}) {
+    for (Bytes& slot : *slots) {
+      for (auto& [name, place] : slot) place.is_of_last_step = true;
+    }
   }
   for (auto& [stage, buffers] : lasting_) {
     for (auto& [name, place] : buffers) {
@@ -257,12 +257,15 @@ void StepBuffers::make_room(const Plan& plan) {
 
 StepBuffers::Place& StepBuffers::place_of(const Buffer& buffer, const PartRun& run) {
   if (!is_in_slots(buffer.name)) {
+    if (holds_leaving_gradients(buffer.name))
+      return leaving_[{run.stage, run.micro_batch % kLeavingGradients}][buffer.name];
     Bytes& buffers = is_of_micro_batch(buffer.name)
                          ? passing_[{run.stage, run.micro_batch}]
                          : lasting_[buffer.name == kNorm ? stages_.front() : run.stage];
     return buffers[buffer.name];
   }
-  Place& place = slots_.at(idx(run.slot))[buffer.name];
+  Bytes& slot = holds_rows(buffer.name) ? row_slots_.at(idx(run.rows)) : slots_.at(idx(run.slot));
+  Place& place = slot[buffer.name];
   if (place.size > 0) return place;
   const auto known = slot_sizes_.find(buffer.name);
   place.size = std::max(buffer.bytes(), known == slot_sizes_.end() ? 0 : known->second);
@@ -271,8 +274,10 @@ StepBuffers::Place& StepBuffers::place_of(const Buffer& buffer, const PartRun& r
 
 std::int64_t StepBuffers::slot_bytes() const {
   std::int64_t bytes = 0;
-  for (const Bytes& slot : slots_) {
-    for (const auto& [name, place] : slot) bytes += name.starts_with("host/") ? 0 : place.size;
+  for (const std::vector<Bytes>* const slots : {&slots_, &row_slots_}) {
+    for (const Bytes& slot : *slots) {
+      for (const auto& [name, place] : slot) bytes += name.starts_with("host/") ? 0 : place.size;
+    }
   }
   return bytes;
 }
@@ -373,8 +378,31 @@ void run_step(const PlanOfPart& plans, const RunPlan& run_plan, StepBuffers& buf
 }
 
 void run_step(const PlanOfPart& plans, Device& device, StepBuffers& buffers) {
-  run_step(
-      plans, [&](const Plan& plan, const Bindings& bindings) { execute(plan, device, bindings); }, buffers);
+  const StepOrder& order = buffers.order();
+  for (const PartRun& run : order.passes) buffers.make_room(plans(run.part, run.stage, run.micro_batch));
+  std::map<const Plan*, PreparedPlan> prepared;
+  const PreparePart prepare = [&](const PartRun& run) -> PreparedPlan& {
+    const Plan& plan = plans(run.part, run.stage, run.micro_batch);
+    const auto found = prepared.find(&plan);
+    if (found != prepared.end()) return found->second;
+    return prepared.try_emplace(&plan, device, plan, buffers.bind(plan, run), lane_of(run.part))
+        .first->second;
+  };
+  enqueue_parts(order.passes, prepare, buffers);
+  enqueue_parts(order.updates, prepare, buffers);
+  device.synchronize();
+}
+
+void enqueue_parts(const std::vector<PartRun>& runs, const PreparePart& prepare, StepBuffers& buffers,
+                   RankTrace* trace) {
+  std::vector<PlanRun> begun, before;
+  begun.reserve(runs.size());
+  for (const PartRun& run : runs) {
+    PreparedPlan& prepared = prepare(run);
+    before.clear();
+    for (const std::size_t other : run.after) before.push_back(begun.at(other));
+    begun.push_back(prepared.run_after(before, buffers.bind(prepared.plan(), run), trace));
+  }
 }
 
 }  // namespace cp

@@ -1,7 +1,8 @@
 // The caller's buffers of one rank in a training step (step_plan.h): parameters and states, which last from
 // step to step; what belongs to one micro-batch; and slots for the activations of those micro-batches whose
-// backward passes are to come, which are used again as step_order() says. Whoever trains, and whoever proves
-// a step, binds them to the plans of its parts.
+// backward passes are to come, which are used again as step_order() says: one kind for what transfers between
+// stages touch (holds_rows()), and one for all else. Whoever trains, and whoever proves a step, binds them to
+// the plans of its parts.
 //
 // Data-parallel replicas have neighbouring sequences of the global batch, and of these each micro-batch has
 // neighbouring ones. Of a sequence a rank has the rows that its cp index has at home.
@@ -16,6 +17,8 @@
 
 #include "shared/plan/device.h"
 #include "shared/plan/device_memory.h"
+#include "shared/plan/prepared_plan.h"
+#include "shared/plan/trace.h"
 #include "shared/transformer/step_order.h"
 #include "shared/transformer/step_plan.h"
 #include "shared/transformer/tensor_places.h"
@@ -61,8 +64,8 @@ class StepBuffers {
   // the same slots and differ in size, all plans must be told before the first one is bound.
   void make_room(const Plan& plan);
 
-  // Where the plan's buffers are. Any number of plans may share them, one after the other, in the order of
-  // order(): what a slot has of a micro-batch that is over is written over.
+  // Where the plan's buffers are. Any number of plans may share them, one after the other in the order of
+  // order(), or in the lanes that it says: what a slot has of a micro-batch that is over is written over.
   Bindings bind(const Plan& plan, const PartRun& run);
 
   // The bytes of all slots, of the device's memory or of the host's where it has the device's part: what is
@@ -137,7 +140,8 @@ class StepBuffers {
   StepBatch batch_;
   std::map<int, Bytes> lasting_;                           // by stage
   std::map<std::pair<int, std::int64_t>, Bytes> passing_;  // by stage and micro-batch
-  std::vector<Bytes> slots_;
+  std::map<std::pair<int, std::int64_t>, Bytes> leaving_;  // by stage, and which of kLeavingGradients
+  std::vector<Bytes> slots_, row_slots_;
   std::map<std::string, std::int64_t> slot_sizes_;  // by the buffer's name, in bytes
   StepOrder order_;
 };
@@ -148,10 +152,17 @@ using PlanOfPart = std::function<const Plan&(StepPart part, int stage, std::int6
 // that works in memory of the host, run_on_host_buffers() (session.h) on any.
 using RunPlan = std::function<void(const Plan& plan, const Bindings& buffers)>;
 
-// Runs all parts of a step, in the order of step_order(). It is a collective call of all ranks. Throws what
-// run() throws.
+// Runs all parts of a step, one after the other in the order of step_order(). It is a collective call of all
+// ranks. Throws what run() throws.
 void run_step(const PlanOfPart& plans, const RunPlan& run, StepBuffers& buffers);
-// The same by execute(), on a device that works in memory of the host.
+// The same on a device that works in memory of the host and keeps plans: transfers are beside the passes.
 void run_step(const PlanOfPart& plans, Device& device, StepBuffers& buffers);
+
+// Gives the plan of a run, which the device keeps in lane_of(run.part), and may make it ready first.
+using PreparePart = std::function<PreparedPlan&(const PartRun& run)>;
+// Enqueues runs of one list of the order, each behind those that it waits for. Appends what it issues to the
+// trace, if there is one.
+void enqueue_parts(const std::vector<PartRun>& runs, const PreparePart& prepare, StepBuffers& buffers,
+                   RankTrace* trace = nullptr);
 
 }  // namespace cp

@@ -19,6 +19,8 @@
 // Attention has streams of its own, which attention_plan() names.
 //
 // Groups have the names of their streams, or longer ones:
+//   pp_gradients                                          the ranks of pp, in training: gradients of rows,
+//     which go beside the rows that come
 //   homes                                                 the cp ranks, with the tp ranks that split their
 //     rows
 //   fsdp_experts, fsdp_experts_reduce, replicas_experts   experts, which are sharded over other ranks

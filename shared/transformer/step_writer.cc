@@ -265,8 +265,12 @@ View StepWriter::positions(int kind) {
 void StepWriter::exchange(int direction, const View& rows, bool sends) {
   if (rows.numel() == 0) return;
   const int lower = std::min(context_.stage, context_.stage + direction), pp = context_.layout.pp;
-  const GroupId group = builder_.group("pp", {context_.groups.on_pipeline_rank(lower % pp),
-                                              context_.groups.on_pipeline_rank((lower + 1) % pp)});
+  // What goes one way is in no order with what comes the other way.
+  const StepPart part = context_.part;
+  const bool gradients = part == StepPart::send_backward || part == StepPart::recv_backward;
+  const GroupId group = builder_.group(
+      gradients ? "pp_gradients" : "pp",
+      {context_.groups.on_pipeline_rank(lower % pp), context_.groups.on_pipeline_rank((lower + 1) % pp)});
   const std::int32_t self = direction > 0 ? 0 : 1, peer = 1 - self;
   Exchange exchange{group, {}, {}, counts_digest({{sends ? self : peer, sends ? peer : self, rows.numel()}})};
   (sends ? exchange.sends : exchange.recvs).push_back({peer, rows});

@@ -65,8 +65,13 @@ void FabricDevice::release(PreparedId id) {
 
 void FabricDevice::begin_run(CallerStream caller) {
   refuse_callers_stream(caller, *this, "fabric");
+  begin_run_after({});
+}
+
+void FabricDevice::begin_run_after(std::span<const EventId> events) {
   require_prepared("begin_run");
   if (const EventId before = lanes_.last_end(used_->lane); before >= 0) wait(0, before);
+  for (const EventId event : events) wait(0, event);
 }
 
 void FabricDevice::end_run(CallerStream, EventId end) { lanes_.last_end(used_->lane) = end; }

@@ -50,6 +50,7 @@ class FabricDevice final : public Device {
   bool has_happened(EventId event) override { return has_finished(event); }
   void await(EventId event) override;
   void begin_run(CallerStream caller) override;
+  void begin_run_after(std::span<const EventId> events) override;
   void end_run(CallerStream caller, EventId end) override;
 
   bool idle() const { return queued_ == 0; }

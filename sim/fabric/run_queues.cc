@@ -205,8 +205,10 @@ void FabricDevice::end_collective(Stream& stream) {
   }
   if (!leave_round(stream)) return;
   if (world_.options().checksums == Checksums::each) compare_payloads(communicator, stream.index);
-  if (world_.options().record_traces)
-    log_.add(stream.items[stream.head].step->stream, communicator, stream.index);
+  if (world_.options().record_traces) {
+    const Item& item = stream.items[stream.head];
+    log_.add(stream_in_traces(item.prepared->lane, item.step->stream), communicator, stream.index);
+  }
   ++communicator.slot(stream.index).sequence;
   pop(stream);
 }

@@ -111,6 +111,60 @@ TEST_P(DeviceConformance, PlansOfTwoLanesRunBesideOneAnother) {
   });
 }
 
+// Each of two lanes reads what the other one has written, and writes over what the other one has read. The
+// runs take long enough for one that does not wait to be seen.
+TEST_P(DeviceConformance, ARunWaitsForRunsOfOtherLanes) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  if (!GetParam().host_memory) GTEST_SKIP() << "buffers of the host cannot be bound";
+  constexpr std::int64_t kMany = 100'000, kTurns = 6;
+  constexpr auto kManyBytes = static_cast<std::int64_t>(4 * kMany);
+  world().run([&](Rank rank, Device& device) {
+    const ScaledSum one(rank, GetParam().target, "one", 0.5, kMany),
+        other(rank, GetParam().target, "other", 0.5, kMany);
+    PreparedPlan first(device, one.plan, {}, 0), second(device, other.plan, {}, 1);
+    std::vector<std::byte> there = floats(1, kMany), back = floats(-1, kMany);
+    PlanRun last;
+    for (std::int64_t turn = 0; turn < kTurns; ++turn) {
+      const PlanRun run = first.run_after(
+          {&last, 1}, {{one.in, there.data(), kManyBytes}, {one.out, back.data(), kManyBytes}});
+      last = second.run_after({&run, 1},
+                              {{other.in, back.data(), kManyBytes}, {other.out, there.data(), kManyBytes}});
+    }
+    last.wait();
+    // The sum of four equal ones, halved, twice in each round.
+    EXPECT_EQ(to_values(DType::f32, there), all(4096, kMany));
+    EXPECT_EQ(to_values(DType::f32, back), all(2048, kMany));
+  });
+}
+
+// What two lanes leave in traces: streams of their own, so that the order of each is that of its lane.
+TEST_P(DeviceConformance, LanesHaveStreamsOfTheirOwnInTraces) {
+  if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
+  world().clear_traces();
+  std::vector<ScaledSum> plans;  // times are of their steps until they are taken
+  for (const Rank rank : every_rank()) {
+    plans.emplace_back(rank, GetParam().target, "one", 1);
+    plans.emplace_back(rank, GetParam().target, "other", 1);
+  }
+  world().run([&](Rank rank, Device& device) {
+    const auto at = static_cast<std::size_t>(rank);
+    RankTrace trace;
+    PreparedPlan first(device, plans[2 * at].plan, {}, 0), second(device, plans[2 * at + 1].plan, {}, 3);
+    first.run({}, nullptr, &trace);
+    second.run_after({}, {}, &trace);
+    device.synchronize();
+    std::vector<StreamId> streams;
+    for (const OpRecord& record : trace.issued) streams.push_back(record.stream);
+    EXPECT_THAT(streams, ::testing::ElementsAre(1, 0, 0, 3001, 3000, 3000));
+  });
+  for (const RankTrace& trace : world().traces()) {
+    if (trace.observed.empty()) continue;  // of another process
+    std::vector<StreamId> streams;
+    for (const OpRecord& record : trace.observed) streams.push_back(record.stream);
+    EXPECT_THAT(streams, ::testing::UnorderedElementsAre(1, 3001));
+  }
+}
+
 TEST_P(DeviceConformance, AKeptPlanStaysBesidePlansThatAreNot) {
   if (!has("all_reduce")) GTEST_SKIP() << "the device has no all_reduce";
   world().run([&](Rank rank, Device& device) {

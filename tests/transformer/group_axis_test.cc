@@ -38,6 +38,7 @@ TEST(GroupAxis, IsOfTheGroupsName) {
                                                  {"replicas", GroupAxis::dp},
                                                  {"replicas_experts", GroupAxis::dp},
                                                  {"pp", GroupAxis::pp},
+                                                 {"pp_gradients", GroupAxis::pp},
                                                  {"tied", GroupAxis::pp},
                                                  {"norm_pp", GroupAxis::pp}};
   for (const auto& [group, axis] : axes) {

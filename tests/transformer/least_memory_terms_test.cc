@@ -289,7 +289,11 @@ TEST(MemoryTerms, CommunicatorsAreThoseOfEachAxis) {
   EXPECT_EQ(count("cp=2,strategy=ring"), 2);  // its own, and that over which parameters are sharded
   EXPECT_EQ(count("cp=2,strategy=ring,sharding=dp_shard"), 1);
   EXPECT_EQ(count("dp_shard=2,ep=2"), 2);
-  EXPECT_EQ(count("pp=2"), 2);  // forward and backward
+  EXPECT_EQ(count("pp=2"), 2);  // rows and gradients
+  EXPECT_EQ(count("pp=2,virtual_stages=2"), 4);
+  EXPECT_EQ(count("pp=4"), 4);
+  EXPECT_EQ(count("pp=2", Phase::prefill), 1);
+  EXPECT_EQ(count("pp=4", Phase::prefill), 2);
   EXPECT_EQ(count("dp_replicate=2,dp_shard=2,ep=2,tp=2,cp=2,pp=2,strategy=ring"), 7);
   EXPECT_EQ(count("dp_replicate=2", Phase::prefill), 0);
   EXPECT_EQ(count("tp=2,cp=2,strategy=ring", Phase::prefill), 2);

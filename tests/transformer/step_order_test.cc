@@ -52,15 +52,36 @@ std::string passes_of(const StepOrder& order) {
   return join(words, " ");
 }
 
-// 1F1B of two stages. Rank 1 takes the rows of the next forward pass when its slot is free, right before that
-// pass and behind the gradients that rank 0 waits for; which hands over both before it computes again.
+// "F1 after <f1" for each run that waits for others, in the words of passes_of().
+std::string waits_of(const StepOrder& order) {
+  std::vector<std::string> lines;
+  for (const PartRun& run : order.passes) {
+    std::vector<PartRun> before;
+    for (const std::size_t other : run.after) before.push_back(order.passes.at(other));
+    if (!before.empty()) lines.push_back(str(passes_of({{run}, {}}), " after ", passes_of({before, {}})));
+  }
+  return join(lines, ", ");
+}
+
+// 1F1B of two stages. Rank 1 takes the rows of the next forward pass as soon as rank 0 has made them, into a
+// slot beside that of the pass at work.
 TEST(StepOrder, OfTwoStagesByHand) {
   const StepRequest request = pipeline_of(2, 1, 3);
   const StepOrder first = step_order(request, 0), second = step_order(request, 1);
-  EXPECT_EQ(passes_of(first), "F0 >f0 F1 <b0 >f1 B0 F2 <b1 >f2 B1 <b2 B2");
-  EXPECT_EQ(passes_of(second), "<f0 F0 B0 >b0 <f1 F1 B1 >b1 <f2 F2 B2 >b2");
+  EXPECT_EQ(passes_of(first), "F0 >f0 F1 >f1 <b0 B0 F2 <b1 >f2 B1 <b2 B2");
+  EXPECT_EQ(passes_of(second), "<f0 F0 <f1 B0 >b0 F1 B1 >b1 <f2 F2 B2 >b2");
   EXPECT_EQ(first.slots, 2);
+  EXPECT_EQ(first.row_slots, 2);
   EXPECT_EQ(second.slots, 1);
+  EXPECT_EQ(second.row_slots, 2);
+  // Nothing computes behind what leaves: rank 1 makes gradients beside those that are on their way, and takes
+  // the third rows into the place of the first ones, whose gradients must have left.
+  EXPECT_EQ(waits_of(first),
+            ">f0 after F0, >f1 after F1, <b0 after >f0, B0 after <b0, <b1 after >f1, "
+            ">f2 after F2, B1 after <b1, <b2 after >f2, B2 after <b2");
+  EXPECT_EQ(waits_of(second),
+            "F0 after <f0, >b0 after B0, F1 after <f1, >b1 after B1, <f2 after >b0, "
+            "F2 after <f2 >b0, >b2 after B2");
   EXPECT_EQ(first.updates, (std::vector<PartRun>{{StepPart::update, 0}}));
 }
 
@@ -99,6 +120,154 @@ RC_GTEST_PROP(StepOrder, HasThePassesOfThePlanner, ()) {
     }
     RC_ASSERT(run == planned);
     RC_ASSERT(order.slots == times.most_in_flight[idx(rank)]);
+    // Beside them one for rows that come, or for gradients that leave.
+    const bool takes_rows = rank > 0 || layout.virtual_stages > 1;
+    const std::int64_t all = request.workload.global_batch * layout.virtual_stages;
+    RC_ASSERT(order.row_slots == std::min<std::int64_t>(all, order.slots + (takes_rows ? 1 : 0)));
+  }
+}
+
+// ---- in lanes ----
+
+// By the run's number those that have ended when it begins, whatever takes how long: the ones before it in
+// its lane, those that it waits for, and what these have waited for.
+std::vector<std::vector<bool>> ended_before(const std::vector<PartRun>& passes) {
+  std::vector<std::vector<bool>> before;
+  std::map<LaneId, std::size_t> last;
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    std::vector<bool>& own = before.emplace_back(passes.size(), false);
+    const auto add = [&](std::size_t other) {
+      own[other] = true;
+      for (std::size_t j = 0; j < passes.size(); ++j) own[j] = own[j] || before[other][j];
+    };
+    const LaneId lane = lane_of(passes[i].part);
+    if (const auto found = last.find(lane); found != last.end()) add(found->second);
+    for (const std::size_t other : passes[i].after) add(other);
+    last[lane] = i;
+  }
+  return before;
+}
+
+// The places that a run reads or writes: slots of passes, slots of rows, and what gradients leave from.
+std::set<std::tuple<char, int, std::int64_t>> places_of(const PartRun& run, int last_stage) {
+  std::set<std::tuple<char, int, std::int64_t>> places{{'r', run.rows, 0}};
+  if (is_pass(run)) places.insert({'s', run.slot, 0});
+  const bool leaves = run.part == StepPart::backward || run.part == StepPart::send_backward ||
+                      (run.part == StepPart::forward && run.stage == last_stage);
+  if (leaves) places.insert({'g', run.stage, run.micro_batch % kLeavingGradients});
+  return places;
+}
+
+RC_GTEST_PROP(StepOrder, NoTwoRunsHaveAPlaceAtOnce, ()) {
+  const StepRequest request = any_pipeline();
+  const int last_stage = request.layout.pp * request.layout.virtual_stages - 1;
+  for (int rank = 0; rank < request.layout.pp; ++rank) {
+    const std::vector<PartRun> passes = step_order(request, rank).passes;
+    const std::vector<std::vector<bool>> before = ended_before(passes);
+    std::map<std::tuple<char, int, std::int64_t>, std::size_t> last;
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      for (const auto& place : places_of(passes[i], last_stage)) {
+        if (const auto found = last.find(place); found != last.end()) RC_ASSERT(before[i][found->second]);
+        last[place] = i;
+      }
+    }
+  }
+}
+
+// Begins of the passes of all ranks, by stage, micro-batch and direction, where each lane does one thing
+// after the other, and a transfer begins when both sides have come to it.
+using Pass = std::tuple<int, std::int64_t, bool>;
+std::map<Pass, double> begins_in_lanes(const StepRequest& request, const std::vector<StageTimes>& times) {
+  const int ranks = request.layout.pp;
+  struct Rank {
+    std::vector<PartRun> passes;
+    std::vector<double> ends;  // of those that have ended; else below 0
+  };
+  std::vector<Rank> all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    Rank& own = all.emplace_back();
+    own.passes = step_order(request, rank).passes;
+    own.ends.assign(own.passes.size(), -1);
+  }
+  // When all that a run waits for has ended; below 0 if nobody knows.
+  const auto ready = [&](int rank, std::size_t i) {
+    const Rank& own = all[idx(rank)];
+    std::vector<std::size_t> before = own.passes[i].after;
+    for (std::size_t j = i; j-- > 0;) {
+      if (lane_of(own.passes[j].part) != lane_of(own.passes[i].part)) continue;
+      before.push_back(j);
+      break;
+    }
+    double at = 0;
+    for (const std::size_t other : before) {
+      if (own.ends[other] < 0) return -1.0;
+      at = std::max(at, own.ends[other]);
+    }
+    return at;
+  };
+  const auto run_of = [&](int rank, StepPart part, int stage, std::int64_t micro_batch) {
+    const std::vector<PartRun>& passes = all[idx(rank)].passes;
+    const auto is_it = [&](const PartRun& run) {
+      return run.part == part && run.stage == stage && run.micro_batch == micro_batch;
+    };
+    return idx(std::find_if(passes.begin(), passes.end(), is_it) - passes.begin());
+  };
+  std::map<Pass, double> begins;
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Rank& own = all[idx(rank)];
+      for (std::size_t i = 0; i < own.passes.size(); ++i) {
+        const PartRun& run = own.passes[i];
+        const double at = own.ends[i] < 0 ? ready(rank, i) : -1;
+        if (at < 0) continue;
+        if (is_pass(run)) {
+          const bool backward = run.part == StepPart::backward;
+          begins[{run.stage, run.micro_batch, backward}] = at;
+          own.ends[i] =
+              at + (backward ? times[idx(run.stage)].backward_ns : times[idx(run.stage)].forward_ns);
+          moves = true;
+          continue;
+        }
+        const bool forward = run.part == StepPart::recv_forward;
+        if (!forward && run.part != StepPart::recv_backward) continue;
+        const int from = run.stage + (forward ? -1 : 1), sender = from % ranks;
+        const std::size_t sends =
+            run_of(sender, forward ? StepPart::send_forward : StepPart::send_backward, from, run.micro_batch);
+        const double other = ready(sender, sends);
+        if (other < 0) continue;
+        own.ends[i] = all[idx(sender)].ends[sends] =
+            std::max(at, other) +
+            (forward ? times[idx(from)].send_forward_ns : times[idx(from)].send_backward_ns);
+        moves = true;
+      }
+    }
+  }
+  return begins;
+}
+
+// What the planner counts as hidden is hidden: with transfers that take as long as the shortest pass, passes
+// begin when it says. Whole numbers, so that sums are exact.
+RC_GTEST_PROP(StepOrder, PassesBeginWhenThePlannerSays, ()) {
+  const StepRequest request = any_pipeline();
+  const ParallelLayout& layout = request.layout;
+  std::vector<StageTimes> stages;
+  double shortest = 9;
+  for (int stage = 0; stage < layout.pp * layout.virtual_stages; ++stage) {
+    stages.push_back({static_cast<double>(pick("forward", rc::gen::inRange(4, 9))),
+                      static_cast<double>(pick("backward", rc::gen::inRange(8, 18)))});
+    shortest = std::min(shortest, stages.back().forward_ns);
+  }
+  for (StageTimes& stage : stages) {
+    const auto most = static_cast<int>(shortest);
+    stage.send_forward_ns = pick("send_forward", rc::gen::inRange(0, most + 1));
+    stage.send_backward_ns = pick("send_backward", rc::gen::inRange(0, most + 1));
+  }
+  const PipelineTimes times = run_pipeline(stages, layout.pp, request.workload.global_batch, true);
+  const std::map<Pass, double> begins = begins_in_lanes(request, stages);
+  for (const std::vector<PipelineChunk>& chunks : times.chunks) {
+    for (const PipelineChunk& chunk : chunks)
+      RC_ASSERT(begins.at({chunk.stage, chunk.micro_batch, chunk.backward}) == chunk.begin_ns);
   }
 }
 
@@ -113,12 +282,15 @@ RC_GTEST_PROP(StepOrder, EndsOnTheStrictestMachine, ()) {
   std::vector<std::size_t> at(idx(ranks), 0);
   using Of = std::pair<int, std::int64_t>;                 // a stage's micro-batch
   std::set<Of> rows, handed_on, gradients, has_gradients;  // come, made, come, made
-  std::map<std::pair<int, int>, Of> slots;                 // by rank and slot
+  std::map<std::pair<int, int>, Of> slots, row_slots;      // by rank and slot
   const auto use = [&](int rank, const PartRun& run) {
     const Of of{run.stage, run.micro_batch};
-    RC_ASSERT(slots.try_emplace({rank, run.slot}, of).first->second == of);
+    RC_ASSERT(row_slots.try_emplace({rank, run.rows}, of).first->second == of);
     const bool leaves = run.part == (run.stage == 0 ? StepPart::backward : StepPart::send_backward);
-    if (leaves) slots.erase({rank, run.slot});
+    if (leaves) row_slots.erase({rank, run.rows});
+    if (!is_pass(run)) return;
+    RC_ASSERT(slots.try_emplace({rank, run.slot}, of).first->second == of);
+    if (run.part == StepPart::backward) slots.erase({rank, run.slot});
   };
   const auto waits_at = [&](int rank) -> const PartRun* {
     return at[idx(rank)] < lists[idx(rank)].size() ? &lists[idx(rank)][at[idx(rank)]] : nullptr;
@@ -143,9 +315,10 @@ RC_GTEST_PROP(StepOrder, EndsOnTheStrictestMachine, ()) {
       if (!forward && run->part != StepPart::recv_backward) continue;
       const int from = run->stage + (forward ? -1 : 1), sender = from % ranks;
       const PartRun* const other = waits_at(sender);
-      const PartRun sends{forward ? StepPart::send_forward : StepPart::send_backward, from, run->micro_batch,
-                          other == nullptr ? 0 : other->slot};
-      if (other == nullptr || !(*other == sends)) continue;
+      const StepPart sends = forward ? StepPart::send_forward : StepPart::send_backward;
+      if (other == nullptr || other->part != sends || other->stage != from ||
+          other->micro_batch != run->micro_batch)
+        continue;
       const Of made{from, run->micro_batch};
       const bool is_made = (forward ? handed_on : has_gradients).contains(made);
       RC_ASSERT(is_made);
@@ -187,13 +360,20 @@ TEST(CheckSequences, FindsThatPassesWithTheirTransfersWaitForEver) {
     return message_of<Error>([&] { check_sequences(std::vector<PlanSequence>{first, second}); });
   };
   EXPECT_EQ(error({&sends_rows, &takes_gradients}, {&takes_rows, &sends_gradients}), "no error");
+  EXPECT_THAT(
+      error({&sends_rows, &sends_rows, &takes_gradients}, {&takes_rows, &sends_gradients}),
+      AllOf(HasSubstr("rank 0 waits in plan 2 of 3"), HasSubstr("on pp[0,1] for rank 1; rank 1 waits in"),
+            HasSubstr("plan 2 of 2"), HasSubstr("on pp_gradients[0,1] for rank 0")));
   // In one group both are at a collective: they are not the same.
-  EXPECT_THAT(error({&sends_rows, &sends_rows, &takes_gradients}, {&takes_rows, &sends_gradients}),
-              AllOf(HasSubstr("rank 0 is at plan 2 of 3"), HasSubstr("and rank 1 at plan 2 of 2"),
+  StepRequest longer = request;
+  longer.workload.seq_len *= 2;
+  const Plan takes_more = step_plan(longer, StepPart::recv_forward, 1, 1);
+  EXPECT_THAT(error({&sends_rows, &sends_rows}, {&takes_rows, &takes_more}),
+              AllOf(HasSubstr("rank 0 is at plan 2 of 2"), HasSubstr("and rank 1 at plan 2 of 2"),
                     HasSubstr("in the same order")));
   EXPECT_THAT(error({&sends_rows, &takes_gradients}, {&takes_rows}),
               AllOf(HasSubstr("rank 0 waits in plan 2 of 2"),
-                    HasSubstr("on pp[0,1] for rank 1, which has nothing more to do")));
+                    HasSubstr("on pp_gradients[0,1] for rank 1, which has nothing more to do")));
 }
 
 TEST(CheckSequences, NamesTheCycle) {
