@@ -115,7 +115,8 @@ struct NormRule {
 //   a cos - b sin,  b cos + a sin
 // A pair is the columns i and i + d / 2 (rotate_half), or 2 i and 2 i + 1 if they are interleaved; they stay
 // where they are, unlike in apply_rotary_pos_emb_interleave, which gives the same scores. Row p of the table
-// has d / 2 cosines, then d / 2 sines (shared/transformer/rotary_table.h). Gradients are turned back, and
+// has d / 2 cosines, then d / 2 sines (shared/transformer/rotary_table.h). Where a table has these times a
+// number, as yarn's, pairs and their gradients are multiplied with it, too. Gradients are turned back, and
 // where several moves read one column its gradient is the sum of theirs.
 //
 // Scaled columns are not rotated. They and their gradients are multiplied with query_scale(rule, p), which

@@ -604,7 +604,9 @@ class MemoryModel {
 
   // Sines and cosines of a whole sequence, which every rank with attention has: with cp they grow beside rows
   // that do not.
-  std::int64_t positions() const { return workload_.seq_len * model_.rotated_dim() * kF32; }
+  std::int64_t positions() const {
+    return model_.numerics.rotary_tables() * workload_.seq_len * model_.rotated_dim() * kF32;
+  }
 
   // What a layer with a recurrence caches where a token is written, on the rank of the token, or where there
   // is one rank: the state, of which with heads every rank has a part, and the rows that the convolution saw

@@ -155,12 +155,49 @@ double estimated_parameters(const Transformer& model) {
          2 * f(model.hidden) * (f(model.vocab) + f(model.prediction_layers) * f(model.hidden));
 }
 
+void check_rotary(std::string_view of, const RotaryFrequencies& rotary, detail::Complaints& complaints) {
+  const auto& [theta, scaling, factor, low, high, original, whole_pairs, magnitude] = rotary;
+  const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
+  complaints.require(positive(theta),
+                     str("rope_theta=", theta, " of ", of, " must be a finite number above 0, as 10000"));
+  complaints.require(positive(magnitude),
+                     str("magnitude=", magnitude, " of ", of, " must be a finite number above 0, as 1"));
+  if (scaling == RotaryScaling::none) return;
+  complaints.require(
+      std::isfinite(factor) && factor >= 1 && positive(low) && std::isfinite(high) && high >= low &&
+          original >= 1 && original <= kMaxSize,
+      str(name(scaling), " of ", of, " with factor=", factor, " and ", low, " to ", high, " waves in ",
+          original,
+          " positions scales nothing; use a factor of at least 1, as 4, limits above 0 that do not descend, "
+          "and 1 to ",
+          kMaxSize, " positions"));
+  // Which pair has so many waves is a logarithm to the base theta.
+  complaints.require(scaling != RotaryScaling::yarn || theta > 1,
+                     str("rope_theta=", theta, " of ", of, " must be above 1 with yarn, as 10000"));
+}
+
 void check_numerics(const Transformer& model, detail::Complaints& complaints) {
   const Numerics& numerics = model.numerics;
   complaints.require(std::isfinite(numerics.norm_eps) && numerics.norm_eps > 0,
                      str("norm_eps=", numerics.norm_eps, " must be a finite number above 0, as 1e-6"));
-  complaints.require(std::isfinite(numerics.rotary.theta) && numerics.rotary.theta > 0,
-                     str("rope_theta=", numerics.rotary.theta, " must be a finite number above 0, as 10000"));
+  check_rotary("rotary", numerics.rotary, complaints);
+  if (numerics.window_rotary) {
+    check_rotary("window_rotary", *numerics.window_rotary, complaints);
+    complaints.require(
+        std::any_of(model.kinds.begin(), model.kinds.end(), [](const LayerKind& k) { return k.window; }),
+        "window_rotary is of layers with a window, and no kind has one; leave it out");
+  }
+  for (const double magnitude :
+       {numerics.rotary.magnitude, numerics.window_rotary.value_or(RotaryFrequencies{}).magnitude}) {
+    complaints.require(
+        magnitude == 1 || !model.qk_norm_behind_rotary,
+        str("magnitude=", magnitude,
+            " of rotated rows: norms behind the rotation (qk_norm_behind_rotary) take it away; "
+            "leave one out"));
+  }
+  complaints.require(std::isfinite(numerics.score_scale) && numerics.score_scale > 0,
+                     str("score_scale=", numerics.score_scale,
+                         " must be a finite number above 0, or 1 for scores by 1 / sqrt(head_dim)"));
   complaints.require(
       std::isfinite(numerics.logit_softcap) && numerics.logit_softcap >= 0,
       str("logit_softcap=", numerics.logit_softcap, " must be a finite number above 0, or 0 for no cap"));
@@ -200,6 +237,10 @@ void check_numerics(const Transformer& model, detail::Complaints& complaints) {
 std::string_view name(Mixer mixer) {
   constexpr std::array<std::string_view, 3> kNames = {"attention", "recurrence", "none"};
   return kNames[static_cast<std::size_t>(mixer)];
+}
+std::string_view name(RotaryScaling scaling) {
+  constexpr std::array<std::string_view, 4> kNames = {"none", "linear", "llama3", "yarn"};
+  return kNames[static_cast<std::size_t>(scaling)];
 }
 std::string_view name(Mlp mlp) {
   constexpr std::array<std::string_view, 3> kNames = {"dense", "experts", "none"};
@@ -408,6 +449,19 @@ ParameterCounts parameter_counts(const Transformer& model) {
   return counts;
 }
 
+namespace {
+
+void hash_rotary(Hasher& hasher, const RotaryFrequencies& rotary) {
+  const auto& [theta, scaling, factor, low, high, original, whole_pairs, magnitude] = rotary;
+  hasher.add(theta).add(factor).add(low).add(high).add(original);
+  // Later than the others, so that llama's models keep their digests.
+  if (scaling == RotaryScaling::linear || scaling == RotaryScaling::yarn)
+    hasher.add(name(scaling)).add(whole_pairs);
+  if (magnitude != 1) hasher.add(std::string_view("magnitude")).add(magnitude);
+}
+
+}  // namespace
+
 Hasher& hash(Hasher& hasher, const Transformer& model) {
   hasher.add(std::string_view(model.name)).add(model.hidden).add(model.layers).add(model.q_heads);
   hasher.add(model.kv_heads)
@@ -442,12 +496,15 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
     hasher.add(std::string_view("prediction layers")).add(model.prediction_layers);
   if (model.numerics != Numerics{}) {
     const auto& [eps, unit_offset, activation, limit, up_offset, embedding_scale, logit_softcap, rotary,
-                 share, temperature, router, weighs_inputs] = model.numerics;
+                 window_rotary, interleaved, share, score_scale, temperature, router, weighs_inputs] =
+        model.numerics;
     hasher.add(std::string_view("numerics")).add(eps).add(unit_offset).add(static_cast<int>(activation));
     hasher.add(limit).add(up_offset).add(temperature.scale).add(temperature.floor).add(weighs_inputs);
     hasher.add(embedding_scale).add(logit_softcap);
-    hasher.add(rotary.theta).add(rotary.factor).add(rotary.low).add(rotary.high).add(rotary.original);
-    hasher.add(rotary.interleaved).add(share);
+    hash_rotary(hasher, rotary);
+    hasher.add(interleaved).add(share);
+    if (window_rotary) hash_rotary(hasher.add(std::string_view("windows")), *window_rotary);
+    if (score_scale != 1) hasher.add(std::string_view("score scale")).add(score_scale);
     hasher.add(router.sigmoid).add(router.groups).add(router.top_groups).add(router.normalized);
     hasher.add(router.scale).add(router.ranks);
   }

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shared/base/digest.h"
@@ -144,14 +145,29 @@ struct LayerKind {
   bool operator==(const LayerKind&) const = default;
 };
 
-// The frequencies of rotary embeddings. With a factor above 1 they are scaled as rope_type "llama3" says
-// (Llama 3.1; transformers, modeling_rope_utils.py): those whose waves are longer than original / low are
-// divided by it, those whose waves are shorter than original / high stay, and between them it goes over
-// evenly.
+// How frequencies of rotary embeddings are scaled for more positions than a model was trained for at first;
+// the rope_type of a config (transformers, modeling_rope_utils.py).
+enum class RotaryScaling : std::uint8_t {
+  none,    // "default"
+  linear,  // all are divided by the factor (Chen et al. 2023, arXiv 2306.15595)
+  llama3,  // those of long waves are (Llama 3.1)
+  yarn     // those of long waves are (Peng et al. 2023, arXiv 2309.00071)
+};
+std::string_view name(RotaryScaling scaling);
+
+// The frequencies of rotary embeddings. Limits count the waves of a frequency in the `original` positions.
+// By llama3 and yarn, frequencies of fewer waves than `low` are divided by the factor, and those of more than
+// `high` stay. Between them it goes over evenly: in the number of waves (llama3), or from pair to pair
+// (yarn).
 struct RotaryFrequencies {
-  double theta = 10000, factor = 1, low = 1, high = 4;
-  std::int64_t original = 8192;  // positions that the model was trained for at first
-  bool interleaved = false;      // a pair is two neighbouring columns, not one of each half
+  double theta = 10000;
+  RotaryScaling scaling = RotaryScaling::none;
+  double factor = 1, low = 1, high = 4;  // yarn calls the limits beta_slow and beta_fast
+  std::int64_t original = 8192;          // positions that the model was trained for at first
+  // Of yarn: the way between the limits begins and ends at whole pairs (truncate).
+  bool whole_pairs = true;
+  // Of rotated rows: cosines and sines are multiplied with it (attention_factor of yarn).
+  double magnitude = 1;
   bool operator==(const RotaryFrequencies&) const = default;
 };
 
@@ -175,14 +191,26 @@ struct Numerics {
   double embedding_scale = 1;  // of looked-up rows: sqrt(hidden) in Gemma
   double logit_softcap = 0;    // of the head's logits; 0: none (Gemma 2)
   RotaryFrequencies rotary;
+  // Of layers with a window, where they have others than the rest (Gemma 3: rope_local_base_freq).
+  std::optional<RotaryFrequencies> window_rotary;
+  bool interleaved_rotary = false;  // a pair is two neighbouring columns, not one of each half
   // Of a head's columns, how many are rotated, from the first one on (partial_rotary_factor); 0: q and k know
   // no positions (Nemotron-H). Latent attention has rope_dim in its place.
   double rotary_share = 1;
+  // Attention's scores are multiplied with it, beside 1 / sqrt(head_dim): sqrt(head_dim /
+  // query_pre_attn_scalar) in Gemma 2 and 3, and the square of yarn's mscale_all_dim in DeepSeek's models.
+  double score_scale = 1;
   QueryTemperature temperature;
   RouterRule router;  // of experts; `ranks` is the layout's
   // The router's weights multiply what experts take (Llama 4), and not what they give.
   bool weighs_expert_inputs = false;
   bool operator==(const Numerics&) const = default;
+
+  const RotaryFrequencies& rotary_of(const LayerKind& kind) const {
+    return kind.window && window_rotary ? *window_rotary : rotary;
+  }
+  // Tables of angles that the layers of a model read (rotary_table.h).
+  std::int64_t rotary_tables() const { return window_rotary ? 2 : 1; }
 };
 
 // Chosen: DeepSeek-V3 and GLM-4.5 have one, and a plan has the steps of each.

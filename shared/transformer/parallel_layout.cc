@@ -185,6 +185,8 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
   problem.cu_seqlens = std::move(documents.of_all),
   problem.cu_seqlens_of_entry = std::move(documents.of_each);
   problem.sinks = model.sinks, problem.softcap = model.softcap;
+  if (const double scale = model.numerics.score_scale; scale != 1)
+    problem.softmax_scale = scale * problem.scale();
   const LatentUse use = latent_use(model, workload, layout);
   if (use != LatentUse::nothing) problem.latent = {model.latent->kv_rank, model.latent->rope_dim};
   if (use == LatentUse::absorbed) {

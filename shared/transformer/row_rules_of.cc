@@ -13,8 +13,8 @@ NormRule qk_norm_rule(const StepContext& context) {
   const LocalSizes& sizes = context.sizes;
   NormRule rule = norm_rule(model, sizes.q_width);
   rule.more_groups = 1, rule.more_width = sizes.kv_width;
-  // What follows is the rotation, which keeps the size of a head: so a norm without weights is the same
-  // before it as behind it.
+  // What follows is the rotation, which keeps the size of a head (its magnitude is 1 here): so a norm without
+  // weights is the same before it as behind it.
   rule.unweighted = model.qk_norm_behind_rotary;
   if (rule.unweighted) rule.unit_offset = false;
   if (model.qk_norm_of_all_heads) {
@@ -64,7 +64,7 @@ RowRule rotary_rule(const StepContext& context, RotaryForm form, int kind) {
   RotaryRule rule;
   rule.sequences = context.layout.micro_batch;
   rule.positions = context.positions();
-  rule.interleaved = model.numerics.rotary.interleaved;
+  rule.interleaved = model.numerics.interleaved_rotary;
   move_heads(rule, 0, 0, 0, sizes.q_heads, dim, of_head(dim));
   if (const auto& [scale, floor] = model.numerics.temperature; !turns && scale != 0) {
     rule.temperature = scale, rule.floor = floor;

@@ -254,10 +254,14 @@ void StepWriter::scatter_rows(const View& partial, const View& local, const std:
 
 View StepWriter::positions(int kind) {
   const std::int64_t rows = context_.workload.seq_len, width = context_.model.rotated_dim();
-  if (positions_ < 0) positions_ = builder_.input("activations/positions", DType::f32, rows * width);
+  const Numerics& numerics = context_.model.numerics;
+  if (positions_ < 0)
+    positions_ = builder_.input("activations/positions", DType::f32, numerics.rotary_tables() * rows * width);
   // Pairs are rotated, so that of an odd number of columns the last one has no use.
-  const bool turns = context_.model.kinds[idx(kind)].rotary;
-  return {positions_, 0, {rows, turns ? width - width % 2 : 0}, {width, 1}, {}};
+  const LayerKind& layer = context_.model.kinds[idx(kind)];
+  const bool is_second = &numerics.rotary_of(layer) != &numerics.rotary;
+  return {
+      positions_, is_second ? rows * width : 0, {rows, layer.rotary ? width - width % 2 : 0}, {width, 1}, {}};
 }
 
 // ---- between stages ----

@@ -182,8 +182,9 @@ class StepWriter {
 
   // The table of sines and cosines for all positions of a sequence, f32, [seq_len, what of head_dim is
   // rotated], which rotary_table() makes. Rotary kernels read the rows of the rank's positions. Every rank
-  // has the whole table, however many ranks share the sequence. Of a kind of layers without positions the
-  // view has no columns.
+  // has the whole table, however many ranks share the sequence. Where layers with a window have angles of
+  // their own, their table stands behind the other one in the buffer. Of a kind of layers without positions
+  // the view has no columns.
   View positions(int kind);
 
   // Exchanges rows, [tokens_tp, hidden], with the stage before (direction -1) or behind (+1).

@@ -13,6 +13,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/cost/presets/embedded.h"
+#include "sim/planner/models/families.h"
 #include "sim/planner/models/read_model.h"
 #include "sim/proof/step/prove_step.h"
 #include "sim/proof/step/scale_down.h"
@@ -44,20 +45,29 @@ std::string config_of(const std::string& text, const Transformer& model) {
                      width = model.experts ? model.experts->intermediate : 0,
                      top_k = model.experts ? model.experts->top_k : 0,
                      shared = model.experts ? model.experts->shared : 0;
-  const std::pair<const char*, std::int64_t> sizes[] = {{"hidden_size", model.hidden},
-                                                        {"num_hidden_layers", model.layers},
-                                                        {"num_attention_heads", model.q_heads},
-                                                        {"num_key_value_heads", model.kv_heads},
-                                                        {"head_dim", model.head_dim},
-                                                        {"intermediate_size", model.intermediate},
-                                                        {"vocab_size", model.vocab},
-                                                        {"num_experts", experts},
-                                                        {"num_local_experts", experts},
-                                                        {"n_routed_experts", experts},
-                                                        {"num_experts_per_tok", top_k},
-                                                        {"intermediate_size_mlp", model.intermediate},
-                                                        {"shared_expert_intermediate_size", shared},
-                                                        {"moe_intermediate_size", width}};
+  // Transformers' classes with latent rows call what is rotated of a head so.
+  const Latent latent = model.latent.value_or(Latent{});
+  const std::int64_t head_dim = model.latent ? latent.rope_dim : model.head_dim;
+  const std::pair<const char*, std::int64_t> sizes[] = {
+      {"hidden_size", model.hidden},
+      {"num_hidden_layers", model.layers},
+      {"num_attention_heads", model.q_heads},
+      {"num_key_value_heads", model.kv_heads},
+      {"head_dim", head_dim},
+      {"q_lora_rank", latent.q_rank},
+      {"kv_lora_rank", latent.kv_rank},
+      {"qk_rope_head_dim", latent.rope_dim},
+      {"qk_nope_head_dim", model.head_dim - latent.rope_dim},
+      {"v_head_dim", latent.v_head_dim},
+      {"intermediate_size", model.intermediate},
+      {"vocab_size", model.vocab},
+      {"num_experts", experts},
+      {"num_local_experts", experts},
+      {"n_routed_experts", experts},
+      {"num_experts_per_tok", top_k},
+      {"intermediate_size_mlp", model.intermediate},
+      {"shared_expert_intermediate_size", shared},
+      {"moe_intermediate_size", width}};
   for (const auto& [key, value] : sizes) {
     if (of.contains(key) && value > 0) of[key] = value;
   }
@@ -69,7 +79,15 @@ std::string config_of(const std::string& text, const Transformer& model) {
   }
   // Mixtral's configs call the width of experts so.
   if (experts > 0 && !of.contains("moe_intermediate_size")) of["intermediate_size"] = width;
-  if (model.q_heads > 0 && model.head_dim * model.q_heads != model.hidden) of["head_dim"] = model.head_dim;
+  if (!model.latent && model.q_heads > 0 && model.head_dim * model.q_heads != model.hidden)
+    of["head_dim"] = model.head_dim;
+  // Scores of smaller heads are scaled as those of large ones: head_dim / scalar stays.
+  const char* scalar = "query_pre_attn_scalar";
+  const bool has_scalar = family_of(of.value("model_type", "")).query_pre_attn_scalar.has_value();
+  if (of.contains(scalar) || has_scalar) {
+    const double scale = model.numerics.score_scale;
+    of[scalar] = static_cast<double>(model.head_dim) / (scale * scale);
+  }
   for (const char* key : {"layer_types", "no_rope_layers"}) {
     if (of.contains(key) && of[key].size() > static_cast<std::size_t>(model.layers))
       of[key].erase(of[key].begin() + model.layers, of[key].end());
@@ -214,7 +232,11 @@ TrainJob make_train_job(const proto::Train& given, const std::string& folder) {
   const proto::Train train = with_layout(given);
   TrainJob job;
   const std::string path = found_path(train.model(), folder);
-  ReadModel read = value_of("model", path, [&] { return load_model(path); });
+  ReadModel read = value_of("model", path, [&] {
+    ReadModel model = load_model(path);
+    require_computed(model);
+    return model;
+  });
   if (train.has_mtp_layers()) plan_prediction_layers(read, at_least("mtp_layers", train.mtp_layers(), 0));
   job.config = config_text(path);
   std::optional<Tokenizer> tokenizer;

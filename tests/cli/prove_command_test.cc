@@ -1,4 +1,5 @@
 // cpsim prove, from the outside.
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,22 @@ TEST(ProveCommand, RefusesWhatItCannotProve) {
               HasSubstr("expert_imbalance=0.5 must be at least 1"));
   EXPECT_THAT(error({"--model", "llama-3.1-8b", "--layout", "pp=8,virtual_stages=8"}),
               HasSubstr("pp * virtual_stages = 64 is more than the 32 layers"));
+}
+
+// Neither times nor memory hang on frequencies, so that cpsim plan answers, and says what it leaves out.
+TEST(ProveCommand, RefusesModelsThatArePlannedAlone) {
+  const std::string path = ::testing::TempDir() + "cp_longrope.json";
+  std::ofstream(path)
+      << R"({"model_type": "phi3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 64,
+    "intermediate_size": 64, "num_attention_heads": 4, "max_position_embeddings": 4096,
+    "rope_scaling": {"type": "longrope", "long_factor": [1.0, 2.0], "short_factor": [1.0, 1.0]}})";
+  const Finished proved = cpsim({"prove", "--model", path, "--layout", "tp=1"});
+  EXPECT_EQ(proved.exit_code, 2);
+  EXPECT_THAT(proved.err, HasSubstr("cp_longrope cannot be computed: rope_type \"longrope\""));
+  const Finished planned =
+      cpsim({"plan", "--model", path, "--gpus", "1", "--seq-len", "512", "--global-batch", "1"});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("\"longrope\""));
 }
 
 }  // namespace

@@ -493,7 +493,8 @@ TEST(EmitAttention, LatentAttentionIsThatOfTheStep) {
   EXPECT_EQ(decode.kv_heads(), 1);
   EXPECT_EQ(decode.head_dim(), 576);
   EXPECT_EQ(decode.v_head_dim(), 512);
-  EXPECT_DOUBLE_EQ(decode.softmax_scale(), 1 / std::sqrt(192.0));
+  // Of the step's heads, times what DeepSeek takes of YaRN (mscale_all_dim is 1).
+  EXPECT_DOUBLE_EQ(decode.softmax_scale(), std::pow(0.1 * std::log(40) + 1, 2) / std::sqrt(192.0));
 }
 
 // All 16 ranks hold the same latent rows, so that as many may share a cache.

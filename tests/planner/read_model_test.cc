@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
@@ -147,7 +148,7 @@ TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
   EXPECT_THAT(layers_of_kinds(find_model("gemma-3-27b").model), ElementsAre(52, 10));
   EXPECT_EQ(find_model("mixtral-8x7b").model.experts, (Experts{8, 2, 14336}));
   EXPECT_EQ(find_model("qwen3-235b-a22b").model.experts, (Experts{128, 8, 1536}));
-  EXPECT_THAT(find_model("llama-3.1-8b").rope_scaling, HasSubstr("llama3"));
+  EXPECT_EQ(find_model("llama-3.1-8b").model.numerics.rotary.scaling, RotaryScaling::llama3);
 }
 
 TEST(ModelPresets, HaveLatentAttention) {
@@ -375,8 +376,107 @@ TEST(ReadModel, NumericsAreThoseOfTheConfigOrOfItsFamily) {
   EXPECT_EQ(scaled.original, 8192);
   EXPECT_EQ(find_model("llama-4-scout").model.numerics.rotary.factor, 16);
   EXPECT_TRUE(find_model("deepseek-v3").model.numerics.router.sigmoid);
-  EXPECT_TRUE(find_model("deepseek-v3").model.numerics.rotary.interleaved);
+  EXPECT_TRUE(find_model("deepseek-v3").model.numerics.interleaved_rotary);
   EXPECT_EQ(find_model("nemotron-4-340b").model.numerics.activation, ActivationFunction::relu2);
+}
+
+// Of rotary positions: what each of the published configs says, in the words of either version.
+TEST(ReadModel, FrequenciesAreScaledAsConfigsSay) {
+  const auto of = [](const char* preset) { return find_model(preset).model.numerics; };
+  const double ln40 = std::log(40), yarn32 = 0.1 * std::log(32) + 1;
+  const RotaryFrequencies deepseek{
+      .scaling = RotaryScaling::yarn, .factor = 40, .high = 32, .original = 4096};
+  EXPECT_EQ(of("deepseek-v3").rotary, deepseek);
+  EXPECT_EQ(of("deepseek-r1").rotary, deepseek);
+  EXPECT_DOUBLE_EQ(of("deepseek-v3").score_scale, std::pow(0.1 * ln40 + 1, 2));
+  EXPECT_DOUBLE_EQ(of("deepseek-v2-lite").score_scale, std::pow(0.0707 * ln40 + 1, 2));
+  EXPECT_EQ(of("kimi-k2").rotary.high, 1);
+  EXPECT_DOUBLE_EQ(of("kimi-k2").score_scale, yarn32 * yarn32);
+  const RotaryFrequencies gpt_oss = of("gpt-oss-120b").rotary;
+  EXPECT_EQ(gpt_oss.scaling, RotaryScaling::yarn);
+  EXPECT_FALSE(gpt_oss.whole_pairs);
+  EXPECT_DOUBLE_EQ(gpt_oss.magnitude, yarn32);
+  EXPECT_EQ(of("gpt-oss-120b").score_scale, 1);
+  for (const char* preset : {"llama-3.3-70b", "llama-3.1-nemotron-70b"})
+    EXPECT_EQ(of(preset).rotary, of("llama-3.1-70b").rotary) << preset;
+  const Numerics gemma = of("gemma-3-27b");
+  EXPECT_EQ(gemma.rotary, (RotaryFrequencies{.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 8}));
+  EXPECT_EQ(gemma.window_rotary, RotaryFrequencies{});
+  EXPECT_DOUBLE_EQ(gemma.score_scale, std::sqrt(128.0 / 168));
+  EXPECT_EQ(of("gemma-3-12b").score_scale, 1);
+  for (const std::string& preset : model_names()) {
+    EXPECT_THAT(find_model(preset).not_computed, IsEmpty()) << preset;
+    const nlohmann::json config = nlohmann::json::parse(config_text(preset));
+    EXPECT_TRUE(config.contains("rms_norm_eps") || config.contains("norm_eps") ||
+                config.contains("layer_norm_epsilon"))
+        << preset;
+  }
+}
+
+TEST(ReadModel, FrequenciesOfLayersWithAWindowMayBeTheirOwn) {
+  const auto numerics = [](std::map<std::string, std::string> fields) {
+    fields.insert({"sliding_window", "4"});
+    fields.insert({"layer_types", R"(["sliding_attention", "full_attention", "sliding_attention",
+                                      "full_attention"])"});
+    return read(fields).model.numerics;
+  };
+  EXPECT_EQ(numerics({}).window_rotary, std::nullopt);
+  // Of a family, of transformers 4 and of transformers 5.
+  const Numerics gemma = numerics({{"model_type", "\"gemma3_text\""}});
+  EXPECT_EQ(gemma.rotary.theta, 1e6);
+  EXPECT_EQ(gemma.window_rotary, RotaryFrequencies{});
+  EXPECT_EQ(gemma.score_scale, std::sqrt(8.0 / 256));
+  const Numerics four = numerics(
+      {{"rope_local_base_freq", "5e3"}, {"rope_scaling", R"({"rope_type": "linear", "factor": 2.0})"}});
+  EXPECT_EQ(four.rotary.scaling, RotaryScaling::linear);
+  EXPECT_EQ(four.window_rotary, (RotaryFrequencies{.theta = 5e3}));
+  const Numerics five = numerics({{"rope_parameters", R"({
+      "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 2e4, "attention_factor": 1.5},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}})"}});
+  EXPECT_EQ(five.rotary, (RotaryFrequencies{.theta = 2e4,
+                                            .scaling = RotaryScaling::yarn,
+                                            .factor = 4,
+                                            .high = 32,
+                                            .original = 512,
+                                            .magnitude = 1.5}));
+  EXPECT_EQ(five.window_rotary, (RotaryFrequencies{.theta = 3e4}));
+  // Where no layer has a window, there is nothing that a second base is of.
+  EXPECT_EQ(read({{"rope_local_base_freq", "5e3"}}).model.numerics.window_rotary, std::nullopt);
+  EXPECT_EQ(read({{"query_pre_attn_scalar", "32"}}).model.numerics.score_scale, 0.5);
+  EXPECT_THAT(config_error({{"query_pre_attn_scalar", "0"}}),
+              HasSubstr("query_pre_attn_scalar is 0; scores are divided by its root"));
+}
+
+// Plans are answered for, since neither times nor memory hang on it; whoever computes results refuses.
+TEST(ReadModel, WhatIsNotComputedIsPlannedAndSaid) {
+  const auto refusal = [](const std::string& scaling) {
+    const ReadModel model = read({{"rope_scaling", scaling}});
+    EXPECT_EQ(model.model.numerics, Numerics{}) << scaling;
+    EXPECT_THAT(model.assumptions, Contains(HasSubstr("changes neither times nor memory"))) << scaling;
+    return message_of([&] { require_computed(model); });
+  };
+  EXPECT_THAT(refusal(R"({"type": "dynamic", "factor": 2.0})"),
+              AllOf(HasSubstr("the results of small cannot be computed: rope_type \"dynamic\""),
+                    HasSubstr("default, linear, llama3 and yarn are"),
+                    HasSubstr("the nearest thing that is computed is the config without that field")));
+  // As long as the lists of factors of Phi-3 with 128k positions.
+  std::string factors = "1.0";
+  for (int i = 0; i < 1000; ++i) factors += ", 1.0";
+  EXPECT_THAT(refusal(str(R"({"type": "longrope", "long_factor": [)", factors, "]}")),
+              HasSubstr("\"longrope\""));
+  EXPECT_THAT(refusal(R"({"rope_type": 3})"), HasSubstr("rope_type \"3\""));
+  EXPECT_THAT(refusal(R"({"rope_type": "yarn", "factor": 0.5})"), HasSubstr("scales nothing"));
+  EXPECT_THAT(refusal(R"({"rope_type": "linear"})"), HasSubstr("rope_type \"linear\" has no factor"));
+  EXPECT_THAT(message_of([] {
+                require_computed(read({{"hidden_act", "\"mish\""}}));
+              }),
+              HasSubstr("hidden_act \"mish\" is not known"));
+  const ReadModel llama4 = read({{"model_type", "\"llama4_text\""},
+                                 {"num_local_experts", "4"},
+                                 {"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})"}});
+  EXPECT_EQ(llama4.model.numerics.rotary.magnitude, 1);
+  EXPECT_THAT(message_of([&] { require_computed(llama4); }), HasSubstr("before the norms of q and k"));
+  EXPECT_NO_THROW(require_computed(read({{"rope_scaling", R"({"type": "default"})"}})));
 }
 
 // What the families' models do beside what they share.
@@ -393,7 +493,7 @@ TEST(ReadModel, FactsOfFamiliesAreInTheModel) {
                     maverick = find_model("llama-4-maverick").model;
   EXPECT_TRUE(scout.qk_norm && scout.qk_norm_behind_rotary && !maverick.qk_norm);
   for (const Transformer& llama4 : {scout, maverick}) {
-    EXPECT_TRUE(llama4.numerics.weighs_expert_inputs && llama4.numerics.rotary.interleaved);
+    EXPECT_TRUE(llama4.numerics.weighs_expert_inputs && llama4.numerics.interleaved_rotary);
     EXPECT_EQ(llama4.numerics.router, (RouterRule{true, 1, 1, false, 1, 1}));
     EXPECT_EQ(llama4.numerics.temperature, (QueryTemperature{0.1, 8192}));
   }

@@ -139,7 +139,7 @@ TEST(ProveStep, HoldsForFactsOfFamilies) {
   llama4.qk_norm = llama4.qk_norm_behind_rotary = true;
   llama4.numerics.router.sigmoid = llama4.numerics.weighs_expert_inputs = true;
   llama4.numerics.router.normalized = false;
-  llama4.numerics.rotary.interleaved = true, llama4.numerics.temperature = {0.5, 4};
+  llama4.numerics.interleaved_rotary = true, llama4.numerics.temperature = {0.5, 4};
   set_layers(llama4, {chunk, without, chunk, without});
   Transformer gpt_oss = testing::model_of_experts();
   gpt_oss.experts->biases = gpt_oss.qkv_bias = gpt_oss.out_bias = gpt_oss.sinks = true;
@@ -155,6 +155,37 @@ TEST(ProveStep, HoldsForFactsOfFamilies) {
       StepRequest request = request_of(model, layout);
       request.workload.expert_imbalance = 1.25;
       const StepProof proof = prove_step(request);
+      EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+    }
+  }
+}
+
+// Frequencies that are scaled, those of layers with a window alone, and larger or smaller scores; with rows
+// that tensor-parallel ranks split, and latent ones.
+TEST(ProveStep, HoldsForScaledRotaryPositions) {
+  Transformer gemma = dense_model();
+  const LayerKind full, window{7, {}, false, Mixer::attention, true};
+  set_layers(gemma, {window, full, window, full});
+  gemma.numerics.rotary = {.theta = 1e6, .scaling = RotaryScaling::linear, .factor = 8};
+  gemma.numerics.window_rotary.emplace().theta = 100;
+  gemma.numerics.score_scale = 0.8;
+  Transformer yarn = gemma;
+  yarn.numerics.window_rotary.reset();
+  yarn.numerics.rotary = {.scaling = RotaryScaling::yarn,
+                          .factor = 4,
+                          .high = 8,
+                          .original = 12,
+                          .whole_pairs = false,
+                          .magnitude = 1.25};
+  Transformer latent = dense_model();
+  latent.kv_heads = latent.q_heads, latent.qk_norm = latent.qkv_bias = false;
+  latent.latent = Latent{12, 8, 4, 6};
+  latent.numerics.rotary = yarn.numerics.rotary, latent.numerics.rotary.whole_pairs = true;
+  latent.numerics.interleaved_rotary = true, latent.numerics.score_scale = 1.3;
+  for (const Transformer& model : {gemma, yarn, latent}) {
+    for (const char* layout : {"tp=1", "tp=2,dp_shard=2,recompute=full",
+                               "cp=2,strategy=ring,balance=head_tail,recompute=selective", "pp=2"}) {
+      const StepProof proof = prove_step(request_of(model, layout));
       EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
     }
   }

@@ -51,6 +51,12 @@ inline std::vector<ReferenceCase> reference_cases() {
   gemma.rules.activation = sim::MlpActivation::gelu_tanh;
   gemma.rules.norm_unit_offset = true, gemma.rules.embedding_scale = 3, gemma.rules.logit_softcap = 2;
   set_layers(gemma.model, {{3, {}}, {}});
+  ReferenceCase& scaled = add("windows with a base of their own, larger rows, smaller scores");
+  scaled.rules.rotary = {
+      .scale = sim::RotaryScale::yarn, .factor = 4, .high = 8, .original = 12, .size = 1.25};
+  scaled.rules.window_rotary = sim::RotaryRules{.theta = 50, .scale = sim::RotaryScale::linear, .factor = 2};
+  scaled.rules.score_scale = 0.75;
+  set_layers(scaled.model, {{3, {}}, {}});
   ReferenceCase& llama4 = add("chunks, sigmoid router of one expert");
   llama4.model.experts = Experts{3, 1, 5, 7};
   llama4.rules.router.sigmoid = true, llama4.rules.router.normalized = false;

@@ -56,7 +56,7 @@ std::deque<PublishedStep> published_steps() {  // which moves none when it grows
   };
   add("LlamaForCausalLM", 3.70966517697318, 3.51031416160299);
   add("LlamaForCausalLM, rope_type llama3", 3.42118786766688, 3.87164786186142).rules.rotary = {
-      10'000, 4, 1, 4, 8, false};
+      .scale = sim::RotaryScale::llama3, .factor = 4, .original = 8};
   Transformer& qwen2 = add("Qwen2ForCausalLM", 3.23170223990494, 2.88217841886232).model;
   qwen2.qkv_bias = qwen2.tied_embeddings = true;
   add("Qwen3ForCausalLM", 3.72924217834513, 3.552912720643).model.qk_norm = true;
@@ -88,7 +88,7 @@ std::deque<PublishedStep> published_steps() {  // which moves none when it grows
   Transformer& biased = add("LlamaForCausalLM, attention_bias", 3.91933095621176, 4.49588870641215).model;
   biased.qkv_bias = biased.out_bias = true;
   add("LlamaForCausalLM, one limit of rope_type llama3", 3.71807806182624, 3.61096726463943).rules.rotary = {
-      10'000, 4, 1, 1, 20, false};
+      .scale = sim::RotaryScale::llama3, .factor = 4, .high = 1, .original = 20};
   const LayerKind without{{}, {}, false, Mixer::attention, true, false};
   Transformer& smollm3 = add("SmolLM3ForCausalLM", 3.02017970016399, 4.26641719449102).model;
   smollm3.layers = 4, smollm3.tied_embeddings = true;
@@ -109,6 +109,27 @@ std::deque<PublishedStep> published_steps() {  // which moves none when it grows
   ReferenceCase& qwen2_moe = add("Qwen2MoeForCausalLM", 3.78375149102782, 3.13788004453255);
   qwen2_moe.model.experts = Experts{4, 2, 6, 5, true}, qwen2_moe.model.qkv_bias = true;
   qwen2_moe.rules.router.normalized = false;
+  // With frequencies that are scaled, of which some are between the limits.
+  sim::RotaryRules yarn;
+  yarn.theta = 100, yarn.scale = sim::RotaryScale::yarn, yarn.factor = 4, yarn.high = 2, yarn.original = 16;
+  yarn.truncate = false, yarn.size = 0.1 * std::log(4) + 1;
+  add("LlamaForCausalLM, rope_type yarn", 3.68051795948603, 3.51918465337955).rules.rotary = yarn;
+  ReferenceCase& deepseek_yarn =
+      add("DeepseekV3ForCausalLM, yarn with mscale_all_dim", 2.95118229456674, 4.38030555764305);
+  deepseek_yarn.model = deepseek.model, deepseek_yarn.rules = deepseek.rules;
+  deepseek_yarn.model.latent->rope_dim = 4, deepseek_yarn.model.head_dim = 7;
+  deepseek_yarn.model.experts = Experts{6, 2, 6, 6};
+  yarn.theta = 20, yarn.original = 12, yarn.truncate = true;
+  yarn.size /= 0.05 * std::log(4) + 1, yarn.neighbours = true;
+  deepseek_yarn.rules.rotary = yarn, deepseek_yarn.rules.score_scale = std::pow(0.05 * std::log(4) + 1, 2);
+  ReferenceCase& gemma3 = add("Gemma3ForCausalLM", 4.95962652642392, 14.4316532238973);
+  gemma3.model.norms_behind = gemma3.model.qk_norm = true;
+  gemma3.rules = gemma2.rules, gemma3.rules.logit_softcap = 0;
+  gemma3.rules.rotary.theta = 100, gemma3.rules.rotary.factor = 4;
+  gemma3.rules.rotary.scale = sim::RotaryScale::linear;
+  gemma3.rules.window_rotary.emplace().theta = 20;
+  gemma3.rules.score_scale = std::sqrt(6.0 / 9);  // query_pre_attn_scalar is 9
+  set_layers(gemma3.model, {{3, {}}, {}});
   return steps;
 }
 
@@ -387,6 +408,10 @@ TEST(ReferenceStep, WhatMakesNoSenseIsRefused) {
   rules = {}, rules.rotary.theta = 0;
   EXPECT_THAT(message(of.model, rules, batch),
               HasSubstr("theta=0 and factor=1 of rotary positions must be above 0"));
+  rules = {}, rules.window_rotary.emplace().low = 5;
+  EXPECT_THAT(message(of.model, rules, batch), HasSubstr("and low=5 at most high=4"));
+  rules = {}, rules.rotary.scale = sim::RotaryScale::yarn, rules.rotary.theta = 1;
+  EXPECT_THAT(message(of.model, rules, batch), HasSubstr("theta=1, low=1 and original=8192 of yarn"));
   rules = {}, rules.drops = [](const sim::RoutedTokens&) { return std::vector<bool>(3); };
   EXPECT_THAT(message(of.model, rules, batch), HasSubstr("answers for 3 of 18 choices"));
 }

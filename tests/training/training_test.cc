@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/index.h"
+#include "sim/planner/models/read_model.h"
 #include "sim/scenario/training_threads.h"
 #include "tests/support/messages.h"
 #include "tests/training/curve_tolerance.h"
@@ -272,6 +273,35 @@ TEST(TrainJob, TakesTheTokensOfATokenizer) {
   const TrainJob job = make_train_job(train);
   EXPECT_EQ(job.request.model.vocab, 301) << "a model in small has the tokenizer's vocabulary";
   EXPECT_THAT(job.windows->training_batch(1).tokens, ElementsAre(2, 3, 1, 0, 300));
+}
+
+// Other tools read the config of a checkpoint: what was made in small has to be in it.
+TEST(TrainJob, WritesWhatWasMadeInSmall) {
+  for (const char* preset : {"gemma-3-27b", "deepseek-v3", "gpt-oss-20b"}) {
+    SCOPED_TRACE(preset);
+    proto::Train train = small("tp=1");
+    train.set_model(preset);
+    const TrainJob job = make_train_job(train);
+    const Transformer &made = job.request.model,
+                      written = read_model(job.config, "config.json", preset).model;
+    EXPECT_EQ(written.head_dim, made.head_dim);
+    EXPECT_EQ(written.latent, made.latent);
+    EXPECT_EQ(written.numerics.rotary, made.numerics.rotary);
+    EXPECT_EQ(written.numerics.window_rotary, made.numerics.window_rotary);
+    EXPECT_NEAR(written.numerics.score_scale, made.numerics.score_scale, 1e-15);
+  }
+}
+
+// A config that plans leave a part out of, which results depend on, is not trained as another one.
+TEST(TrainJob, RefusesModelsThatAreNotComputed) {
+  const std::string path = ::testing::TempDir() + "cp_dynamic_rope.json";
+  std::ofstream(path)
+      << R"({"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 61,
+    "intermediate_size": 40, "num_attention_heads": 4, "rope_scaling": {"type": "dynamic", "factor": 2.0}})";
+  proto::Train train = small("tp=1");
+  train.set_model(path);
+  EXPECT_THAT(testing::message_of([&] { make_train_job(train); }),
+              HasSubstr("rope_type \"dynamic\" of rotary positions is not described"));
 }
 
 TEST(TrainJob, RefusesWhatMakesNoSense) {

@@ -107,6 +107,27 @@ TEST(ValidateModel, RefusesWhatItsLayersCannotHave) {
               HasSubstr("activation_limit=-1 and up_offset=0"));
   EXPECT_THAT(said([](Transformer& m) { m.numerics.temperature.floor = 0; }),
               HasSubstr("the floor a number of positions above 0"));
+  EXPECT_THAT(said([](Transformer& m) { m.numerics.score_scale = 0; }), HasSubstr("score_scale=0 must be"));
+  EXPECT_THAT(said([](Transformer& m) { m.numerics.window_rotary.emplace(); }),
+              HasSubstr("window_rotary is of layers with a window, and no kind has one"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.kinds.front().window = 4;
+                m.numerics.window_rotary.emplace().theta = -1;
+              }),
+              HasSubstr("rope_theta=-1 of window_rotary must be"));
+  EXPECT_THAT(
+      said([](Transformer& m) {
+        m.numerics.rotary.scaling = RotaryScaling::linear, m.numerics.rotary.factor = 0.5;
+      }),
+      HasSubstr("linear of rotary with factor=0.5 and 1 to 4 waves in 8192 positions scales nothing"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.numerics.rotary.scaling = RotaryScaling::yarn, m.numerics.rotary.theta = 1;
+              }),
+              HasSubstr("rope_theta=1 of rotary must be above 1 with yarn"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.qk_norm = m.qk_norm_behind_rotary = true, m.numerics.rotary.magnitude = 1.3;
+              }),
+              HasSubstr("norms behind the rotation (qk_norm_behind_rotary) take it away"));
   EXPECT_THAT(said([](Transformer& m) {
                 m.kv_heads = m.q_heads, m.latent = Latent{0, 8, 1, 4};
                 m.kinds.front().rotary = false;
@@ -323,6 +344,16 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models.push_back(tiny()), models.back().numerics.activation_limit = 7;
   models.push_back(tiny()), models.back().numerics.up_offset = 1;
   models.push_back(tiny()), models.back().numerics.weighs_expert_inputs = true;
+  models.push_back(tiny()), models.back().numerics.interleaved_rotary = true;
+  models.push_back(tiny()), models.back().numerics.score_scale = 2;
+  RotaryFrequencies yarn{.scaling = RotaryScaling::yarn, .factor = 2}, pairs = yarn, larger = yarn;
+  pairs.whole_pairs = false, larger.magnitude = 2;
+  for (const RotaryFrequencies& rotary :
+       {yarn, pairs, larger, RotaryFrequencies{.scaling = RotaryScaling::linear, .factor = 2},
+        RotaryFrequencies{.scaling = RotaryScaling::llama3, .factor = 2}, RotaryFrequencies{.theta = 2}}) {
+    models.push_back(tiny()), models.back().numerics.rotary = rotary;
+    models.push_back(tiny()), models.back().numerics.window_rotary = rotary;
+  }
   for (const QueryTemperature& temperature : {QueryTemperature{1, 8192}, QueryTemperature{0, 1}})
     models.push_back(tiny()), models.back().numerics.temperature = temperature;
   for (const Experts& experts : {Experts{0, 0, 0, 1, true, false}, Experts{0, 0, 0, 1, false, true}})

@@ -316,7 +316,8 @@ TEST(StepGradients, OfOtherLayersToo) {
   const Transformer latent = with([](Transformer& model) {
     model.latent = Latent{16, 12, 4, 6};
     model.kv_heads = model.q_heads, model.head_dim = 10;
-    model.numerics.rotary.interleaved = true;
+    model.numerics.interleaved_rotary = true;
+    model.numerics.score_scale = 1.5;
   });
   // Of an odd number of rotated columns one stays as it is.
   const Transformer odd_heads = with([](Transformer& model) { model.head_dim = 5; });

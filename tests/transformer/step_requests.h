@@ -164,6 +164,10 @@ inline Transformer any_model() {
     model.experts->shared_gate = model.experts->shared > 0 && any_of(true, false);
     model.experts->biases = any_of(true, false);
   }
+  const bool windows = std::any_of(model.kinds.begin(), model.kinds.end(),
+                                   [](const LayerKind& kind) { return kind.window.has_value(); });
+  if (windows && any_of(true, false)) model.numerics.window_rotary.emplace().theta = 100;
+  model.numerics.score_scale = any_of(1.0, 1.0, 0.5);
   return model;
 }
 

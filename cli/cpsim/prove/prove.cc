@@ -249,6 +249,7 @@ int prove(Flags& flags) {
     throw InvalidInput(
         "give one layout with --layout, for example tp=2,cp=2,strategy=ring, or --layouts all");
   sim::ReadModel read = sim::load_model(flags.model);
+  sim::require_computed(read);
   if (flags.mtp_layers > 0) sim::plan_prediction_layers(read, flags.mtp_layers);
   Transformer& model = read.model;
   if (!flags.full) {

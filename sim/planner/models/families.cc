@@ -31,17 +31,18 @@ const std::vector<Family>& families() {
     std::find_if(list.begin(), list.end(), [](const Family& f) {
       return f.model_type == "qwen3";
     })->head_dim = 128;
-    add("mixtral").experts_per_token = 2;
+    Family& mixtral = add("mixtral");
+    mixtral.experts_per_token = 2, mixtral.rotary_theta = 1e6, mixtral.norm_eps = 1e-5;
     Family& gpt_oss = add("gpt_oss");
-    gpt_oss.full_layer_every = 2;
+    gpt_oss.full_layer_every = 2, gpt_oss.rotary_theta = 150'000, gpt_oss.norm_eps = 1e-5;
     gpt_oss.sinks = gpt_oss.expert_biases = gpt_oss.limits_activation = true;
-    add("phi3");  // and 4: one matrix for q, k and v, and one for gate and up
+    add("phi3").norm_eps = 1e-5;  // and 4: one matrix for q, k and v, and one for gate and up
     Family& smollm3 = add("smollm3");
     smollm3.tied_embeddings = smollm3.window_needs_flag = true;
-    smollm3.no_rope_every = 4;
+    smollm3.no_rope_every = 4, smollm3.rotary_theta = 2e6;
     Family& gemma2 = add("gemma2");
     gemma2.tied_embeddings = gemma2.norms_behind = gemma2.gemma_numerics = true;
-    gemma2.norm_unit_offset = true;
+    gemma2.norm_unit_offset = true, gemma2.query_pre_attn_scalar = 256;
     gemma2.full_layer_every = 2, gemma2.window = 4096, gemma2.softcap = 50;
     gemma2.head_dim = 256, gemma2.q_heads = 8, gemma2.kv_heads = 4;
     gemma2.vocab = 256'000, gemma2.max_seq_len = 8192;
@@ -51,19 +52,20 @@ const std::vector<Family>& families() {
       gemma3.full_layer_every = 6, gemma3.window = 4096;
       gemma3.head_dim = 256, gemma3.q_heads = 8, gemma3.kv_heads = 4;
       gemma3.vocab = 262'208, gemma3.max_seq_len = 131'072;
-      gemma3.norms_behind = gemma3.norm_unit_offset = true;
+      gemma3.norms_behind = gemma3.norm_unit_offset = true, gemma3.query_pre_attn_scalar = 256;
+      gemma3.rotary_theta = 1e6, gemma3.window_rotary_theta = 10'000;
     }
     for (const char* model_type : {"llama4_text", "llama4"}) {
       Family& llama4 = add(model_type);
       llama4.no_rope_every = 4, llama4.chunk = 8192;
       llama4.qk_norm = llama4.qk_norm_behind_rotary = llama4.interleaved_rotary = true;
-      llama4.tunes_temperature = true;
+      llama4.tunes_temperature = true, llama4.rotary_theta = 500'000, llama4.norm_eps = 1e-5;
       llama4.shared_experts = 1, llama4.experts_per_token = 1;
       llama4.sigmoid_router = llama4.weighs_expert_inputs = true, llama4.normalized_router = false;
     }
     Family& glm4_moe = add("glm4_moe");
     glm4_moe.bias_of_qkv_alone = glm4_moe.sigmoid_router = true;
-    glm4_moe.rotary_share = 0.5;
+    glm4_moe.rotary_share = 0.5, glm4_moe.norm_eps = 1e-5;
     add("deepseek_v2").normalized_router = false;
     for (const char* model_type : {"deepseek_v3", "kimi_k2"}) add(model_type).sigmoid_router = true;
     Family& qwen2_moe = add("qwen2_moe");
@@ -77,13 +79,13 @@ const std::vector<Family>& families() {
     qwen3_next.left_out = "the layers that predict further tokens";
     Family& nemotron_h = add("nemotron_h");
     nemotron_h.gated_mlp = false, nemotron_h.recurrence = RecurrenceRule::decay;
-    nemotron_h.rotary_share = 0, nemotron_h.sigmoid_router = true;
+    nemotron_h.rotary_share = 0, nemotron_h.sigmoid_router = true, nemotron_h.norm_eps = 1e-5;
     Family& nemotron = add("nemotron");
-    nemotron.gated_mlp = false, nemotron.rotary_share = 0.5;
+    nemotron.gated_mlp = false, nemotron.rotary_share = 0.5, nemotron.norm_eps = 1e-5;
     nemotron.left_out = "the biases of its norms";
     Family& olmo2 = add("olmo2");
     olmo2.qk_norm = olmo2.qk_norm_of_all_heads = true;
-    olmo2.norms_before = false, olmo2.norms_behind = true;
+    olmo2.norms_before = false, olmo2.norms_behind = true, olmo2.norm_eps = 1e-5;
     return list;
   }();
   return all;

@@ -28,6 +28,10 @@ struct Family {
   bool gemma_numerics = false;    // embedded rows are multiplied with sqrt(hidden), and MLPs have gelu_tanh
   double rotary_share = 1;        // where the config leaves partial_rotary_factor out
   bool interleaved_rotary = false;
+  double rotary_theta = 10'000;                      // where it leaves rope_theta out
+  std::optional<double> window_rotary_theta = {};    // and rope_local_base_freq; unset: that of all layers
+  std::optional<double> query_pre_attn_scalar = {};  // unset: head_dim
+  double norm_eps = 1e-6;                            // where it leaves rms_norm_eps out
   // Of so many layers the last one has no positions, unless no_rope_layers lists them; 0: all have some.
   std::int64_t no_rope_every = 0;
   bool tunes_temperature = false;  // of queries in layers without positions

@@ -14,6 +14,7 @@
 #include "sim/planner/models/config_fields.h"
 #include "sim/planner/models/families.h"
 #include "sim/planner/models/layer_list.h"
+#include "sim/planner/models/rope_fields.h"
 
 namespace cp::sim {
 namespace {
@@ -69,14 +70,6 @@ class ModelReader {
     model.max_seq_len = fields_.whole("max_position_embeddings").value_or(family_.max_seq_len.value_or(0));
     if (!fields_.has("max_position_embeddings") && !family_.max_seq_len) {
       fields_.assume("max_position_embeddings is missing, so a sequence may have any length");
-    }
-    // Configs of transformers 5 have all of both, and the base, in rope_parameters.
-    read_.rope_scaling =
-        fields_.text_of(fields_.has("rope_parameters") ? "rope_parameters" : "rope_scaling", 1000);
-    const nlohmann::json rope = nlohmann::json::parse(read_.rope_scaling, nullptr, false);
-    if (rope.is_object() && rope.contains("full_attention")) {
-      read_.rope_scaling = rope["full_attention"].dump();
-      fields_.assume("rope_parameters differ between layers: plans rotate all by those of full_attention");
     }
   }
 
@@ -312,15 +305,10 @@ class ModelReader {
   void take_numerics() {
     Transformer& model = read_.model;
     Numerics& numerics = model.numerics;
+    numerics.norm_eps = family_.norm_eps;
     for (const char* key : {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"})
       numerics.norm_eps = fields_.number(key).value_or(numerics.norm_eps);
-    numerics.rotary.theta =
-        fields_.number("rope_theta").value_or(rope_parameter("rope_theta").value_or(numerics.rotary.theta));
-    take_rope_scaling();
-    // Of latent attention pairs are neighbouring columns.
-    numerics.rotary.interleaved =
-        fields_.flag("rope_interleave").value_or(model.latent.has_value() || family_.interleaved_rotary);
-    take_rotary_share();
+    take_rotary();
     numerics.norm_unit_offset = family_.norm_unit_offset;
     if (family_.gemma_numerics) numerics.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
     numerics.logit_softcap = fields_.number("final_logit_softcapping").value_or(0);
@@ -363,45 +351,56 @@ class ModelReader {
     temperature.floor = fields_.number("floor_scale").value_or(temperature.floor);
   }
 
+  void take_rotary() {
+    Transformer& model = read_.model;
+    Numerics& numerics = model.numerics;
+    RopeFields rope = rope_of_config(family_, fields_);
+    numerics.rotary = rope.rotary;
+    const bool windows = std::any_of(model.kinds.begin(), model.kinds.end(),
+                                     [](const LayerKind& kind) { return kind.window.has_value(); });
+    if (windows && rope.window && *rope.window != rope.rotary) numerics.window_rotary = rope.window;
+    // Of latent attention pairs are neighbouring columns.
+    numerics.interleaved_rotary =
+        fields_.flag("rope_interleave").value_or(model.latent.has_value() || family_.interleaved_rotary);
+    take_rotary_share(rope);
+    take_score_scale(rope);
+    if (model.qk_norm_behind_rotary && numerics.rotary.magnitude != 1) {
+      rope.not_computed.push_back(str("rotated rows ", numerics.rotary.magnitude,
+                                      " times as large before the norms of q and k are not described"));
+      numerics.rotary.magnitude = 1;
+    }
+    for (const std::string& what : rope.not_computed) take_without(what);
+  }
+
+  // What changes results alone is left out of plans for times and memory, and said.
+  void take_without(const std::string& what) {
+    fields_.assume(str(what, ". Plans are made without it: it changes neither times nor memory"));
+    read_.not_computed.push_back(what);
+  }
+
   // Latent attention has the width of its rotated part instead.
-  void take_rotary_share() {
+  void take_rotary_share(const RopeFields& rope) {
     double& share = read_.model.numerics.rotary_share;
-    share = fields_.number("partial_rotary_factor")
-                .value_or(rope_parameter("partial_rotary_factor").value_or(family_.rotary_share));
+    share = fields_.number("partial_rotary_factor").value_or(rope.share.value_or(family_.rotary_share));
     if (share <= 1) return;
     fields_.assume(str("partial_rotary_factor ", share, " is above 1, so that all columns are rotated"));
     share = 1;
   }
 
-  std::optional<double> rope_parameter(const char* key) const {
-    const nlohmann::json parameters = nlohmann::json::parse(read_.rope_scaling, nullptr, false);
-    if (!parameters.is_object() || !parameters.contains(key) || !parameters[key].is_number())
-      return std::nullopt;
-    return parameters[key].get<double>();
-  }
-
-  // Of the kinds of scaling only "llama3" is computed; the others leave the frequencies as they are.
-  void take_rope_scaling() {
-    const nlohmann::json scaling = nlohmann::json::parse(read_.rope_scaling, nullptr, false);
-    if (!scaling.is_object()) return;
-    const auto has_kind = [&](const char* key) {
-      return scaling.contains(key) && scaling[key] == nlohmann::json("llama3");
-    };
-    if (!has_kind("rope_type") && !has_kind("type")) return;
-    const auto number = [&](const char* key, double usual) {
-      return scaling.contains(key) && scaling[key].is_number() ? scaling[key].get<double>() : usual;
-    };
-    RotaryFrequencies& rotary = read_.model.numerics.rotary;
-    const double factor = number("factor", 1), low = number("low_freq_factor", rotary.low),
-                 high = number("high_freq_factor", rotary.high),
-                 original = number("original_max_position_embeddings", static_cast<double>(rotary.original));
-    if (!(factor >= 1 && low > 0 && high >= low && original >= 1 && original <= 1e12)) {
-      fields_.assume(str("rope_scaling of \"llama3\" with factor ", factor, ", ", low, " to ", high,
-                         " waves of ", original, " positions is no scaling, so it is ignored"));
-      return;
-    }
-    rotary.factor = factor, rotary.low = low, rotary.high = high;
-    rotary.original = static_cast<std::int64_t>(original);
+  // Gemma 2 and 3 divide scores by the root of a number of their own, and not of head_dim.
+  void take_score_scale(const RopeFields& rope) {
+    const Transformer& model = read_.model;
+    double& scale = read_.model.numerics.score_scale;
+    if (model.latent) scale = rope.latent_score_scale;
+    const char* key = "query_pre_attn_scalar";
+    std::optional<double> scalar = fields_.number(key);
+    if (!scalar) scalar = family_.query_pre_attn_scalar;
+    if (!scalar || model.head_dim == 0) return;  // without a head_dim the config is at fault already
+    if (*scalar == 0)
+      fields_.fail(str(key, " is 0; scores are divided by its root: use a number above 0, as head_dim, ",
+                       model.head_dim));
+    else
+      scale *= std::sqrt(static_cast<double>(model.head_dim) / *scalar);
   }
 
   void take_activation(const char* key, const std::string& word) {
@@ -415,7 +414,9 @@ class ModelReader {
     }
     const bool known = std::any_of(std::begin(kKnown), std::end(kKnown),
                                    [&](const auto& each) { return word == each.first; });
-    if (!known) fields_.assume(str(key, " \"", word, "\" is not known: plans have silu in its place"));
+    if (known) return;
+    fields_.assume(str(key, " \"", word, "\" is not known: plans have silu in its place"));
+    read_.not_computed.push_back(str(key, " \"", word, "\" is not known"));
   }
 
   void take_tied() {

@@ -142,6 +142,14 @@ void plan_prediction_layers(ReadModel& read, std::int64_t count) {
   if (count < has) read.assumptions.push_back(left_out_predictions(has, count));
 }
 
+void require_computed(const ReadModel& read) {
+  if (read.not_computed.empty()) return;
+  throw InvalidInput(str("the results of ", read.model.name,
+                         " cannot be computed: ", join(read.not_computed, "; "),
+                         ". cpsim plan answers for it; the nearest thing that is computed is the config "
+                         "without that field"));
+}
+
 std::vector<std::string> model_names() { return names_of(embedded_models()); }
 
 namespace {

@@ -34,7 +34,9 @@ struct ReadModel {
   std::string repository;  // of a preset, on huggingface.co: "meta-llama/Llama-3.1-8B"
   // torch_dtype (or dtype): the type in which its weights are stored.
   std::optional<DType> dtype;
-  std::string rope_scaling;  // as the text has it, or empty: it changes positions, not costs
+  // What results depend on, and neither times nor memory, and no plan computes: with a reason each. It is
+  // planned without, which is an assumption; require_computed() refuses it.
+  std::vector<std::string> not_computed;
 };
 
 // Reads the text of a config.json. `name` becomes the model's name. Throws one InvalidInput with a line for
@@ -53,6 +55,9 @@ std::string config_text(const std::string& path_or_name);
 // Puts `count` of the config's prediction layers into the model, and says in the assumptions what is left out
 // then. Throws InvalidInput if the config has fewer, or if there are more than are planned.
 void plan_prediction_layers(ReadModel& read, std::int64_t count);
+
+// Throws InvalidInput for a model with anything in not_computed: whoever computes it would compute another.
+void require_computed(const ReadModel& read);
 
 // The names of the presets, in ascending order.
 std::vector<std::string> model_names();

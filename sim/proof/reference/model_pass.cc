@@ -53,16 +53,40 @@ Variable repeat_all(Variable vector, std::int64_t times) {
   return take_columns(vector, std::move(taken));
 }
 
+// Whether the wave of pair j becomes `factor` times as long: 0 where it stays, 1 where it does, or between.
+double stretched(const RotaryRules& rules, double frequency, std::int64_t j, std::int64_t count) {
+  const double waves = rules.original * frequency / (2 * std::numbers::pi);  // in the original length
+  switch (rules.scale) {
+    case RotaryScale::none:
+      return 0;
+    case RotaryScale::linear:
+      return 1;
+    case RotaryScale::llama3:
+      // With one limit for both there is nothing between them (Llama 4).
+      if (rules.low == rules.high) return waves < rules.low ? 1 : 0;
+      return std::clamp((rules.high - waves) / (rules.high - rules.low), 0.0, 1.0);
+    case RotaryScale::yarn:
+      break;
+  }
+  // theta^(-2j / count) original / (2 pi) = number, solved for j.
+  const auto pair_with = [&](double number) {
+    return static_cast<double>(count) / 2 * std::log(rules.original / number / (2 * std::numbers::pi)) /
+           std::log(rules.theta);
+  };
+  double begin = pair_with(rules.high), end = pair_with(rules.low);
+  if (rules.truncate) begin = std::floor(begin), end = std::ceil(end);
+  begin = std::max(begin, 0.0), end = std::min(end, static_cast<double>(count) - 1);
+  const auto pair = static_cast<double>(j);
+  if (begin == end) return pair <= begin ? 0 : 1;
+  return std::clamp((pair - begin) / (end - begin), 0.0, 1.0);
+}
+
 std::vector<double> rotary_frequencies(const RotaryRules& rules, std::int64_t count) {
   std::vector<double> frequencies;
   for (std::int64_t j = 0; j < count / 2; ++j) {
     const double frequency = std::pow(rules.theta, -2 * static_cast<double>(j) / static_cast<double>(count));
-    const double waves = rules.original * frequency / (2 * std::numbers::pi);  // in the original length
-    // With one limit for both there is nothing between them (Llama 4).
-    const double share = rules.low == rules.high
-                             ? (waves < rules.low ? 0 : 1)
-                             : std::clamp((waves - rules.low) / (rules.high - rules.low), 0.0, 1.0);
-    frequencies.push_back((1 - share) * frequency / rules.factor + share * frequency);
+    const double share = stretched(rules, frequency, j, count);
+    frequencies.push_back(share * frequency / rules.factor + (1 - share) * frequency);
   }
   return frequencies;
 }
@@ -150,12 +174,17 @@ Variable ModelPass::norm(Variable x, const std::string& name, std::int64_t width
   return rms_norm(x, factors, width == 0 ? x.columns() : width);
 }
 
-// The last `count` elements of each head turn.
-Variable ModelPass::rotated(Variable x, std::int64_t head_dim, std::int64_t count) const {
-  // Of an odd number, which no model has, the first one stays, as plans have it.
-  const std::int64_t first = head_dim - count + count % 2;
-  return rotate(x, {head_dim, first, rotary_frequencies(rules_.rotary, count), rules_.rotary.neighbours},
+// Elements first .. first + count - 1 of each head turn.
+Variable ModelPass::rotated(const Layer& at, Variable x, std::int64_t head_dim, std::int64_t first,
+                            std::int64_t count) const {
+  const RotaryRules& rules = at.kind.window && rules_.window_rotary ? *rules_.window_rotary : rules_.rotary;
+  return rotate(x, {head_dim, first, rotary_frequencies(rules, count), rules.neighbours, rules.size},
                 positions_);
+}
+// The last `count` elements do. Of an odd number, which no model has, the first one stays, as plans have it.
+Variable ModelPass::end_rotated(const Layer& at, Variable x, std::int64_t head_dim,
+                                std::int64_t count) const {
+  return rotated(at, x, head_dim, head_dim - count + count % 2, count);
 }
 
 // With the bias, if there is one of this name.
@@ -255,10 +284,9 @@ Variable ModelPass::attend(const Layer& at, Variable rows) {
   }
   const auto turned = [&](Variable x) {
     const double share = rules_.rotary.share;
-    if (share == 1) return rotated(x, model_.head_dim, model_.head_dim);
+    if (share == 1) return end_rotated(at, x, model_.head_dim, model_.head_dim);
     const auto count = static_cast<std::int64_t>(share * static_cast<double>(model_.head_dim));
-    return rotate(x, {model_.head_dim, 0, rotary_frequencies(rules_.rotary, count), rules_.rotary.neighbours},
-                  positions_);
+    return rotated(at, x, model_.head_dim, 0, count);
   };
   if (at.kind.rotary) {
     q = turned(q), k = turned(k);
@@ -298,7 +326,7 @@ Variable ModelPass::attend_latent(const Layer& at, Variable rows) {
                  kv = linear_of(norm(columns(row, 0, latent.kv_rank), own + "kv_a_layernorm.weight"),
                                 own + "kv_b_proj");
   const Variable rotated_k =
-      rotated(columns(row, latent.kv_rank, latent.rope_dim), latent.rope_dim, latent.rope_dim);
+      end_rotated(at, columns(row, latent.kv_rank, latent.rope_dim), latent.rope_dim, latent.rope_dim);
   // The heads' own parts stand before the rotated part, which each head takes behind its own.
   std::vector<std::int64_t> taken;
   for (std::int64_t head = 0; head < heads; ++head) {
@@ -307,7 +335,8 @@ Variable ModelPass::attend_latent(const Layer& at, Variable rows) {
   }
   const Variable k = take_columns(beside(parts_of_heads(kv, up, 0, nope), rotated_k), std::move(taken)),
                  v = parts_of_heads(kv, up, nope, latent.v_head_dim);
-  return linear_of(attention_core(at, rotated(q, model_.head_dim, latent.rope_dim), k, v), own + "o_proj");
+  const Variable rotated_q = end_rotated(at, q, model_.head_dim, latent.rope_dim);
+  return linear_of(attention_core(at, rotated_q, k, v), own + "o_proj");
 }
 
 Variable ModelPass::attention_core(const Layer& at, Variable q, Variable k, Variable v) {
@@ -316,6 +345,7 @@ Variable ModelPass::attention_core(const Layer& at, Variable q, Variable k, Vari
   problem.q_heads = model_.q_heads, problem.kv_heads = model_.kv_heads;
   problem.head_dim = model_.head_dim, problem.v_head_dim = model_.v_head_dim();
   problem.causal = true, problem.window = at.kind.window, problem.chunk = at.kind.chunk;
+  problem.softmax_scale = rules_.score_scale / std::sqrt(static_cast<double>(model_.head_dim));
   problem.softcap = model_.softcap, problem.sinks = model_.sinks;
   problem.cu_seqlens_of_entry = batch_.cu_seqlens;
   note(at.label + "q", q), note(at.label + "k", k), note(at.label + "v", v);

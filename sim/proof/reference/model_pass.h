@@ -3,7 +3,7 @@
 //
 //   attention       q and k are normalized, then rotated; or rotated, then normalized without weights (Llama
 //                   4). Layers without positions do neither of the latter two, and may scale queries. Scores
-//                   are scaled by 1/sqrt(head_dim). Gates are sigmoids.
+//                   are scaled by 1/sqrt(head_dim) and a number of the rules. Gates are sigmoids.
 //   latent          the first elements of a head are made of the latent row, and the last rope_dim rotated;
 //                   the key's rotated part is the same for all heads and is not normalized
 //   gated delta     SiLU follows the convolution, then q and k of each head get the Euclidean norm 1; beta =
@@ -73,7 +73,6 @@ class ModelPass {
   Variable note(const std::string& name, Variable value);
   Variable rms_norm(Variable x, Variable factors, std::int64_t width) const;
   Variable norm(Variable x, const std::string& name, std::int64_t width = 0) const;
-  Variable rotated(Variable x, std::int64_t head_dim, std::int64_t count) const;
   Variable linear_of(Variable x, const std::string& name);
   Variable activated(Variable x);
 
@@ -83,6 +82,9 @@ class ModelPass {
                                   std::int64_t missing) const;
   Variable layer(const Layer& at, Variable x);
   Variable attend(const Layer& at, Variable rows);
+  Variable rotated(const Layer& at, Variable x, std::int64_t head_dim, std::int64_t first,
+                   std::int64_t count) const;
+  Variable end_rotated(const Layer& at, Variable x, std::int64_t head_dim, std::int64_t count) const;
   Variable temperatures();  // of queries, by row
   Variable attend_latent(const Layer& at, Variable rows);
   Variable attention_core(const Layer& at, Variable q, Variable k, Variable v);

@@ -70,12 +70,13 @@ Variable cross_entropy(Variable logits, std::vector<std::int64_t> labels);
 // Rows are those of `sequences` one after the other, equally many of each.
 
 // Rotary positions: of each head of `head_dim` elements, pair j of those from `first` on turns by the angle
-// position x frequencies[j]. Elements behind the last pair stay.
+// position x frequencies[j], and is multiplied with `size`. Elements behind the last pair stay.
 struct Rotary {
   std::int64_t head_dim = 0, first = 0;
   std::vector<double> frequencies;
   // Pair j is elements 2j and 2j + 1 (the paper, DeepSeek), and else j and j + number of pairs (Llama).
   bool neighbours = false;
+  double size = 1;
 };
 Variable rotate(Variable x, const Rotary& rotary, std::vector<std::int64_t> positions);
 

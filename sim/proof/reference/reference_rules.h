@@ -19,13 +19,22 @@ enum class MlpActivation : std::uint8_t {
   quick_gelu     // x sigmoid(1.702 x) (gpt-oss)
 };
 
-// The frequencies of rotary positions: pair j of `count` rotated elements has theta^(-2j / count). With a
-// factor above 1 they are those of rope_type "llama3" (Llama 3.1): waves longer than original / low positions
-// become `factor` times as long, those shorter than original / high stay, and between them the frequency goes
-// over evenly with original / wave length.
+// The frequencies of rotary positions: pair j of `count` rotated elements has theta^(-2j / count), and scaled
+// ones have waves that are longer.
+//   linear   each wave is `factor` times as long (Gemma 3)
+//   llama3   waves longer than original / low positions become `factor` times as long, those shorter than
+//            original / high stay, and between them the frequency goes over evenly with original / wave
+//            length
+//   yarn     between the same two limits the frequency goes over evenly with j (Peng et al. 2023, arXiv
+//            2309.00071, "NTK-by-parts"): from the last pair at or before the one limit to the first at or
+//            behind the other, unless truncate is false (gpt-oss)
+enum class RotaryScale : std::uint8_t { none, linear, llama3, yarn };
 struct RotaryRules {
   double theta = 10'000;  // the usual default
+  RotaryScale scale = RotaryScale::none;
   double factor = 1, low = 1, high = 4, original = 8192;
+  bool truncate = true;
+  double size = 1;  // rotated elements are multiplied with it ("attention_factor" of yarn)
   // Pairs are neighbours (DeepSeek), and else one of each half (Llama).
   bool neighbours = false;
   // Of heads without latent rows, how many of the columns turn: the first ones (GLM-4.5, Qwen3-Next).
@@ -63,6 +72,8 @@ struct ReferenceRules {
   double embedding_scale = 1;     // of rows that are looked up: sqrt(hidden) in Gemma
   double logit_softcap = 0;       // logits become cap tanh(logit / cap); 0: they stay (Gemma 2)
   RotaryRules rotary;
+  std::optional<RotaryRules> window_rotary;  // of layers with a window; unset: as the others (Gemma 3)
+  double score_scale = 1;                    // scores are multiplied with it / sqrt(head_dim)
   // Positions count in the sequence, as in the plans, whose table of angles has a row for each of its
   // positions; or in the document. Scores depend on differences of positions alone, and attention does not
   // leave a document, so that the only thing that differs is q and k themselves.

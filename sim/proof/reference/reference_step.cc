@@ -23,6 +23,16 @@ void validate_parameters(const Transformer& model, const NamedMatrices& paramete
                            expected.all().size(), "; make them with draw_parameters()"));
 }
 
+void validate_rotary(const RotaryRules& rotary) {
+  if (!(rotary.theta > 0 && rotary.factor > 0 && rotary.low <= rotary.high))
+    throw InvalidInput(str("theta=", rotary.theta, " and factor=", rotary.factor,
+                           " of rotary positions must be above 0, and low=", rotary.low,
+                           " at most high=", rotary.high, "; the usual ones are 10000, 1, 1 and 4"));
+  if (rotary.scale == RotaryScale::yarn && !(rotary.theta > 1 && rotary.low > 0 && rotary.original > 0))
+    throw InvalidInput(str("theta=", rotary.theta, ", low=", rotary.low, " and original=", rotary.original,
+                           " of yarn must be above 1, 0 and 0; the usual ones are 10000, 1 and 4096"));
+}
+
 void validate_rules(const Transformer& model, const ReferenceRules& rules) {
   if (rules.micro_batch < 1)
     throw InvalidInput(str("micro_batch=", rules.micro_batch, " must be at least 1"));
@@ -30,11 +40,8 @@ void validate_rules(const Transformer& model, const ReferenceRules& rules) {
     throw InvalidInput(str("norm_eps=", rules.norm_eps, ", key_norm_eps=", rules.key_norm_eps,
                            " and logit_softcap=", rules.logit_softcap,
                            " must be 0 or more; the usual ones are 1e-6, 1e-6 and 0, no cap"));
-  const RotaryRules& rotary = rules.rotary;
-  if (!(rotary.theta > 0 && rotary.factor > 0 && rotary.low <= rotary.high))
-    throw InvalidInput(str("theta=", rotary.theta, " and factor=", rotary.factor,
-                           " of rotary positions must be above 0, and low=", rotary.low,
-                           " at most high=", rotary.high, "; the usual ones are 10000, 1, 1 and 4"));
+  validate_rotary(rules.rotary);
+  if (rules.window_rotary) validate_rotary(*rules.window_rotary);
   if (!model.experts) return;
   const RouterRules& router = rules.router;
   const std::int64_t count = model.experts->count;

@@ -23,7 +23,7 @@ void turn(Matrix64& x, const Rotary& rotary, const std::vector<std::int64_t>& po
         double& b = head[rotary.first + (rotary.neighbours ? 2 * j + 1 : j + pairs)];
         const double turned_a = a * std::cos(angle) - b * std::sin(angle),
                      turned_b = a * std::sin(angle) + b * std::cos(angle);
-        a = turned_a, b = turned_b;
+        a = rotary.size * turned_a, b = rotary.size * turned_b;
       }
     }
   }

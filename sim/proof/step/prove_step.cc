@@ -462,15 +462,40 @@ StepBuffers::Values values_of(const NamedMatrices& parameters) {
   };
 }
 
+namespace {
+
+RotaryRules rotary_rules(const Numerics& numerics, const RotaryFrequencies& rotary) {
+  RotaryRules rules;
+  rules.theta = rotary.theta, rules.factor = rotary.factor, rules.low = rotary.low, rules.high = rotary.high;
+  rules.scale = [&] {
+    switch (rotary.scaling) {
+      case RotaryScaling::linear:
+        return RotaryScale::linear;
+      case RotaryScaling::llama3:
+        return RotaryScale::llama3;
+      case RotaryScaling::yarn:
+        return RotaryScale::yarn;
+      case RotaryScaling::none:
+        break;
+    }
+    return RotaryScale::none;
+  }();
+  rules.original = static_cast<double>(rotary.original);
+  rules.truncate = rotary.whole_pairs, rules.size = rotary.magnitude;
+  rules.neighbours = numerics.interleaved_rotary, rules.share = numerics.rotary_share;
+  return rules;
+}
+
+}  // namespace
+
 ReferenceRules reference_rules(const Transformer& model) {
   const Numerics& numerics = model.numerics;
   ReferenceRules rules;
   rules.norm_eps = numerics.norm_eps, rules.norm_unit_offset = numerics.norm_unit_offset;
   rules.embedding_scale = numerics.embedding_scale, rules.logit_softcap = numerics.logit_softcap;
-  const RotaryFrequencies& rotary = numerics.rotary;
-  rules.rotary = {
-      rotary.theta,       rotary.factor,        rotary.low, rotary.high, static_cast<double>(rotary.original),
-      rotary.interleaved, numerics.rotary_share};
+  rules.rotary = rotary_rules(numerics, numerics.rotary);
+  if (numerics.window_rotary) rules.window_rotary = rotary_rules(numerics, *numerics.window_rotary);
+  rules.score_scale = numerics.score_scale;
   rules.activation = [&] {
     switch (numerics.activation) {
       case ActivationFunction::silu:
