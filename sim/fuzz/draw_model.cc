@@ -1,4 +1,5 @@
 // Steps of small models under layouts: those that are planned, and smaller ones that are proved with data.
+#include <algorithm>
 #include <string>
 
 #include "shared/base/text.h"
@@ -108,6 +109,7 @@ class ModelDraw {
     if (training && layout_.bucket == 1 && swarm_.take(numbers_, "predictions"))
       step_.set_prediction_layers(numbers_.in(1, 3));
     choose_numerics();
+    choose_frequencies();
   }
 
   // Biases, positions and what an activation and a router's weights do. Biases of experts are split by tp, of
@@ -132,6 +134,18 @@ class ModelDraw {
     } else if (swarm_.take(numbers_, "expert_inputs")) {
       step_.set_weighs_expert_inputs(true);
     }
+  }
+
+  // Of rotary positions, and how large scores are.
+  void choose_frequencies() {
+    if (swarm_.take(numbers_, "rotary_scaling"))
+      step_.set_rotary_scaling(numbers_.of<std::string>({"linear", "llama3", "yarn"}));
+    const auto has_window = [](const auto& kind) { return kind.has_window(); };
+    const bool windows = step_.kinds().empty()
+                             ? step_.has_window()
+                             : std::any_of(step_.kinds().begin(), step_.kinds().end(), has_window);
+    if (windows && swarm_.take(numbers_, "window_theta")) step_.set_window_theta(100);
+    if (swarm_.take(numbers_, "score_scale")) step_.set_score_scale(numbers_.of({0.5, 1.5}));
   }
 
   // Where a window or a chunk cuts.

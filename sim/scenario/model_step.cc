@@ -1,7 +1,9 @@
 #include "sim/scenario/model_step.h"
 
+#include <algorithm>
 #include <vector>
 
+#include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "sim/scenario/read_values.h"
 #include "traces/types_proto.h"
@@ -18,6 +20,23 @@ Phase phase_of(proto::PlanLayouts::Phase phase) {
     default:
       return Phase::training;
   }
+}
+
+// Scaled so that it shows in sequences as short as those of cases: some of few pairs are between the limits.
+RotaryFrequencies rotary_of(const proto::ModelStep& step) {
+  RotaryFrequencies rotary;
+  if (step.rotary_scaling().empty()) return rotary;
+  constexpr RotaryScaling kKnown[] = {RotaryScaling::linear, RotaryScaling::llama3, RotaryScaling::yarn};
+  for (const RotaryScaling scaling : kKnown) {
+    if (name(scaling) == step.rotary_scaling()) rotary.scaling = scaling;
+  }
+  if (rotary.scaling == RotaryScaling::none)
+    throw InvalidInput(str("rotary_scaling \"", step.rotary_scaling(), "\" is not known; use linear, ",
+                           "llama3 or yarn, or leave it out"));
+  rotary.factor = 4, rotary.original = 16;
+  // Norms behind the rotation would take the magnitude away.
+  if (rotary.scaling == RotaryScaling::yarn && !step.qk_norm_behind_rotary()) rotary.magnitude = 1.25;
+  return rotary;
 }
 
 Transformer model_of(const proto::ModelStep& step) {
@@ -38,6 +57,8 @@ Transformer model_of(const proto::ModelStep& step) {
   model.numerics.activation_limit = step.activation_limit();
   model.numerics.weighs_expert_inputs = step.weighs_expert_inputs();
   model.numerics.temperature = {step.temperature(), 8};
+  model.numerics.rotary = rotary_of(step);
+  if (step.score_scale() != 0) model.numerics.score_scale = step.score_scale();
   if (step.latent_kv_rank() > 0) {
     model.latent =
         Latent{step.latent_q_rank(), step.latent_kv_rank(), step.latent_rope_dim(), step.latent_v_head_dim()};
@@ -68,6 +89,12 @@ Transformer model_of(const proto::ModelStep& step) {
       own.mixer = kind.recurrence() ? Mixer::recurrence : kind.no_mixer() ? Mixer::none : Mixer::attention;
     }
     set_layers(model, layers);
+  }
+  const bool windows = std::any_of(model.kinds.begin(), model.kinds.end(),
+                                   [](const LayerKind& kind) { return kind.window.has_value(); });
+  if (windows && step.window_theta() != 0) {
+    RotaryFrequencies& rotary = model.numerics.window_rotary.emplace();
+    rotary.theta = step.window_theta();
   }
   validate_model(model);
   return model;
