@@ -22,27 +22,40 @@ SEQUENCE, VOCAB = 48, 61
 COMMON = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
               num_key_value_heads=2, head_dim=8, max_position_embeddings=64, tie_word_embeddings=False, pad_token_id=None,
               bos_token_id=None, eos_token_id=None, attn_implementation="eager")
+# Frequencies that YaRN scales: of the four pairs of a head of 8 the first stays, the third and the fourth are divided, and the
+# second is between, or each has its own place; and some rows stand beyond the original positions.
+YARN = dict(rope_type="yarn", rope_theta=100.0, factor=4.0, beta_fast=2.0, beta_slow=1.0, original_max_position_embeddings=32)
+DEEPSEEK_V3 = dict(moe_intermediate_size=12, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, n_group=4,
+                   topk_group=2, first_k_dense_replace=1, q_lora_rank=16, kv_lora_rank=12, qk_rope_head_dim=4,
+                   qk_nope_head_dim=4, v_head_dim=8, num_key_value_heads=4, head_dim=4)
+GPT_OSS = dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=16, swiglu_limit=0.5,
+               rope_parameters=dict(rope_type="default", rope_theta=10000.0))
 # What each family's config says beside these; the sizes are chosen so that windows, chunks and limits hold somewhere.
 FAMILIES = {
     "Llama": dict(),
     "Llama, attention_bias": dict(attention_bias=True),
     "Qwen2": dict(tie_word_embeddings=True),
+    "Llama, linear": dict(rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
     "Qwen3": dict(),
+    "Qwen3, yarn": dict(rope_parameters=YARN),
     "Qwen3Moe": dict(moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True),
     "Qwen2Moe": dict(moe_intermediate_size=12, shared_expert_intermediate_size=20, num_experts=4, num_experts_per_tok=2),
     "SmolLM3": dict(num_hidden_layers=4, use_sliding_window=False),
     "Olmo2": dict(),
     "Mixtral": dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
     "Phi3": dict(),
-    "Gemma2": dict(sliding_window=16, query_pre_attn_scalar=8),
+    "Gemma2": dict(sliding_window=16, query_pre_attn_scalar=12),
+    "Gemma3": dict(sliding_window=16, query_pre_attn_scalar=12, layer_types=["sliding_attention", "full_attention"],
+                   rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=100.0, factor=4.0),
+                                        sliding_attention=dict(rope_type="default", rope_theta=20.0))),
     "Llama4": dict(num_hidden_layers=4, intermediate_size_mlp=36, num_local_experts=4, num_experts_per_tok=1,
                    interleave_moe_layer_step=2, attention_chunk_size=16, floor_scale=8, attn_scale=0.5,
                    rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
-    "GptOss": dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=16, swiglu_limit=0.5,
-                   rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
-    "DeepseekV3": dict(moe_intermediate_size=12, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, n_group=4,
-                       topk_group=2, first_k_dense_replace=1, q_lora_rank=16, kv_lora_rank=12, qk_rope_head_dim=4,
-                       qk_nope_head_dim=4, v_head_dim=8, num_key_value_heads=4, head_dim=4),
+    "GptOss": GPT_OSS,
+    "GptOss, yarn": {**GPT_OSS, "rope_parameters": {**YARN, "truncate": False}},
+    "DeepseekV3": DEEPSEEK_V3,
+    "DeepseekV3, yarn": {**DEEPSEEK_V3, "qk_rope_head_dim": 8, "head_dim": 8,
+                         "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}},
     "Glm4Moe": dict(moe_intermediate_size=12, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, n_group=1,
                     topk_group=1, first_k_dense_replace=1, partial_rotary_factor=0.5, use_qk_norm=True, attention_bias=True),
 }
@@ -51,7 +64,7 @@ FAMILIES = {
 def classes(family):
     import transformers
     name = family.split(",")[0]
-    config = getattr(transformers, "Llama4TextConfig" if name == "Llama4" else f"{name}Config")
+    config = getattr(transformers, f"{name}TextConfig" if name in ("Llama4", "Gemma3") else f"{name}Config")
     return config, getattr(transformers, f"{name}ForCausalLM")
 
 
