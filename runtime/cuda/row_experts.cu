@@ -436,12 +436,13 @@ struct Route {
   static constexpr const char* kName = "route";
 
   RouterScores router;
+  Statistics correction;  // of the scores that choose; without data there is none
   Statistics weights;
   Indices chosen;
 
   CP_DEVICE void operator()(Block& block) const {
     const RouterRule& rule = router.rule;
-    // Of a row: scores, values of groups, scores that may be chosen, and the chosen ones.
+    // Of a row: scores, values of groups, corrected scores of those that may be chosen, and the chosen ones.
     const int experts = router.experts, groups = static_cast<int>(rule.groups), each = experts / groups,
               row_floats = 2 * experts + groups + router.top_k;
     auto* const shared = block.template shared<double>();
@@ -450,8 +451,14 @@ struct Route {
     block.for_each_thread([&](int thread) {
       if (router.row(block.index(), thread) < 0) return;
       float* const own = scores + thread / kRouterLanes * row_floats;
+      for (int e = thread % kRouterLanes; e < experts; e += kRouterLanes)
+        own[experts + groups + e] = own[e] + (correction.data != nullptr ? correction.at(e) : 0);
+    });
+    block.for_each_thread([&](int thread) {
+      if (router.row(block.index(), thread) < 0) return;
+      float* const own = scores + thread / kRouterLanes * row_floats;
       for (int group = thread % kRouterLanes; group < groups; group += kRouterLanes)
-        own[experts + group] = value_of_group(own + group * each, each);
+        own[experts + group] = value_of_group(own + experts + groups + group * each, each);
     });
     block.for_each_thread([&](int thread) {
       if (router.row(block.index(), thread) < 0) return;
@@ -460,7 +467,7 @@ struct Route {
         const bool may = rule.top_groups >= rule.groups || rank_of(e / each, groups, [&](int group) {
                                                              return own[experts + group];
                                                            }) < rule.top_groups;
-        own[experts + groups + e] = may ? own[e] : -INFINITY;  // scores are at least 0
+        if (!may) own[experts + groups + e] = -INFINITY;  // scores and corrections are finite
       }
     });
     block.for_each_thread([&](int thread) {
@@ -573,6 +580,7 @@ PreparedKernel prepare_route(const RowKernel& kernel, const CudaMemory& memory) 
                                                                     cudaStream_t stream) {
     launch(stream, grid,
            Route{router_scores(kernel, top_k, floats, memory, iteration),
+                 kernel.reads.size() > 1 ? statistics(kernel.reads[1], memory, iteration) : Statistics{},
                  statistics(weights, memory, iteration), indices(chosen, memory, iteration)});
   };
 }

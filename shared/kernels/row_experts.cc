@@ -1,6 +1,7 @@
 // The router of a mixture of experts, and the ways of rows to experts and back.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -54,6 +55,7 @@ std::vector<std::int32_t> by_value(const std::vector<float>& values) {
   return order;
 }
 
+// By scores that are corrected, if the router does so.
 std::vector<std::int32_t> choose(const RouterRule& rule, const std::vector<float>& scores,
                                  std::size_t top_k) {
   std::vector<std::int32_t> order = by_value(scores);
@@ -94,11 +96,13 @@ void route(const RowKernel& kernel, const HostMemory& memory, std::int64_t itera
   float* const weights = statistic(of_weights, memory, iteration);
   auto* const experts = reinterpret_cast<std::int32_t*>(memory.at(of_experts, iteration));
   const std::size_t top_k = idx(of_experts.shape[1]);
-  std::vector<float> scores(idx(logits.columns()));
+  std::vector<float> scores(idx(logits.columns())), correction(scores.size(), 0.0F), corrected(scores.size());
+  if (kernel.reads.size() > 1) correction = load_vector(kernel.reads[1], memory, iteration);
   for (std::int64_t row = 0; row < logits.rows(); ++row) {
     logits.load(row, scores.data());
     make_scores(rule, scores);
-    const std::vector<std::int32_t> chosen = choose(rule, scores, top_k);
+    std::transform(scores.begin(), scores.end(), correction.begin(), corrected.begin(), std::plus<>());
+    const std::vector<std::int32_t> chosen = choose(rule, corrected, top_k);
     const double divisor = divisor_of(rule, scores, chosen.data(), top_k);
     for (std::size_t k = 0; k < top_k; ++k) {
       const auto place = static_cast<std::int64_t>(k);

@@ -258,7 +258,7 @@ struct VocabularyRule {
 
 // ---- experts ----
 
-//   route           reads logits [n, experts]
+//   route           reads logits [n, experts]; or these, and a correction [experts], a statistic
 //                   writes weights [n, top_k], statistics, and the chosen experts [n, top_k], indices
 //   route_backward  reads logits, chosen, d weights [slots, 1], statistics; writes d logits
 // Scores are the softmax of the logits, or their sigmoids. The top_k best are chosen, by descending score; of
@@ -266,6 +266,8 @@ struct VocabularyRule {
 // of the top_groups best groups are chosen from: a group is worth its largest score with a softmax
 // (DeepSeek-V2), and the sum of its two largest ones with sigmoids (DeepSeek-V3).
 //   weight = scale score / (sum of the chosen scores if normalized, else 1)
+// A correction is added to the scores where groups and experts are chosen, and weights are made of the scores
+// without it (DeepSeek-V3, arXiv 2412.19437, equation 16; its e_score_correction_bias). It has no gradient.
 // Backward, the gradient of a weight is in the slot of its choice, and a choice that was dropped has none.
 // Gradients go through the softmax and the sum of the chosen scores, not through the choice.
 struct RouterRule {

@@ -559,7 +559,8 @@ void RowRules::check_loss(const RowKernel& op) const {
 void RowRules::check_router(const RowKernel& op) const {
   const RouterRule& rule = rule_of<RouterRule>(op);
   const bool backward = op.operation == RowOperation::route_backward;
-  counts(op, backward ? 3 : 1, backward ? 1 : 2);
+  const bool corrects = !backward && op.reads.size() == 2;
+  counts(op, backward ? 3 : corrects ? 2 : 1, backward ? 1 : 2);
   require(op.updates.empty(), "updates views; it writes them");
   const View &logits = op.reads[0], &chosen = backward ? op.reads[1] : op.writes[1];
   two_dims(logits, "logits");
@@ -574,6 +575,7 @@ void RowRules::check_router(const RowKernel& op) const {
   require(top_k >= 1 && top_k <= experts / rule.groups * rule.top_groups, "chooses ", top_k, " of the ",
           experts / rule.groups * rule.top_groups, " experts of ", rule.top_groups, " groups");
   require(std::isfinite(rule.scale), "scales by ", rule.scale);
+  if (corrects) is_f32(op.reads[1], "correction"), shaped(op.reads[1], {experts}, "correction");
   if (!backward) return statistic(op.writes[0], rows, top_k, "weights");
   is_f32(op.reads[2], "d weights");
   require(

@@ -16,7 +16,9 @@ bool is_of_a_norm(std::string_view tensor) {
   return tensor.ends_with("norm.weight");  // input_layernorm.weight, q_norm.weight, model.norm.weight
 }
 
-bool is_zero(std::string_view tensor) { return tensor.ends_with(".bias") || tensor.ends_with(".sinks"); }
+bool is_zero(std::string_view tensor) {
+  return tensor.ends_with(".bias") || tensor.ends_with(".sinks") || tensor.ends_with("_correction_bias");
+}
 
 // Of a recurrence, whose norm has no 1 added to it in any model.
 bool is_one(std::string_view tensor) {

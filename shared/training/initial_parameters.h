@@ -14,9 +14,9 @@ namespace cp {
 
 // Matrices are normal with the deviation 0.02 of GPT-2, which is Hugging Face's initializer_range, those that
 // add to the residual stream (o_proj, down_proj) with 0.02 / sqrt(2 layers), as GPT-2 has them (Radford et
-// al. 2019, section 2.3). Weights of norms are 1, or 0 where the model adds 1; biases and sinks are 0.
-// Recurrences begin as mamba_ssm's Mamba-2 does, but for matrices and biases: A_log, dt_bias, D and the
-// convolution.
+// al. 2019, section 2.3). Weights of norms are 1, or 0 where the model adds 1; biases, sinks and
+// what routers add to their scores are 0. Recurrences begin as mamba_ssm's Mamba-2 does, but for matrices and
+// biases: A_log, dt_bias, D and the convolution.
 class InitialParameters {
  public:
   InitialParameters(const Transformer& model, std::uint64_t seed);

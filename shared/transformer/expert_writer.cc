@@ -1,6 +1,8 @@
 #include "shared/transformer/expert_writer.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "shared/transformer/row_rules_of.h"
 
@@ -136,7 +138,10 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
     writer_.kernel({RowOperation::add_bias, {weights_of_layer.router_bias.flat(layer)}, {}, {logits}},
                    "router bias");
   }
-  writer_.kernel({RowOperation::route, {logits}, {weights, route}, {}, router_rule(context_)}, "route");
+  std::vector<View> scored{logits};
+  if (context_.model.experts->corrects_scores) scored.push_back(writer_.score_correction(place.of_mlp));
+  writer_.kernel({RowOperation::route, std::move(scored), {weights, route}, {}, router_rule(context_)},
+                 "route");
 
   const Tokens in = expert_tokens(place);
   const Tokens sent{start_of_way(in.rows, "tokens"), start_of_way(in.weights, "weights")};

@@ -29,6 +29,9 @@ constexpr std::string_view kKeptTerm = "activations", kLogitsTerm = "logits", kW
 // Sines and cosines: all micro-batches and stages of a rank read the same.
 constexpr std::string_view kPositions = "activations/positions";
 
+// What routers add to their scores: the passes read it, and no update declares it.
+bool is_correction(std::string_view name) { return name == kScoreCorrectionBuffer; }
+
 // Where the caller's buffers of a term count that last as long as the step; of ids, labels and losses
 // ("working/...") and of activations, nowhere.
 std::int64_t* owned_term(Memory& memory, std::string_view term) {
@@ -122,7 +125,7 @@ std::int64_t MemoryReading::counted(const PlanMemory::Callers& buffer) const {
       !buffer.name.starts_with("kv_cache/state") && !buffer.name.starts_with("kv_cache/convolved");
   if (term == "kv_cache" && of_keys && rules_.cached_bytes > 0)
     return buffer.bytes / size_bytes(workload.kv_dtype) * rules_.cached_bytes;
-  if (training_ || term != "parameters") return buffer.bytes;
+  if (training_ || term != "parameters" || is_correction(buffer.name)) return buffer.bytes;
   if (buffer.name.ends_with("/embedding") || buffer.name.ends_with("/head")) return buffer.bytes;
   const std::int64_t parameters = buffer.bytes / size_bytes(workload.dtype);
   return std::llround(static_cast<double>(parameters) * rules_.served_layer_bytes);
@@ -147,7 +150,8 @@ MemoryReading::OfStage MemoryReading::of_stage(const Stage& stage) const {
     if (!stage[part]) continue;
     const bool has_owned = !training_ || part == index_of(StepPart::update);
     for (const PlanMemory::Callers& buffer : stage[part]->callers) {
-      if (!has_owned && owned_term(result.owned, term_of(buffer.name)) != nullptr) continue;
+      const bool is_owned = owned_term(result.owned, term_of(buffer.name)) != nullptr;
+      if (!has_owned && is_owned && !is_correction(buffer.name)) continue;
       PlanMemory::Callers& known = shared.try_emplace(buffer.name, buffer).first->second;
       known.bytes = std::max(known.bytes, buffer.bytes);
     }

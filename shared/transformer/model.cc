@@ -515,6 +515,7 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   const Experts experts = model.experts.value_or(Experts{});
   if (experts.shared_gate) hasher.add(std::string_view("shared gate"));
   if (experts.biases) hasher.add(std::string_view("biases of experts"));
+  if (experts.corrects_scores) hasher.add(std::string_view("corrected scores"));
   return hasher.add(experts.count).add(experts.top_k).add(experts.intermediate).add(experts.shared);
 }
 

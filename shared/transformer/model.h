@@ -44,6 +44,9 @@ struct Experts {
   // of weights (Qwen2-MoE, Qwen3-Next).
   bool shared_gate = false;
   bool biases = false;  // of the router's logits, and of all products of experts (gpt-oss)
+  // The router adds a number for each expert to the scores that it chooses by (DeepSeek-V3). These numbers
+  // are no parameters: no gradient moves them, and no count of parameters has them.
+  bool corrects_scores = false;
   bool operator==(const Experts&) const = default;
 };
 

@@ -350,7 +350,8 @@ void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned
   for (const UnitTensors& unit : units_.at(stage)) {
     const auto* const parameters = find(unit, {"host/master/", "master/", "parameters/"});
     const auto* const states = find(unit, {"host/optimizer/", "optimizer/"});
-    CP_INVARIANT(parameters != nullptr && (states != nullptr || optimizer.states == 0), "no update of ",
+    const int num_states = unit.trained ? optimizer.states : 0;
+    CP_INVARIANT(parameters != nullptr && (states != nullptr || num_states == 0), "no update of ",
                  unit.unit.name, " has been bound");
     std::vector<std::byte> copied_parameters, copied_states;
     const std::byte *const f32 = bytes_of(*parameters, copied_parameters).data(),
@@ -359,7 +360,7 @@ void StepBuffers::for_each_owned(int stage, const std::function<void(const Owned
     const std::int64_t owned = unit.num_owned(), size = size_bytes(optimizer.state_dtype);
     unit.for_each_owned([&](const TensorRun& run, std::int64_t index) {
       Owned part{unit, run, reinterpret_cast<const float*>(f32) + index, {}, optimizer.state_dtype};
-      for (int state = 0; state < optimizer.states; ++state)
+      for (int state = 0; state < num_states; ++state)
         part.states.push_back(of_states + (state * owned + index) * size);
       use(part);
     });

@@ -88,7 +88,7 @@ class StepBuffers {
   double norm() const;
 
   // What the rank owns of a unit: elements of a tensor, the f32 parameter of each, and the optimizer's
-  // states, one after the other, in its dtype.
+  // states, one after the other, in its dtype; of a unit that is not trained there are none.
   struct Owned {
     const UnitTensors& unit;
     const TensorRun& run;

@@ -71,6 +71,10 @@
 // Row kernels have their rules (row_rules_of.h). The plans of training run on devices that have
 // host_target(). Of serving, rotary kernels and short convolutions have shapes only.
 //
+// Where a router corrects its scores (Experts::corrects_scores), its corrections are f32 on every rank that
+// has the layer: parameters/score_correction, [layers of the stage with experts, experts], prediction layers
+// behind the others. Only forward passes read them, and those that are computed again.
+//
 // What the caller puts in, beside parameters, of the rank's rows in their order: working/tokens and
 // working/targets [tokens] i32, targets the labels of the rows, -100 for none; working/loss_weight [1] and
 // working/schedule [2] (row_operations.h, cross_entropy_backward and optimizer); and
@@ -85,6 +89,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shared/plan/plan.h"
@@ -92,6 +97,10 @@
 #include "shared/transformer/parallel_layout.h"
 
 namespace cp {
+
+// What routers add to the scores that they choose experts by. Nothing reduces or updates it.
+inline constexpr std::string_view kScoreCorrection = "score_correction";
+inline constexpr std::string_view kScoreCorrectionBuffer = "parameters/score_correction";
 
 // The parts of a step. Without pipeline stages, a training step is micro_batch, accumulation() times, and
 // then update. With stages, it is forward and backward of each stage for each micro-batch, and then update of

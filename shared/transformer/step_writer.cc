@@ -264,6 +264,14 @@ View StepWriter::positions(int kind) {
       positions_, is_second ? rows * width : 0, {rows, layer.rotary ? width - width % 2 : 0}, {width, 1}, {}};
 }
 
+View StepWriter::score_correction(StackIndex of_mlp) {
+  const std::int64_t experts = context_.model.experts->count,
+                     layers = count_of(context_.layers_with, Mlp::experts);
+  if (score_correction_ < 0)
+    score_correction_ = builder_.input(std::string(kScoreCorrectionBuffer), DType::f32, layers * experts);
+  return in_stack(score_correction_, experts, of_mlp).flat(0, experts);
+}
+
 // ---- between stages ----
 
 void StepWriter::exchange(int direction, const View& rows, bool sends) {

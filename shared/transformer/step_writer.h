@@ -187,6 +187,10 @@ class StepWriter {
   // the view has no columns.
   View positions(int kind);
 
+  // What a router adds to the scores that it chooses by, [experts]. `of_mlp` says which of the layers with
+  // experts it is of.
+  View score_correction(StackIndex of_mlp);
+
   // Exchanges rows, [tokens_tp, hidden], with the stage before (direction -1) or behind (+1).
   void receive(int direction, const View& rows);
   void send(int direction, const View& rows);
@@ -218,7 +222,7 @@ class StepWriter {
   PlanBuilder builder_;
   StreamId compute_;
   GroupId tp_ = -1, ep_ = -1;
-  BufferId positions_ = -1;
+  BufferId positions_ = -1, score_correction_ = -1;
   std::vector<std::pair<std::string, BufferId>> working_;
   std::vector<MixerSteps> mixer_steps_;
 };

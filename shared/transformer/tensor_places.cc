@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -47,6 +48,12 @@ class Places {
       mlp(context_.experts.gate_up(expert), context_.experts.down(expert), name, sizes_.expert_columns);
       if (model_.experts->biases) biases_of_expert(expert, name);
     }
+    return take();
+  }
+
+  std::vector<TensorBlock> score_correction(std::int64_t layer) {
+    begin(layer);
+    vector({0, 1, model_.experts->count}, "mlp.gate.e_score_correction_bias");
     return take();
   }
 
@@ -196,6 +203,22 @@ class Places {
   std::vector<TensorBlock> blocks_;
 };
 
+// What routers add to their scores, whole on each rank that has the layers: the others of its tp rank are its
+// replicas.
+ShardedUnit correction_unit(const StepContext& context) {
+  ShardedUnit unit;
+  unit.name = kScoreCorrection;
+  unit.numel = context.model.experts->count;
+  unit.pieces = count_of(context.layers_with, Mlp::experts);
+  unit.ranks = {context.self};
+  const ParallelLayout& layout = context.layout;
+  std::vector<Rank> indices(idx(std::int64_t{layout.dp_replicate} * layout.dp_shard * layout.cp));
+  std::iota(indices.begin(), indices.end(), 0);
+  unit.replicas = context.groups.at_data_indices(indices);
+  unit.dtype = DType::f32;
+  return unit;
+}
+
 }  // namespace
 
 UnitTensors::Element UnitTensors::owned(std::int64_t index_in_shard) const {
@@ -251,6 +274,7 @@ std::vector<TensorShape> tensors_of_model(const Transformer& model) {
         shape.tensor = block.tensor;
         shape.rows = std::max(shape.rows, block.first_row + block.rows);
         shape.columns = std::max(shape.columns, block.first_column + block.columns);
+        shape.trained = unit.trained;
       }
     }
   }
@@ -302,6 +326,13 @@ std::vector<UnitTensors> tensors_of_stage(const StepRequest& request, int stage,
       unit.pieces.push_back(places.prediction(depth));
   }
   if (units.head.sharded.numel > 0) open(units.head).pieces.push_back(places.head());
+  if (request.model.experts && request.model.experts->corrects_scores) {
+    UnitTensors correction{correction_unit(context), 0, {}, false};
+    for (const auto& [layer, of] : layers) {
+      if (of.mlp == Mlp::experts) correction.pieces.push_back(places.score_correction(layer));
+    }
+    if (correction.unit.pieces > 0) all.push_back(std::move(correction));
+  }
   return all;
 }
 

@@ -15,7 +15,8 @@
 //   recurrence   linear_attn.in_proj_qkv, in_proj_z (gates), in_proj_b and in_proj_a, or in_proj_dt; conv1d,
 //                A_log, dt_bias, D, norm, out_proj
 //   MLP          mlp.{gate,up,down}_proj; experts: mlp.gate (the router), mlp.experts.7.{gate,up,down}_proj,
-//                mlp.shared_experts.*, mlp.shared_expert_gate
+//                mlp.shared_experts.*, mlp.shared_expert_gate; mlp.gate.e_score_correction_bias, what the
+//                router adds to the scores that it chooses by
 //   predictions  those of depth d are layers.(layers + d - 1), and have hnorm, enorm, eh_proj and
 //                shared_head.norm beside a layer's
 #pragma once
@@ -67,6 +68,9 @@ struct UnitTensors {
   ShardedUnit unit;
   std::int64_t index = 0;                        // of the rank among those that share a piece
   std::vector<std::vector<TensorBlock>> pieces;  // by piece, blocks by ascending begin
+  // False: no gradient is made of it and the optimizer neither moves it nor has states of it. Its f32 values
+  // are in parameters/<name>.
+  bool trained = true;
 
   // An element of a piece.
   struct Element {
@@ -90,6 +94,7 @@ struct UnitTensors {
 struct TensorShape {
   std::string tensor;
   std::int64_t rows = 0, columns = 0;
+  bool trained = true;  // as its unit
   std::int64_t numel() const { return rows * columns; }
 };
 // All tensors of the model, each once, by their names.

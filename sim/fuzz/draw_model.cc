@@ -134,6 +134,8 @@ class ModelDraw {
     } else if (swarm_.take(numbers_, "expert_inputs")) {
       step_.set_weighs_expert_inputs(true);
     }
+    if (swarm_.take(numbers_, "router_groups")) step_.set_router_groups(numbers_.in(1, 2));
+    if (swarm_.take(numbers_, "corrects_scores")) step_.set_corrects_scores(true);
   }
 
   // Of rotary positions, and how large scores are.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "shared/base/index.h"
 #include "tests/gpu/row_run.h"
 
 namespace cp {
@@ -91,6 +92,17 @@ std::vector<double> any_logits(std::int64_t count) {
   for (; count > 0; --count) logits.push_back(pick(0, 8) / 2.0);
   return logits;
 }
+// One expert of each group is corrected, by a whole number that no other group has: scores are between 0 and
+// 1, and sums of two that are apart differ by less than 1.
+std::vector<double> any_correction(std::int64_t groups, std::int64_t experts) {
+  std::vector<double> correction(idx(experts), 0.0);
+  const std::int64_t each = experts / groups;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    const std::int64_t expert = pick<std::int64_t>(0, each - 1);
+    correction[idx(group * each + expert)] = static_cast<double>(coin() ? group + 1 : -group - 1);
+  }
+  return correction;
+}
 
 // Scores are an exponential, of four roundings on a GPU with that of its argument, a sum and a quotient.
 constexpr double kScore = 2 * 8 * kRounding;
@@ -106,7 +118,9 @@ TEST(GpuRowRouter, ChoosesAsTheHost) {
                            1, std::min<std::int64_t>(8, experts / rule.groups * rule.top_groups));
     const View logits = run.numbers_of(run.any_dtype(), {rows, experts}, any_logits(rows * experts)),
                weights = run.written_statistic({rows, top_k}), chosen = run.written_integers({rows, top_k});
-    run.run({RowOperation::route, {logits}, {weights, chosen}, {}, rule});
+    std::vector<View> reads{logits};
+    if (coin()) reads.push_back(run.numbers_of(DType::f32, {experts}, any_correction(rule.groups, experts)));
+    run.run({RowOperation::route, reads, {weights, chosen}, {}, rule});
     RC_ASSERT(run.difference_in(chosen) == "");
     // A weight is at most the scale. It is a score, or one by a sum of scores that are not smaller than it.
     RC_ASSERT(run.beyond(weights, rule.scale * 3 * kScore) == "");

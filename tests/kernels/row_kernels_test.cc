@@ -634,20 +634,23 @@ struct Route {
   std::vector<std::size_t> experts;
   Values weights;
 };
-Route routed(const RouterRule& rule, std::size_t top_k, const Values& logits) {
-  Values scores;
+// Without a correction it is zeros.
+Route routed(const RouterRule& rule, std::size_t top_k, const Values& logits, const Values& correction) {
+  Values scores, corrected;
   double sum = 0;
   for (const double logit : logits) sum += std::exp(logit);
   for (const double logit : logits)
     scores.push_back(rule.sigmoid ? 1 / (1 + std::exp(-logit)) : std::exp(logit) / sum);
+  for (std::size_t expert = 0; expert < scores.size(); ++expert)
+    corrected.push_back(scores[expert] + correction[expert]);
   const std::size_t each = scores.size() / idx(rule.groups);
   // The best groups, one after the other.
   std::vector<bool> open(idx(rule.groups), false);
   for (std::int64_t n = 0; n < rule.top_groups; ++n) {
     std::size_t best = open.size();
-    double most = -1;
+    double most = -HUGE_VAL;
     for (std::size_t group = 0; group < open.size(); ++group) {
-      Values own = part(scores, group * each, each);
+      Values own = part(corrected, group * each, each);
       std::sort(own.rbegin(), own.rend());
       const double value = rule.sigmoid && each > 1 ? own[0] + own[1] : own[0];
       if (!open[group] && value > most) best = group, most = value;
@@ -660,7 +663,8 @@ Route routed(const RouterRule& rule, std::size_t top_k, const Values& logits) {
   for (std::size_t k = 0; k < top_k; ++k) {
     std::size_t best = scores.size();
     for (std::size_t expert = 0; expert < scores.size(); ++expert) {
-      if (!taken[expert] && open[expert / each] && (best == scores.size() || scores[expert] > scores[best]))
+      if (!taken[expert] && open[expert / each] &&
+          (best == scores.size() || corrected[expert] > corrected[best]))
         best = expert;
     }
     taken[best] = true, route.experts.push_back(best), chosen += scores[best];
@@ -676,11 +680,11 @@ TEST(RowRouter, IsThatOfTheDefinition) {
     for (const RouterRule& rule : {RouterRule{false, 1, 1, true, 1, 1}, RouterRule{false, 1, 1, false, 2, 1},
                                    RouterRule{false, 3, 2, true, 1, 1}, RouterRule{true, 1, 1, true, 2.5, 1},
                                    RouterRule{true, 2, 1, false, 1, 2}}) {
-      const Values logits = any_values(kRows * kExperts, dtype);
+      const Values logits = any_values(kRows * kExperts, dtype), none(kExperts, 0);
       const Function f = [&](const Values& all) {
         Values weights;
         for (std::size_t row = 0; row < kRows; ++row)
-          weights = joined({weights, routed(rule, kTopK, part(all, row * kExperts, kExperts)).weights});
+          weights = joined({weights, routed(rule, kTopK, part(all, row * kExperts, kExperts), none).weights});
         return weights;
       };
       KernelMemory memory;
@@ -695,7 +699,7 @@ TEST(RowRouter, IsThatOfTheDefinition) {
       Values in_slots = nothing(capacity);
       std::vector<std::size_t> used(kExperts, 0);
       for (std::size_t row = 0; row < kRows; ++row) {
-        const Route route = routed(rule, kTopK, part(logits, row * kExperts, kExperts));
+        const Route route = routed(rule, kTopK, part(logits, row * kExperts, kExperts), none);
         for (std::size_t k = 0; k < kTopK; ++k) {
           EXPECT_EQ(memory.values(experts.buffer)[row * kTopK + k], static_cast<double>(route.experts[k]));
           in_slots[route.experts[k] * kRows + used[route.experts[k]]++ +
@@ -711,6 +715,44 @@ TEST(RowRouter, IsThatOfTheDefinition) {
       expect_gradient(memory.values(d_logits.buffer), differences(f, logits, d), dtype, "d logits");
     }
   }
+}
+
+// One expert of each group is corrected, by a whole number that no other group has. So corrected scores, and
+// sums of two, are equal or apart by more than roundings, as those of logits are; some are below 0, and
+// choose groups and experts that scores alone do not.
+RC_GTEST_PROP(RowRouter, CorrectionsChooseAndWeighNothing, ()) {
+  RouterRule rule;
+  rule.sigmoid = pick("sigmoids", rc::gen::arbitrary<bool>());
+  rule.normalized = pick("normalized", rc::gen::arbitrary<bool>());
+  rule.scale = pick("scale", rc::gen::element(1.0, 2.5));
+  rule.groups = pick("groups", rc::gen::inRange<std::int64_t>(1, 4));
+  rule.top_groups = pick("of these", rc::gen::inRange<std::int64_t>(1, rule.groups + 1));
+  const auto each = pick("experts of a group", rc::gen::inRange<std::int64_t>(1, 5)),
+             rows = pick("rows", rc::gen::inRange<std::int64_t>(1, 4)), experts = rule.groups * each,
+             top_k = pick("chosen", rc::gen::inRange<std::int64_t>(1, rule.top_groups * each + 1));
+  const auto of_halves = rc::gen::container<Values>(
+      idx(rows * experts), rc::gen::map(rc::gen::inRange(0, 9), [](int half) { return half / 2.0; }));
+  const Values logits = pick("logits", of_halves);
+  Values correction(idx(experts), 0);
+  for (std::int64_t group = 0; group < rule.groups; ++group) {
+    const auto expert = pick("corrected expert", rc::gen::inRange<std::int64_t>(0, each));
+    const double sign = pick("sign", rc::gen::element(-1.0, 1.0));
+    correction[idx(group * each + expert)] = sign * static_cast<double>(group + 1);
+  }
+  KernelMemory memory;
+  const View of_logits = matrix(memory.add(DType::f32, logits), rows, experts),
+             of_correction = flat_view(memory.add(DType::f32, correction), 0, experts),
+             weights = matrix(memory.add(DType::f32, nothing(rows * top_k)), rows, top_k),
+             chosen = matrix(memory.add(DType::i32, Values(idx(rows * top_k), -1)), rows, top_k);
+  memory.run(RowKernel{RowOperation::route, {of_logits, of_correction}, {weights, chosen}, {}, rule});
+  Values expected_weights, expected;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const Route route = routed(rule, idx(top_k), part(logits, idx(row * experts), idx(experts)), correction);
+    expected_weights = joined({expected_weights, route.weights});
+    for (const std::size_t expert : route.experts) expected.push_back(static_cast<double>(expert));
+  }
+  RC_ASSERT(memory.values(chosen.buffer) == expected);
+  expect_near(memory.values(weights.buffer), expected_weights, DType::f32, "weights");
 }
 
 // Two ranks with two experts each. What both send, exchanged and sorted, lies in its expert's region; and

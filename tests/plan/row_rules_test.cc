@@ -88,11 +88,13 @@ class RowCase {
     list.push_back(dense_view(id, 0, std::move(shape)));
     return *this;
   }
-  // The factors of rows, parameters in another dtype, and the bias of a convolution may be left out.
+  // The factors of rows, a router's correction, parameters in another dtype, and the bias of a convolution
+  // may be left out.
   bool may_lack(std::vector<View> RowKernel::*list, std::size_t i) const {
     const bool has_factors =
         kernel_.operation == RowOperation::gated_activation || kernel_.operation == RowOperation::group_bias;
     return (has_factors && list == &RowKernel::reads && i == 1) ||
+           (kernel_.operation == RowOperation::route && list == &RowKernel::reads && i == 1) ||
            (kernel_.operation == RowOperation::short_convolution && list == &RowKernel::reads && i == 2) ||
            (kernel_.operation == RowOperation::optimizer && list == &RowKernel::writes);
   }
@@ -286,6 +288,11 @@ std::vector<RowCase> row_cases() {
       .writes({3, 8})
       .updates({8})
       .updates({2});
+  add(RowOperation::route, RouterRule{true, 2, 1, true, 1, 1})
+      .reads({3, 8})
+      .reads({8})
+      .writes({3, 2})
+      .writes({3, 2}, kIds);
   return all;
 }
 

@@ -150,7 +150,7 @@ TEST(PublishedModels, HaveTheExpertsAndChunksOfTheirLayers) {
   EXPECT_EQ(layers_of("glm-4.5"), "DDD" + std::string(89, 'E'));
   EXPECT_EQ(read("llama-4-maverick").model.experts, (Experts{128, 1, 8192, 8192}));
   EXPECT_EQ(read("llama-4-maverick").model.intermediate, 16384);
-  EXPECT_EQ(read("glm-4.5-air").model.experts, (Experts{128, 8, 1408, 1408}));
+  EXPECT_EQ(read("glm-4.5-air").model.experts, (Experts{128, 8, 1408, 1408, false, false, true}));
 }
 
 // Each layer: M with Mamba-2 alone, G with a gated delta net and experts, and so on.

@@ -507,6 +507,32 @@ TEST(ReadModel, FactsOfFamiliesAreInTheModel) {
   EXPECT_EQ(find_model("deepseek-v2-lite").model.numerics.router, (RouterRule{false, 1, 1, false, 1, 1}));
 }
 
+// Of those whose Transformers' classes have an e_score_correction_bias, or whose topk_method says so.
+TEST(ReadModel, RoutersCorrectTheirScores) {
+  for (const auto& [preset, corrects] : {std::pair{"deepseek-v3", true},
+                                         {"deepseek-r1", true},
+                                         {"kimi-k2", true},
+                                         {"glm-4.5", true},
+                                         {"glm-4.5-air", true},
+                                         {"nemotron-3-nano-30b-a3b", true},
+                                         {"deepseek-v2-lite", false},
+                                         {"mixtral-8x7b", false},
+                                         {"llama-4-scout", false},
+                                         {"gpt-oss-20b", false}})
+    EXPECT_EQ(find_model(preset).model.experts->corrects_scores, corrects) << preset;
+  const auto with = [](const char* type, const char* method) {
+    return read({{"model_type", type},
+                 {"num_experts", "8"},
+                 {"num_experts_per_tok", "2"},
+                 {"topk_method", method}})
+        .model.experts->corrects_scores;
+  };
+  EXPECT_TRUE(with("\"deepseek_v3\"", "null"));
+  EXPECT_FALSE(with("\"deepseek_v3\"", "\"group_limited_greedy\""));
+  EXPECT_TRUE(with("\"deepseek_v2\"", "\"noaux_tc\""));
+  EXPECT_FALSE(with("\"mixtral\"", "null"));
+}
+
 // Each layer: r with rotary positions, n without; upper case where it has a window or a chunk.
 std::string positions_of(std::map<std::string, std::string> fields) {
   const Transformer model = read(fields).model;

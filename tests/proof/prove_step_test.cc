@@ -129,6 +129,31 @@ TEST(ProveStep, HoldsForModelsThatDiffer) {
   }
 }
 
+// Each rank has the corrections of its stage's routers, whatever shards its parameters, keeps or computes
+// again what they choose, and moves none of them.
+TEST(ProveStep, HoldsForCorrectedScores) {
+  Transformer predicting = testing::model_that_corrects_scores(), softmax = predicting;
+  predicting.prediction_layers = 1;
+  set_layers(predicting, {{{}, {}, true}, {}, {}, {}});
+  softmax.numerics.router = {false, 1, 1, true, 1, 1};
+  for (const Transformer& model : {predicting, softmax}) {
+    for (const char* layout :
+         {"tp=1", "tp=2,dp_shard=2,recompute=full", "ep=2,dp_shard=2,cp=2,strategy=ring,recompute=every:2",
+          "pp=2,dp_shard=2,zero=1", "ep=4,dp_shard=4,bucket=2", "pp=2,virtual_stages=2,tp=2"}) {
+      if (model.prediction_layers > 0 && std::string_view(layout).find("bucket") != std::string_view::npos)
+        continue;  // prediction layers have no buckets
+      const StepProof proof = prove_step(request_of(model, layout));
+      EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+    }
+  }
+  for (const char* optimizer : {"sgd", "sgd_momentum", "adamw:offload", "adamw_16"}) {
+    StepRequest request = request_of(softmax, "ep=2,dp_shard=2");
+    request.workload.optimizer = parse_optimizer(optimizer);
+    const StepProof proof = prove_step(request);
+    EXPECT_TRUE(proof.holds()) << optimizer << ": " << proof.finding();
+  }
+}
+
 // What Llama 4's, gpt-oss's and Qwen2-MoE's layers do beside those of others, each under layouts that split
 // it: rows between tensor-parallel regions and whole ones, experts, recomputation, stages.
 TEST(ProveStep, HoldsForFactsOfFamilies) {

@@ -87,6 +87,7 @@ inline std::vector<ReferenceCase> reference_cases() {
   ReferenceCase& deepseek = add("latent, groups of experts, predictions");
   deepseek.model.kv_heads = 4, deepseek.model.latent = Latent{5, 7, 2, 3};
   deepseek.model.experts = Experts{6, 2, 5, 6};
+  deepseek.model.experts->corrects_scores = true;
   deepseek.model.prediction_layers = 2;
   deepseek.rules.router = {true, true, 2.5, 3, 2};
   set_layers(deepseek.model, {{{}, {}, true}, {}});

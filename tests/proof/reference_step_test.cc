@@ -106,6 +106,10 @@ std::deque<PublishedStep> published_steps() {  // which moves none when it grows
   gpt_oss.rules.activation = sim::MlpActivation::quick_gelu;
   gpt_oss.rules.activation_limit = 0.5, gpt_oss.rules.up_offset = 1;
   set_layers(gpt_oss.model, {{3, {}}, {}});
+  ReferenceCase& corrected =
+      add("DeepseekV3ForCausalLM, e_score_correction_bias", 3.642475226123954, 4.227383360552117);
+  corrected.model = deepseek.model, corrected.rules = deepseek.rules;
+  corrected.model.experts->corrects_scores = true;
   ReferenceCase& qwen2_moe = add("Qwen2MoeForCausalLM", 3.78375149102782, 3.13788004453255);
   qwen2_moe.model.experts = Experts{4, 2, 6, 5, true}, qwen2_moe.model.qkv_bias = true;
   qwen2_moe.rules.router.normalized = false;

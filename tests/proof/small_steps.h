@@ -25,6 +25,14 @@ inline Transformer model_of_experts() {
   return model;
 }
 
+// A router as DeepSeek-V3's, which corrects the scores that it chooses by.
+inline Transformer model_that_corrects_scores() {
+  Transformer model = dense_model();
+  model.experts = Experts{8, 2, 24, 12}, model.experts->corrects_scores = true;
+  model.numerics.router = {true, 4, 2, true, 2.5, 1};
+  return model;
+}
+
 inline StepRequest request_of(const Transformer& model, const std::string& layout) {
   return sim::proof_request(model, parse_parallel_layout(layout), {kOddLength});
 }

@@ -140,6 +140,30 @@ TEST(StepDefects, LabelsShiftedAfterTheSplitInACircle) {
   EXPECT_THAT(proof.finding(), HasSubstr(": row 14 of sequence "));
 }
 
+// ---- routers ----
+
+TEST(StepDefects, ARankThatForgetsCorrectionsOfScores) {
+  const StepRequest request = request_of(testing::model_that_corrects_scores(), "ep=2,dp_shard=2");
+  EXPECT_EQ(prove_step(request).finding(), "");
+  const StepProof proof = proof_with_input<float>(request, std::string(kScoreCorrectionBuffer),
+                                                  [](Rank rank, std::span<float> correction) {
+                                                    if (rank == 1)
+                                                      std::fill(correction.begin(), correction.end(), 0.0F);
+                                                  });
+  EXPECT_THAT(proof.finding(), AllOf(StartsWith("the loss is "), HasSubstr("on rank 1 loses ")));
+}
+
+// A weight decay of 0.1 and a learning rate of 1e-3 move a parameter by 1e-4 of itself.
+TEST(StepDefects, ACorrectionThatDecays) {
+  const StepRequest request = request_of(testing::model_that_corrects_scores(), "dp_shard=2");
+  const StepProof proof = proof_with_input<float>(request, std::string(kScoreCorrectionBuffer),
+                                                  [](Rank rank, std::span<float> correction) {
+                                                    if (rank == 0) correction[0] *= 1 - 1e-4F;
+                                                  });
+  EXPECT_THAT(proof.finding(),
+              StartsWith("parameter of model.layers.0.mlp.gate.e_score_correction_bias: rank 0 has "));
+}
+
 // ---- positions and attention ----
 
 TEST(StepDefects, RotationByLocalIndex) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "sim/scenario/training_threads.h"
 #include "tests/support/messages.h"
 #include "tests/training/curve_tolerance.h"
+#include "traces/checkpoints/safetensors.h"
 
 namespace cp::sim {
 namespace {
@@ -234,6 +236,64 @@ TEST_F(Resumed, AsAModelOfAnotherTraining) {
     run(second);
     EXPECT_NEAR(evaluation_of(events_), evaluation, 1e-5 * evaluation) << model;
   }
+}
+
+// Values of all of a file's tensors that end like this, in the order of their names.
+std::map<std::string, std::vector<float>> tensors_like(const fs::path& path, const std::string& end) {
+  const DataFile file(path.string(), DataFile::Mode::read);
+  const FileLayout layout = read_safetensors_header(file);
+  std::map<std::string, std::vector<float>> found;
+  for (const FileTensor& tensor : layout.tensors) {
+    if (!tensor.name.ends_with(end)) continue;
+    std::vector<float>& values = found[tensor.name];
+    values.resize(idx(tensor.numel()));
+    file.read(layout.data + tensor.offset, std::as_writable_bytes(std::span(values)));
+  }
+  return found;
+}
+
+// What routers add to scores begins as 0, or as files have it; no step moves it, and checkpoints have it, for
+// trainings on other layouts, too. Corrections are far apart, so that no choice hangs on a rounding.
+TEST_F(Resumed, WithCorrectionsOfScoresAsTheyWere) {
+  const std::string end = "e_score_correction_bias";
+  const auto with = [](proto::Train train) {
+    train.set_model("deepseek-v3");
+    return train;
+  };
+  run(with(saved("tp=2,dp_shard=2", 100)));
+  const fs::path first = folder_ / "step-00000006" / "model.safetensors", begin = folder_ / "begin";
+  std::map<std::string, std::vector<float>> corrections = tensors_like(first, end);
+  ASSERT_FALSE(corrections.empty());
+  EXPECT_TRUE(tensors_like(first.parent_path() / "optimizer.safetensors", end).empty());
+  fs::create_directories(begin);
+  fs::copy_file(first, begin / first.filename());
+  {
+    const DataFile reading(first.string(), DataFile::Mode::read);
+    const FileLayout layout = read_safetensors_header(reading);
+    DataFile file((begin / first.filename()).string(), DataFile::Mode::write);
+    for (const FileTensor& tensor : layout.tensors) {
+      const auto found = corrections.find(tensor.name);
+      if (found == corrections.end()) continue;
+      for (std::size_t i = 0; i < found->second.size(); ++i) {
+        EXPECT_EQ(found->second[i], 0) << tensor.name;
+        found->second[i] = (i % 2 == 0 ? 0.125F : -0.25F) * static_cast<float>(i + 1);
+      }
+      file.write(layout.data + tensor.offset, std::as_bytes(std::span(found->second)));
+    }
+  }
+  const auto continued = [&](const char* layout, std::int64_t steps) {
+    proto::Train train = with(saved(layout, steps));
+    train.set_save((folder_ / "continued").string()), train.set_init_from(begin.string());
+    return run(train);
+  };
+  proto::Train whole = with(small("tp=1"));
+  whole.set_init_from(begin.string());
+  std::vector<double> losses = continued("dp_shard=2,ep=2,cp=2,strategy=ring", 4);
+  const std::vector<double> rest = continued("pp=2,tp=2", 100);
+  losses.insert(losses.end(), rest.begin(), rest.end());
+  expect_near(losses, losses_of(whole), "with corrections");
+  for (const char* step : {"step-00000004", "step-00000006"})
+    EXPECT_EQ(tensors_like(folder_ / "continued" / step / "model.safetensors", end), corrections) << step;
 }
 
 TEST_F(Resumed, TakesTheOneBeforeATornCheckpoint) {

@@ -85,6 +85,22 @@ TEST(MemoryReading, OfStagesByHand) {
                                     4 * kept + std::max(backward.arena_bytes, forward.arena_bytes));
 }
 
+// Of the layers of a stage with experts, four bytes for each expert, whatever shards parameters and however
+// many parts of the step read them.
+TEST(MemoryReading, HasCorrectionsOfScoresOnce) {
+  for (const char* layout : {"dp_shard=4,recompute=full", "pp=2,dp_shard=2", "pp=2,virtual_stages=2,tp=2"}) {
+    StepRequest request = testing::small_request(layout);
+    request.model.layers = 4, request.model.experts = Experts{8, 2, 24};
+    request.workload.global_batch *= 2;
+    const MemoryRules rules = plain_rules(request);
+    const Memory without = memory_of(request, rules);
+    request.model.experts->corrects_scores = true;
+    const Memory with = memory_of(request, rules);
+    EXPECT_EQ(with.parameters, without.parameters + 4 / request.layout.pp * 8 * 4) << layout;
+    EXPECT_EQ(with.allocated() - with.parameters, without.allocated() - without.parameters) << layout;
+  }
+}
+
 // ---- what implementations add ----
 
 TEST(MemoryReading, CopiesOfTheLossAreOfAChunk) {

@@ -80,6 +80,18 @@ TEST(ParameterCounts, OfWhatStandsBesideMatrices) {
   EXPECT_EQ(with.multiplied, without.multiplied + 3 * kGate);
 }
 
+// They are buffers in Transformers' classes, and no published count has them.
+TEST(ParameterCounts, HaveNoCorrectionsOfScores) {
+  Transformer model = tiny();
+  model.experts = Experts{5, 2, 7, 4};
+  const ParameterCounts without = parameter_counts(model);
+  model.experts->corrects_scores = true;
+  const ParameterCounts with = parameter_counts(model);
+  EXPECT_EQ(with.total, without.total);
+  EXPECT_EQ(with.active, without.active);
+  EXPECT_EQ(with.multiplied, without.multiplied);
+}
+
 TEST(ValidateModel, RefusesWhatItsLayersCannotHave) {
   const auto said = [](auto change) {
     Transformer model = tiny();
@@ -356,7 +368,8 @@ TEST(HashOfAModel, EveryFieldCounts) {
   }
   for (const QueryTemperature& temperature : {QueryTemperature{1, 8192}, QueryTemperature{0, 1}})
     models.push_back(tiny()), models.back().numerics.temperature = temperature;
-  for (const Experts& experts : {Experts{0, 0, 0, 1, true, false}, Experts{0, 0, 0, 1, false, true}})
+  for (const Experts& experts : {Experts{0, 0, 0, 1, true, false}, Experts{0, 0, 0, 1, false, true},
+                                 Experts{0, 0, 0, 1, false, false, true}})
     models.push_back(tiny()), models.back().experts = experts;
   for (const Latent& latent :
        {Latent{}, Latent{1, 0, 0, 0}, Latent{0, 1, 0, 0}, Latent{0, 0, 1, 0}, Latent{0, 0, 0, 1}})

@@ -53,7 +53,8 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
   if (model.experts) {
     out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
     if (model.experts->shared > 0) out << " beside a shared MLP of " << model.experts->shared;
-    out << (model.experts->shared_gate ? " with a gate" : "") << (model.experts->biases ? ", biases" : "");
+    out << (model.experts->shared_gate ? " with a gate" : "") << (model.experts->biases ? ", biases" : "")
+        << (model.experts->corrects_scores ? ", corrected scores" : "");
   }
   if (model.prediction_layers > 0) out << ", " << model.prediction_layers << " prediction layers";
 }
@@ -163,6 +164,7 @@ inline Transformer any_model() {
   if (model.experts) {
     model.experts->shared_gate = model.experts->shared > 0 && any_of(true, false);
     model.experts->biases = any_of(true, false);
+    model.experts->corrects_scores = any_of(true, false);
   }
   const bool windows = std::any_of(model.kinds.begin(), model.kinds.end(),
                                    [](const LayerKind& kind) { return kind.window.has_value(); });

@@ -1,6 +1,7 @@
 #include "shared/transformer/tensor_places.h"
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,10 @@ RC_GTEST_PROP(TensorPlaces, OwnEachParameter, ()) {
   const StepRequest request = testing::any_request();
   RC_PRE(request.workload.phase == Phase::training);
   showValue(request, RC_LOG());
+  std::set<std::string> constants;
+  for (const TensorShape& shape : tensors_of_model(request.model)) {
+    if (!shape.trained) constants.insert(shape.tensor);
+  }
   std::int64_t numel = 0;
   for (const auto& [tensor, elements] : owners_of(request)) {
     const int owners = elements.begin()->second;
@@ -69,7 +74,7 @@ RC_GTEST_PROP(TensorPlaces, OwnEachParameter, ()) {
       RC_ASSERT(count == owners);
     }
     RC_ASSERT(rows * columns == std::ssize(elements));  // no holes
-    numel += rows * columns;
+    if (!constants.contains(tensor)) numel += rows * columns;
   }
   RC_ASSERT(numel == parameter_counts(request.model).total);
 }
@@ -126,6 +131,28 @@ TEST(TensorPlaces, OfATpRankByHand) {
                                             "model.embed_tokens.weight 0 [2 x 8] from 3, 0",
                                             "model.norm.weight 0 [1 x 8] from 0, 0",
                                             "lm_head.weight 8 [2 x 8] from 3, 0"));
+}
+
+// Those of the rank's stage, whole, whatever splits the parameters; prediction layers come last.
+TEST(TensorPlaces, OfCorrectionsByHand) {
+  StepRequest request = testing::small_request("tp=2,dp_shard=2,cp=2,pp=2,strategy=ring");
+  Transformer& model = request.model;
+  model.layers = 5, model.prediction_layers = 1;
+  model.experts = Experts{4, 2, 24}, model.experts->corrects_scores = true;
+  set_layers(model, {{}, {{}, {}, true}, {}, {{}, {}, true}, {}});
+  const Rank self = 13;
+  const int stage = RankGroups(request.layout, self).pp();
+  ASSERT_EQ(stage, 1);
+  const std::vector<UnitTensors> units = tensors_of_stage(request, stage, self);
+  const UnitTensors& correction = units.back();
+  EXPECT_FALSE(correction.trained);
+  EXPECT_EQ(correction.unit.name, kScoreCorrection);
+  EXPECT_THAT(correction.unit.replicas, ::testing::ElementsAre(9, 11, 13, 15));
+  std::vector<std::string> texts;
+  for (const std::vector<TensorBlock>& piece : correction.pieces) texts.push_back(text_of(piece.front()));
+  EXPECT_THAT(texts,
+              ::testing::ElementsAre("model.layers.4.mlp.gate.e_score_correction_bias 0 [1 x 4] from 0, 0",
+                                     "model.layers.5.mlp.gate.e_score_correction_bias 0 [1 x 4] from 0, 0"));
 }
 
 TEST(TensorPlaces, OfAStageThatTheRankLacksAreRefused) {

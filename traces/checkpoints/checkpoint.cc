@@ -74,8 +74,9 @@ std::vector<FileTensor> tensors_of(const DiskNames& names, const CheckpointFacts
     return tensors;
   }
   for (const std::string& state : facts.states) {
-    for (const DiskTensor& of : names.tensors())
-      tensors.push_back({state_tensor(state, of.tensor), facts.state_dtype, of.shape, 0});
+    for (const DiskTensor& of : names.tensors()) {
+      if (of.trained) tensors.push_back({state_tensor(state, of.tensor), facts.state_dtype, of.shape, 0});
+    }
   }
   return tensors;
 }
@@ -483,16 +484,18 @@ void PretrainedReader::require() const {
       findings.push_back(str(of.tensor, " is ", name(tensor.dtype), " [", join(tensor.shape, ", "),
                              "], and the model's is [", join(of.shape, ", "), "]"));
   }
+  std::set<std::string_view> known;
+  for (const DiskTensor& of : names_.tensors()) known.insert(of.tensor);
   for (const auto& [name, place] : tensors_) {
-    if (!name.ends_with(".e_score_correction_bias")) continue;
+    if (!name.ends_with(".e_score_correction_bias") || known.contains(name)) continue;
     const auto& [file, tensor] = place;
     std::vector<std::byte> bytes(idx(tensor->numel() * size_bytes(tensor->dtype)));
     files_[idx(file)].read(layouts_[idx(file)].data + tensor->offset, bytes);
     if (std::any_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte != std::byte{0}; }))
       throw InvalidInput(str(folder_, " has ", name,
-                             ", which its router adds to the scores that it chooses "
-                             "experts by; plans choose by the scores alone. The nearest thing is a model in "
-                             "which these numbers are 0, as before its training"));
+                             ", which its router adds to the scores that it chooses experts by, and the "
+                             "model's routers add nothing; the nearest thing is a config with topk_method "
+                             "\"noaux_tc\", or of a model_type whose routers do, such as deepseek_v3"));
   }
   if (findings.empty()) return;
   constexpr std::size_t kMost = 5;  // chosen: mostly all have one cause

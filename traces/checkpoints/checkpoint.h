@@ -3,7 +3,8 @@
 //
 //   runs/step-00000200/
 //     model.safetensors       f32 parameters, whole tensors by Hugging Face's names
-//     optimizer.safetensors   the optimizer's states: "exp_avg.<tensor>", "exp_avg_sq.<tensor>"
+//     optimizer.safetensors   the optimizer's states: "exp_avg.<tensor>", "exp_avg_sq.<tensor>"; of tensors
+//                             that are not trained (UnitTensors::trained) there are none
 //     config.json             the model
 //     checkpoint.json         the step, the seed, the text; and sums of all tensors
 //

@@ -170,7 +170,8 @@ DiskNames::DiskNames(std::string_view model_type, const std::vector<TensorShape>
     }
     const std::int64_t columns = of_name.front().shape->columns;
     tensors_.push_back(
-        {name, is_row ? shape_of_row(name, numel) : std::vector<std::int64_t>{numel / columns, columns}});
+        {name, is_row ? shape_of_row(name, numel) : std::vector<std::int64_t>{numel / columns, columns},
+         of_name.front().shape->trained});
   }
 }
 

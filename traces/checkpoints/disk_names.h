@@ -24,6 +24,7 @@ struct DiskPlace {
 struct DiskTensor {
   std::string tensor;
   std::vector<std::int64_t> shape;
+  bool trained = true;  // and so has states of the optimizer
   std::int64_t numel() const;
   bool operator==(const DiskTensor&) const = default;
 };

@@ -11,7 +11,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 91> kRead = {"model_type",
+constexpr std::array<std::string_view, 92> kRead = {"model_type",
                                                     "hidden_size",
                                                     "num_hidden_layers",
                                                     "vocab_size",
@@ -101,7 +101,8 @@ constexpr std::array<std::string_view, 91> kRead = {"model_type",
                                                     "scoring_func",
                                                     "routed_scaling_factor",
                                                     "n_group",
-                                                    "topk_group"};
+                                                    "topk_group",
+                                                    "topk_method"};
 
 // Keys that configs of llama, mistral, qwen, gemma, mixtral and nemotron on huggingface.co have, and those of
 // transformers' base class.

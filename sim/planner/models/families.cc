@@ -64,10 +64,13 @@ const std::vector<Family>& families() {
       llama4.sigmoid_router = llama4.weighs_expert_inputs = true, llama4.normalized_router = false;
     }
     Family& glm4_moe = add("glm4_moe");
-    glm4_moe.bias_of_qkv_alone = glm4_moe.sigmoid_router = true;
+    glm4_moe.bias_of_qkv_alone = glm4_moe.sigmoid_router = glm4_moe.corrects_scores = true;
     glm4_moe.rotary_share = 0.5, glm4_moe.norm_eps = 1e-5;
     add("deepseek_v2").normalized_router = false;
-    for (const char* model_type : {"deepseek_v3", "kimi_k2"}) add(model_type).sigmoid_router = true;
+    for (const char* model_type : {"deepseek_v3", "kimi_k2"}) {
+      Family& deepseek_v3 = add(model_type);
+      deepseek_v3.sigmoid_router = deepseek_v3.corrects_scores = true;
+    }
     Family& qwen2_moe = add("qwen2_moe");
     qwen2_moe.qkv_bias = qwen2_moe.window_needs_flag = qwen2_moe.shared_gate = true;
     qwen2_moe.normalized_router = false;
@@ -79,7 +82,8 @@ const std::vector<Family>& families() {
     qwen3_next.left_out = "the layers that predict further tokens";
     Family& nemotron_h = add("nemotron_h");
     nemotron_h.gated_mlp = false, nemotron_h.recurrence = RecurrenceRule::decay;
-    nemotron_h.rotary_share = 0, nemotron_h.sigmoid_router = true, nemotron_h.norm_eps = 1e-5;
+    nemotron_h.rotary_share = 0, nemotron_h.sigmoid_router = nemotron_h.corrects_scores = true;
+    nemotron_h.norm_eps = 1e-5;
     Family& nemotron = add("nemotron");
     nemotron.gated_mlp = false, nemotron.rotary_share = 0.5, nemotron.norm_eps = 1e-5;
     nemotron.left_out = "the biases of its norms";

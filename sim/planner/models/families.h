@@ -38,6 +38,7 @@ struct Family {
   // quick_gelu, with a limit and 1 added to what the gate multiplies.
   bool limits_activation = false;
   bool sigmoid_router = false;    // of experts, where the config leaves scoring_func out
+  bool corrects_scores = false;   // where it leaves topk_method out
   bool normalized_router = true;  // where it leaves norm_topk_prob out
   bool weighs_expert_inputs = false;
   bool shared_gate = false;  // of the shared MLP beside experts

@@ -182,6 +182,8 @@ class ModelReader {
     model.intermediate = fields_.size("intermediate_size").value_or(0);
     model.experts = Experts{experts, take_top_k(experts), 0, 0};
     model.experts->biases = family_.expert_biases;
+    model.experts->corrects_scores = family_.corrects_scores;
+    if (const auto word = fields_.word("topk_method")) model.experts->corrects_scores = *word == "noaux_tc";
     model.experts->intermediate =
         fields_.has("moe_intermediate_size")
             ? fields_.size("moe_intermediate_size").value_or(1)

@@ -122,6 +122,10 @@ ModelPass::ModelPass(const Transformer& model, const ReferenceRules& rules, cons
       tape_({rules.roundings.relative,
              mix(rules.roundings.seed) + static_cast<std::uint64_t>(first_sequence)}) {
   for (const auto& [name, matrix] : parameters.all()) {
+    if (!is_trained(name)) {
+      constants_.emplace(name, matrix);
+      continue;
+    }
     parameter_index_.emplace(name, parameters_.size());
     parameters_.emplace_back(name, tape_.input(matrix));
   }
@@ -420,8 +424,15 @@ Variable ModelPass::mlp(const std::string& prefix, Variable rows, const Variable
   return weights != nullptr && !rules_.weighs_expert_inputs ? weigh_rows(out, *weights) : out;
 }
 
-std::vector<std::int64_t> ModelPass::choose(const Matrix64& scores) const {
+// By the scores and the correction of this name, if the model has one.
+std::vector<std::int64_t> ModelPass::choose(Matrix64 scores, const std::string& correction) const {
   const RouterRules& router = rules_.router;
+  if (const auto found = constants_.find(correction); found != constants_.end()) {
+    for (std::int64_t row = 0; row < scores.rows; ++row) {
+      for (std::int64_t expert = 0; expert < scores.columns; ++expert)
+        scores.row(row)[expert] += found->second.values[idx(expert)];
+    }
+  }
   const std::int64_t each = scores.columns / router.groups;
   std::vector<std::int64_t> chosen;
   for (std::int64_t row = 0; row < scores.rows; ++row) {
@@ -451,7 +462,7 @@ Variable ModelPass::mix_experts(const Layer& at, Variable rows) {
   const std::int64_t count = model_.experts->count, top_k = model_.experts->top_k;
   const Variable logits = note(at.label + "router", linear_of(rows, own + "gate")),
                  scores = router.sigmoid ? map(logits, kSigmoid) : softmax(logits);
-  const std::vector<std::int64_t> chosen = choose(scores.value());
+  const std::vector<std::int64_t> chosen = choose(scores.value(), own + "gate.e_score_correction_bias");
   Variable weights = take_elements(scores, chosen, top_k);
   if (router.normalized) weights = divide_by_row_sums(weights);
   weights = multiply(weights, router.factor);

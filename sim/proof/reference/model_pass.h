@@ -91,7 +91,7 @@ class ModelPass {
   Variable recur(const Layer& at, Variable rows);
   Variable mlp(const std::string& prefix, Variable rows, const Variable* weights = nullptr);
   Variable mix_experts(const Layer& at, Variable rows);
-  std::vector<std::int64_t> choose(const Matrix64& scores) const;
+  std::vector<std::int64_t> choose(Matrix64 scores, const std::string& correction) const;
 
   const Transformer& model_;
   const ReferenceRules& rules_;
@@ -102,6 +102,8 @@ class ModelPass {
   Tape tape_;
   std::vector<std::pair<std::string, Variable>> parameters_;
   std::map<std::string, std::size_t, std::less<>> parameter_index_;
+  // What is not trained: plans have it as it is, so that no rounding moves it.
+  std::map<std::string, Matrix64, std::less<>> constants_;
   std::vector<std::pair<std::string, Variable>> noted_;
   std::int64_t choices_ = 0, dropped_ = 0;
   std::vector<Variable> losses_;  // of the model, and of each depth; of each row

@@ -11,6 +11,8 @@
 namespace cp::sim {
 namespace {
 
+constexpr std::string_view kCorrection = "e_score_correction_bias";
+
 // How the values of a parameter are drawn.
 enum class Draw { matrix, near_one, near_zero, log_rate, time_step_bias };
 
@@ -121,6 +123,8 @@ class ParameterList {
 
   void add_experts(const Experts& experts) {
     linear("mlp.gate", experts.count, model_.hidden, experts.biases);
+    if (experts.corrects_scores)
+      add("mlp.gate." + std::string(kCorrection), 1, experts.count, Draw::near_zero);
     for (std::int64_t expert = 0; expert < experts.count; ++expert)
       add_mlp(str("mlp.experts.", expert, "."), experts.intermediate, experts.biases);
     if (experts.shared > 0) add_mlp("mlp.shared_experts.", experts.shared);
@@ -170,6 +174,8 @@ std::vector<double> drawn(const Parameter& parameter, std::uint64_t seed) {
 
 }  // namespace
 
+bool is_trained(std::string_view name) { return !name.ends_with(kCorrection); }
+
 std::string layer_prefix(std::int64_t layer) { return str("model.layers.", layer, "."); }
 
 std::string mlp_norm_name(const Transformer& model) {
@@ -195,7 +201,8 @@ NamedMatrices draw_parameters(const Transformer& model, std::uint64_t seed, std:
     matrix.values = drawn(parameter, seed);
     if (dtype) {
       const std::int64_t numel = std::ssize(matrix.values);
-      matrix.values = checked_input(parameter.name, std::move(matrix.values), numel, *dtype);
+      const DType of = is_trained(parameter.name) ? *dtype : DType::f32;
+      matrix.values = checked_input(parameter.name, std::move(matrix.values), numel, of);
     }
     parameters.add(parameter.name, std::move(matrix));
   }

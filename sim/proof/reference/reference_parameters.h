@@ -16,7 +16,8 @@
 //                  steps), conv1d, A_log, dt_bias, D, norm, out_proj
 //   MLP            mlp.{gate,up,down}_proj, without the gate if the MLP has two matrices
 //   experts        mlp.gate (the router), mlp.experts.7.{gate,up,down}_proj, mlp.shared_experts.*,
-//                  mlp.shared_expert_gate (one row)
+//                  mlp.shared_expert_gate (one row), mlp.gate.e_score_correction_bias (DeepSeek-V3), which is
+//                  no parameter: it has no gradient, and no update moves it
 //   predictions    those of depth d are layers.(layers + d - 1), and beside a layer's parameters have hnorm
 //                  (of the rows before), enorm (of embedded tokens), eh_proj and shared_head.norm. The
 //                  columns of eh_proj are those of the rows before, then those of the embedding, as in the
@@ -26,6 +27,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shared/base/dtype.h"
@@ -38,6 +40,8 @@ struct ParameterShape {
   std::string name;
   std::int64_t rows = 0, columns = 0;
 };
+// Whether what has this name is moved by updates.
+bool is_trained(std::string_view name);
 // In the order embedding, layers, final norm, head, prediction layers. All three functions throw InvalidInput
 // if the model makes no sense.
 std::vector<ParameterShape> parameter_shapes(const Transformer& model);
@@ -49,6 +53,8 @@ NamedMatrices zero_parameters(const Transformer& model);
 //   norms              1 + 0.1 u with u uniform of variance 1: none is like the others, so that one that is
 //                      taken for another shows
 //   biases, sinks      0.1 u
+//   corrections        0.1 u, numbers of f32 whatever the dtype: half of the deviation of sigmoids of a
+//                      router's logits, so that many tokens choose others
 //   A_log, dt_bias, D  those of Mamba-2: A = exp(A_log) uniform in [1, 16], time steps softplus(dt_bias)
 //                      log-uniform in [0.001, 0.1], and 1 + 0.1 u
 NamedMatrices draw_parameters(const Transformer& model, std::uint64_t seed,

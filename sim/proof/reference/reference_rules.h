@@ -42,8 +42,8 @@ struct RotaryRules {
 };
 
 // How a router makes weights of its logits. The best top_k scores of a token choose its experts; of equal
-// ones the first. DeepSeek-V3's correction, which is added to the scores that choose and is no parameter, is
-// 0.
+// ones the first. Where a model corrects scores (DeepSeek-V3), its correction is added to those that choose,
+// of groups too, and to no weight.
 struct RouterRules {
   bool sigmoid = false;    // scores are sigmoids of the logits (DeepSeek-V3), and else their softmax
   bool normalized = true;  // the weights of a token are divided by their sum ("norm_topk_prob")

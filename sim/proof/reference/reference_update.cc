@@ -5,6 +5,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/proof/reference/reference_parameters.h"
 
 namespace cp::sim {
 
@@ -43,6 +44,7 @@ void update(const OptimizerRules& rules, const NamedMatrices& gradients, double 
                            " parameters; begin it with begin_optimizer()"));
   ++state.steps;
   for (const auto& [name, gradient] : gradients.all()) {
+    if (!is_trained(name)) continue;
     std::vector<double>& theta = parameters.at(name).values;
     std::vector<double>* const first = states > 0 ? &state.first.at(name).values : nullptr;
     std::vector<double>* const second = states > 1 ? &state.second.at(name).values : nullptr;

@@ -76,7 +76,7 @@ TensorProof proof_of(const std::string& tensor, int role, const Workload& worklo
   const Optimizer& optimizer = workload.optimizer;
   const double u = roundoff(DType::f32),
                stored = optimizer.state_dtype == DType::f32 ? 0 : roundoff(optimizer.state_dtype);
-  const bool by_moments = role == 0 && optimizer.is_adam();
+  const bool by_moments = role == 0 && optimizer.is_adam() && is_trained(tensor);
   double rounded = (3 * u + (role == 0 ? 0 : stored)) * size, moved = of.movement.largest,
          moved_root = std::sqrt(of.movement.mean_square);
   // AdamW divides a gradient by its size, so that one that roundings turn around turns its parameter's step
@@ -142,7 +142,8 @@ class StepRun {
     proof_.allowed_norm =
         options_.growth * expectation_->norm_movement() + roundoff(DType::f32) * roundings * step.norm;
     for (const auto& [tensor, matrix] : step.parameters.all()) {
-      for (int role = 0; role <= request_.workload.optimizer.states; ++role) {
+      const int states = is_trained(tensor) ? request_.workload.optimizer.states : 0;
+      for (int role = 0; role <= states; ++role) {
         const StepExpectation::Of of =
             role == 0 ? expectation_->parameter(tensor) : expectation_->state(tensor, role - 1);
         proof_.tensors.push_back(
@@ -342,7 +343,7 @@ class StepRun {
             return matrix.row(row)[column];
           };
         };
-        if (optimizer.optimizer.is_adam()) {
+        if (optimizer.optimizer.is_adam() && owned.unit.trained) {
           const Matrix64& before = values_.parameters.at(tensor);
           add(0, has(0), [&](std::int64_t row, std::int64_t column, std::int64_t i) {
             return adam_updated(optimizer, step.state.steps, before.row(row)[column], owned.value(1, i),
