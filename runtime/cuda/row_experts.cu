@@ -507,6 +507,33 @@ struct Route {
   }
 };
 
+// The load of an expert, which a block has: whole numbers, so that the order of the sum makes no difference.
+struct AddLoads {
+  static constexpr int kThreads = kRowThreads;
+  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(std::int32_t));
+  static constexpr const char* kName = "add_loads";
+
+  Choices choices;
+  Statistics loads;
+
+  CP_DEVICE void operator()(Block& block) const {
+    auto* const counts = block.template shared<std::int32_t>();
+    const auto expert = static_cast<std::int32_t>(block.index());
+    block.for_each_thread([&](int thread) {
+      std::int32_t count = 0;
+      for (std::int32_t choice = thread; choice < choices.count; choice += kThreads)
+        count += choices.expert(choice) == expert ? 1 : 0;
+      counts[thread] = count;
+    });
+    block.last([&](int thread) {
+      if (thread > 0) return;
+      std::int32_t sum = 0;
+      for (int i = 0; i < kThreads; ++i) sum += counts[i];
+      loads.at(expert) += static_cast<float>(sum);
+    });
+  }
+};
+
 struct RouteBackward {
   static constexpr int kThreads = kRowThreads;
   static constexpr const char* kName = "route_backward";
@@ -573,6 +600,7 @@ PreparedKernel prepare_route(const RowKernel& kernel, const CudaMemory& memory) 
   const View &logits = kernel.reads[0], &weights = kernel.writes[0], &chosen = kernel.writes[1];
   const std::int64_t top_k = chosen.shape[1], floats = 2 * logits.shape[1] + rule.groups + top_k,
                      rows = router_rows(floats);
+  require_numbers(chosen.shape[0], top_k);
   const Grid grid{ceil_div(logits.shape[0], rows),
                   static_cast<int>(kRowThreads * static_cast<std::int64_t>(sizeof(double)) +
                                    rows * floats * static_cast<std::int64_t>(sizeof(float)))};
@@ -582,6 +610,11 @@ PreparedKernel prepare_route(const RowKernel& kernel, const CudaMemory& memory) 
            Route{router_scores(kernel, top_k, floats, memory, iteration),
                  kernel.reads.size() > 1 ? statistics(kernel.reads[1], memory, iteration) : Statistics{},
                  statistics(weights, memory, iteration), indices(chosen, memory, iteration)});
+    if (kernel.updates.empty()) return;
+    const Choices choices{indices(chosen, memory, iteration), divider(top_k),
+                          static_cast<std::int32_t>(chosen.numel())};
+    launch(stream, {kernel.reads[0].shape[1], AddLoads::kSharedBytes},
+           AddLoads{choices, statistics(kernel.updates[0], memory, iteration)});
   };
 }
 

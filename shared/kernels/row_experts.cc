@@ -98,6 +98,7 @@ void route(const RowKernel& kernel, const HostMemory& memory, std::int64_t itera
   const std::size_t top_k = idx(of_experts.shape[1]);
   std::vector<float> scores(idx(logits.columns())), correction(scores.size(), 0.0F), corrected(scores.size());
   if (kernel.reads.size() > 1) correction = load_vector(kernel.reads[1], memory, iteration);
+  float* const loads = kernel.updates.empty() ? nullptr : statistic(kernel.updates[0], memory, iteration);
   for (std::int64_t row = 0; row < logits.rows(); ++row) {
     logits.load(row, scores.data());
     make_scores(rule, scores);
@@ -108,6 +109,7 @@ void route(const RowKernel& kernel, const HostMemory& memory, std::int64_t itera
       const auto place = static_cast<std::int64_t>(k);
       at(weights, of_weights, row, place) = static_cast<float>(rule.scale * scores[idx(chosen[k])] / divisor);
       experts[row * of_experts.strides[0] + place * of_experts.strides[1]] = chosen[k];
+      if (loads != nullptr) ++at(loads, kernel.updates[0], chosen[k]);
     }
   }
 }

@@ -260,6 +260,7 @@ struct VocabularyRule {
 
 //   route           reads logits [n, experts]; or these, and a correction [experts], a statistic
 //                   writes weights [n, top_k], statistics, and the chosen experts [n, top_k], indices
+//                   updates loads [experts], a statistic, if anybody wants them
 //   route_backward  reads logits, chosen, d weights [slots, 1], statistics; writes d logits
 // Scores are the softmax of the logits, or their sigmoids. The top_k best are chosen, by descending score; of
 // equal ones the first expert comes first. With groups, experts stand in groups of equal size, and only those
@@ -268,6 +269,7 @@ struct VocabularyRule {
 //   weight = scale score / (sum of the chosen scores if normalized, else 1)
 // A correction is added to the scores where groups and experts are chosen, and weights are made of the scores
 // without it (DeepSeek-V3, arXiv 2412.19437, equation 16; its e_score_correction_bias). It has no gradient.
+// To the load of an expert are added the rows that choose it, whole numbers, which are exact up to 2^24.
 // Backward, the gradient of a weight is in the slot of its choice, and a choice that was dropped has none.
 // Gradients go through the softmax and the sum of the chosen scores, not through the choice.
 struct RouterRule {

@@ -560,8 +560,9 @@ void RowRules::check_router(const RowKernel& op) const {
   const RouterRule& rule = rule_of<RouterRule>(op);
   const bool backward = op.operation == RowOperation::route_backward;
   const bool corrects = !backward && op.reads.size() == 2;
-  counts(op, backward ? 3 : corrects ? 2 : 1, backward ? 1 : 2);
-  require(op.updates.empty(), "updates views; it writes them");
+  const bool loads = !backward && op.updates.size() == 1;
+  counts(op, backward ? 3 : corrects ? 2 : 1, backward ? 1 : loads ? 3 : 2);
+  require(op.updates.empty() || loads, "updates views; it writes them, and updates loads at most");
   const View &logits = op.reads[0], &chosen = backward ? op.reads[1] : op.writes[1];
   two_dims(logits, "logits");
   const std::int64_t rows = logits.shape[0], experts = logits.shape[1];
@@ -576,6 +577,7 @@ void RowRules::check_router(const RowKernel& op) const {
           experts / rule.groups * rule.top_groups, " experts of ", rule.top_groups, " groups");
   require(std::isfinite(rule.scale), "scales by ", rule.scale);
   if (corrects) is_f32(op.reads[1], "correction"), shaped(op.reads[1], {experts}, "correction");
+  if (loads) is_f32(op.updates[0], "loads"), shaped(op.updates[0], {experts}, "loads");
   if (!backward) return statistic(op.writes[0], rows, top_k, "weights");
   is_f32(op.reads[2], "d weights");
   require(

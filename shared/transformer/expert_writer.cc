@@ -138,10 +138,13 @@ void ExpertWriter::forward(const LayerPlace& place, const Window& layer, const W
     writer_.kernel({RowOperation::add_bias, {weights_of_layer.router_bias.flat(layer)}, {}, {logits}},
                    "router bias");
   }
-  std::vector<View> scored{logits};
-  if (context_.model.experts->corrects_scores) scored.push_back(writer_.score_correction(place.of_mlp));
-  writer_.kernel({RowOperation::route, std::move(scored), {weights, route}, {}, router_rule(context_)},
-                 "route");
+  const Experts& model = *context_.model.experts;
+  std::vector<View> scored{logits}, loads;
+  if (model.corrects_scores) scored.push_back(writer_.score_correction(place.of_mlp));
+  if (model.moves_corrections && context_.training && !again_) loads.push_back(writer_.loads(place.of_mlp));
+  writer_.kernel(
+      {RowOperation::route, std::move(scored), {weights, route}, std::move(loads), router_rule(context_)},
+      "route");
 
   const Tokens in = expert_tokens(place);
   const Tokens sent{start_of_way(in.rows, "tokens"), start_of_way(in.weights, "weights")};

@@ -22,8 +22,9 @@ namespace cp {
 
 class ExpertWriter {
  public:
-  ExpertWriter(StepWriter& writer, Activations& activations)
-      : writer_(writer), context_(writer.context()), activations_(activations) {}
+  // `again`: forward passes are those of layers that are computed again.
+  ExpertWriter(StepWriter& writer, Activations& activations, bool again = false)
+      : writer_(writer), context_(writer.context()), activations_(activations), again_(again) {}
 
   // Forward: from `rows`, the gathered rows of the norm, to `partial`, this tp rank's part of the outputs;
   // both are [tokens, hidden].
@@ -83,6 +84,7 @@ class ExpertWriter {
   StepWriter& writer_;
   const StepContext& context_;
   Activations& activations_;
+  bool again_;
 };
 
 }  // namespace cp

@@ -17,7 +17,7 @@ class LayerBackward {
       : writer_(writer),
         context_(writer.context()),
         activations_(activations),
-        again_(writer, activations, nullptr),
+        again_(writer, activations, nullptr, /*again=*/true),
         recurrences_(writer, activations, nullptr),
         experts_(writer, activations) {}
 

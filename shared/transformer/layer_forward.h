@@ -53,14 +53,14 @@ View sinks_of_attention(StepWriter& writer, const LayerPlace& place, const Windo
 
 class LayerForward {
  public:
-  // `cache` is null unless the workload is one of serving.
-  LayerForward(StepWriter& writer, Activations& activations, KvCache* cache)
+  // `cache` is null unless the workload is one of serving; `again`: layers are computed again.
+  LayerForward(StepWriter& writer, Activations& activations, KvCache* cache, bool again = false)
       : writer_(writer),
         context_(writer.context()),
         activations_(activations),
         cache_(cache),
         recurrences_(writer, activations, cache),
-        experts_(writer, activations) {}
+        experts_(writer, activations, again) {}
 
   // Computes x_next from x; both are [tokens_tp, hidden].
   void write(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& x_next);

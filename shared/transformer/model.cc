@@ -224,6 +224,9 @@ void check_numerics(const Transformer& model, detail::Complaints& complaints) {
                        " experts; use groups in ", divisors_text(experts)));
     return;
   }
+  complaints.require(
+      !model.experts->moves_corrections || model.experts->corrects_scores,
+      "moves_corrections moves what routers add to scores, and corrects_scores is false; set it");
   const std::int64_t chosen_from = experts / router.groups * router.top_groups;
   complaints.require(
       router.top_groups >= 1 && router.top_groups <= router.groups && model.experts->top_k <= chosen_from,
@@ -516,6 +519,7 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   if (experts.shared_gate) hasher.add(std::string_view("shared gate"));
   if (experts.biases) hasher.add(std::string_view("biases of experts"));
   if (experts.corrects_scores) hasher.add(std::string_view("corrected scores"));
+  if (experts.moves_corrections) hasher.add(std::string_view("moved corrections"));
   return hasher.add(experts.count).add(experts.top_k).add(experts.intermediate).add(experts.shared);
 }
 

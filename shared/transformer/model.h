@@ -47,6 +47,9 @@ struct Experts {
   // The router adds a number for each expert to the scores that it chooses by (DeepSeek-V3). These numbers
   // are no parameters: no gradient moves them, and no count of parameters has them.
   bool corrects_scores = false;
+  // Of these: behind each step of a training they are moved against the load of the experts
+  // (StepBatch::correction_rate).
+  bool moves_corrections = false;
   bool operator==(const Experts&) const = default;
 };
 

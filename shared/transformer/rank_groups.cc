@@ -102,6 +102,12 @@ std::vector<Rank> RankGroups::replica_group() const {
   return at_data_indices(indices);
 }
 
+std::vector<Rank> RankGroups::replicas() const {
+  std::vector<Rank> indices(static_cast<std::size_t>(layout_.dp_replicate * layout_.dp_shard * layout_.cp));
+  std::iota(indices.begin(), indices.end(), 0);
+  return at_data_indices(indices);
+}
+
 RankGroups::DataMesh RankGroups::data_mesh() const {
   const MeshAxis replicate{"dp_replicate", layout_.dp_replicate};
   if (layout_.sharding == ShardingGroup::dp_shard_cp) {

@@ -58,6 +58,8 @@ class RankGroups {
   // The ranks of dp_shard x cp of this rank's replica. They have all parameters of its tp and pp coordinates:
   // dense ones, and the experts of the others in the ep group.
   std::vector<Rank> replica_group() const;
+  // The same of all replicas: who has other rows of the batch.
+  std::vector<Rank> replicas() const;
 
  private:
   enum Axis : std::size_t { kReplicate, kShard, kCp, kTp, kPp, kAxes };

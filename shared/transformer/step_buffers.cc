@@ -36,7 +36,7 @@ bool is_in_slots(std::string_view name) {
 
 bool is_of_micro_batch(std::string_view name) {
   return !behind(name, "working/").empty() && name != "working/schedule" && name != kNorm &&
-         !holds_leaving_gradients(name);
+         !holds_leaving_gradients(name) && name != kCorrectionSchedule;
 }
 
 // Of "working/tokens 2 ahead", which a prediction layer reads: "working/tokens", and 2; else 0.
@@ -126,7 +126,8 @@ void StepBuffers::begin_step(StepBatch batch) {
   }
   for (auto& [stage, buffers] : lasting_) {
     for (auto& [name, place] : buffers) {
-      if (is_gradient(name) || behind(name, "working/") == "schedule" || name == "host/schedule")
+      if (is_gradient(name) || behind(name, "working/") == "schedule" || name == "host/schedule" ||
+          name == kCorrectionSchedule)
         place.is_filled = false;
     }
   }
@@ -200,6 +201,7 @@ std::vector<double> StepBuffers::initial(const Buffer& buffer, std::int64_t micr
   }
   if (behind(name, "working/") == "schedule" || name == "host/schedule")
     return {batch_.learning_rate, static_cast<double>(batch_.step)};
+  if (name == kCorrectionSchedule) return {batch_.correction_rate, static_cast<double>(batch_.step)};
   if (name == "activations/positions") {
     const std::vector<float> table = rotary_table(request_.model, request_.workload.seq_len);
     return {table.begin(), table.end()};

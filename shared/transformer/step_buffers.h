@@ -35,6 +35,9 @@ struct StepBatch {
   // What the losses of prediction layers count together, each equally, beside the model's (0.3 in most of
   // DeepSeek-V3's training).
   double prediction_weight = 0.3;
+  // By how much corrections of routers' scores move, where they do (Experts::moves_corrections): 0.001 in
+  // most of DeepSeek-V3's training.
+  double correction_rate = 0;
 };
 inline constexpr std::int32_t kIgnoredLabel = -100;  // the usual one of PyTorch's cross_entropy
 

@@ -75,6 +75,12 @@
 // has the layer: parameters/score_correction, [layers of the stage with experts, experts], prediction layers
 // behind the others. Only forward passes read them, and those that are computed again.
 //
+// Where they move (Experts::moves_corrections), forward passes add to gradients/score_correction, as large, how
+// many tokens chose each expert. The update adds these loads up over all replicas, and then does what
+// DeepSeek-V3's training does (arXiv 2412.19437, section 2.1.2): a correction grows by a rate where the load is
+// below the mean, and shrinks by it where it is above. The rate is an input, working/correction_schedule [2],
+// with the number of the step behind it. tp ranks have the same rows, and so the same loads.
+//
 // What the caller puts in, beside parameters, of the rank's rows in their order: working/tokens and
 // working/targets [tokens] i32, targets the labels of the rows, -100 for none; working/loss_weight [1] and
 // working/schedule [2] (row_operations.h, cross_entropy_backward and optimizer); and
@@ -98,9 +104,11 @@
 
 namespace cp {
 
-// What routers add to the scores that they choose experts by. Nothing reduces or updates it.
+// What routers add to the scores that they choose experts by, and the loads that move it.
 inline constexpr std::string_view kScoreCorrection = "score_correction";
 inline constexpr std::string_view kScoreCorrectionBuffer = "parameters/score_correction";
+inline constexpr std::string_view kLoadsBuffer = "gradients/score_correction";
+inline constexpr std::string_view kCorrectionSchedule = "working/correction_schedule";
 
 // The parts of a step. Without pipeline stages, a training step is micro_batch, accumulation() times, and
 // then update. With stages, it is forward and backward of each stage for each micro-batch, and then update of

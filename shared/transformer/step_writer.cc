@@ -272,6 +272,13 @@ View StepWriter::score_correction(StackIndex of_mlp) {
   return in_stack(score_correction_, experts, of_mlp).flat(0, experts);
 }
 
+View StepWriter::loads(StackIndex of_mlp) {
+  const std::int64_t experts = context_.model.experts->count,
+                     layers = count_of(context_.layers_with, Mlp::experts);
+  if (loads_ < 0) loads_ = builder_.inout(std::string(kLoadsBuffer), DType::f32, layers * experts);
+  return in_stack(loads_, experts, of_mlp).flat(0, experts);
+}
+
 // ---- between stages ----
 
 void StepWriter::exchange(int direction, const View& rows, bool sends) {

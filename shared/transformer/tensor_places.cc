@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -211,10 +210,7 @@ ShardedUnit correction_unit(const StepContext& context) {
   unit.numel = context.model.experts->count;
   unit.pieces = count_of(context.layers_with, Mlp::experts);
   unit.ranks = {context.self};
-  const ParallelLayout& layout = context.layout;
-  std::vector<Rank> indices(idx(std::int64_t{layout.dp_replicate} * layout.dp_shard * layout.cp));
-  std::iota(indices.begin(), indices.end(), 0);
-  unit.replicas = context.groups.at_data_indices(indices);
+  unit.replicas = context.groups.replicas();
   unit.dtype = DType::f32;
   return unit;
 }

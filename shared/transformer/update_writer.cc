@@ -148,6 +148,7 @@ void UpdateWriter::write() {
   }
   if (context_.workload.optimizer.offload) norm_to_host();
   for (std::size_t i = 0; i < units.size(); ++i) optimize(*units[i], gradients[i]);
+  move_corrections();
 }
 
 void UpdateWriter::write_reduction() { reduce(units_.present()); }
@@ -555,6 +556,38 @@ void UpdateWriter::optimize_piece_on_host(const HostUnit& host, const View& comp
   View arrived = computes;
   arrived.offset += first, arrived.shape = {count}, arrived.strides = {1}, arrived.advance = advance;
   builder.add(builder.stream("from_host"), Copy{piece(host.parameters), arrived}, "parameters from the host");
+}
+
+// AdamW without memory moves by the rate times the sign of the gradient, which is a load less the mean load:
+// every token of the step chooses as many experts.
+void UpdateWriter::move_corrections() {
+  const std::int64_t layers = count_of(context_.layers_with, Mlp::experts);
+  if (layers == 0 || !context_.model.experts->moves_corrections) return;
+  const Experts& experts = *context_.model.experts;
+  const std::int64_t numel = layers * experts.count;
+  PlanBuilder& builder = writer_.builder();
+  const View loads = flat_view(builder.inout(std::string(kLoadsBuffer), DType::f32, numel), 0, numel),
+             correction =
+                 flat_view(builder.inout(std::string(kScoreCorrectionBuffer), DType::f32, numel), 0, numel),
+             schedule = flat_view(builder.input(std::string(kCorrectionSchedule), DType::f32, 2), 0, 2);
+  writer_.all_reduce("replicas_whole", context_.groups.replicas(), ReduceOp::sum, loads, "replicas",
+                     "add up loads");
+  const auto constant = [&](const char* name, std::int64_t count, double value) {
+    const View view = writer_.working(name, DType::f32, count).flat(0, count);
+    writer_.fill(view, value, name);
+    return view;
+  };
+  const auto mean =
+      static_cast<double>(context_.workload.tokens() * experts.top_k) / static_cast<double>(experts.count);
+  writer_.accumulate(constant("mean load, below 0", numel, -mean), loads, "loads less their mean");
+  OptimizerRule rule;
+  rule.beta1 = rule.beta2 = rule.decay = rule.max_norm = 0;
+  writer_.kernel({RowOperation::optimizer,
+                  {loads, constant("no norm", 1, 0), schedule},
+                  {},
+                  {correction, constant("no states", 2 * numel, 0)},
+                  rule},
+                 "move corrections");
 }
 
 // Whole pieces that were scattered one by one are gathered one by one.

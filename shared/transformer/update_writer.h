@@ -106,6 +106,8 @@ class UpdateWriter {
   void optimize_piece_on_host(const HostUnit& host, const View& computes, std::int64_t first,
                               std::int64_t step, std::int64_t count);
   void gather(const StepUnit& unit, const View& shard);
+  // Of routers' scores, by the loads of experts.
+  void move_corrections();
 
   BufferId whole_gradients(const StepUnit& unit);
 

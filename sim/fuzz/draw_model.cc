@@ -135,7 +135,10 @@ class ModelDraw {
       step_.set_weighs_expert_inputs(true);
     }
     if (swarm_.take(numbers_, "router_groups")) step_.set_router_groups(numbers_.in(1, 2));
-    if (swarm_.take(numbers_, "corrects_scores")) step_.set_corrects_scores(true);
+    if (swarm_.take(numbers_, "corrects_scores")) {
+      step_.set_corrects_scores(true);
+      step_.set_moves_corrections(numbers_.one_in(2));
+    }
   }
 
   // Of rotary positions, and how large scores are.

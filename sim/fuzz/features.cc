@@ -105,7 +105,7 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"threshold", {"none", "some"}},
                        {"recompute", {"none", "selective", "full", "every"}},
                        {"experts", {"no", "yes", "with a shared one"}},
-                       {"scores of routers", {"as they are", "corrected"}},
+                       {"scores of routers", {"as they are", "corrected", "with moved corrections"}},
                        {"dense layers", {"no", "yes"}},
                        {"window", {"no", "yes"}},
                        {"kinds of layers", {"1", "several"}},
@@ -134,7 +134,7 @@ const Groups kProof = {{"tp", {"1", "more"}},
                        {"threshold", {"none", "some"}},
                        {"recompute", {"none", "selective", "full", "every"}},
                        {"experts", {"no", "yes", "with a shared one"}},
-                       {"scores of routers", {"as they are", "corrected"}},
+                       {"scores of routers", {"as they are", "corrected", "with moved corrections"}},
                        {"dense layers", {"no", "yes"}},
                        {"window", {"no", "yes"}},
                        {"kinds of layers", {"1", "several"}},
@@ -361,7 +361,9 @@ void add_step(const proto::ModelStep& job, Answers& answers) {
   const std::string recompute = layout_word(job, "recompute");
   answers.add("recompute", recompute == "1" ? "none" : recompute.starts_with("every") ? "every" : recompute);
   answers.add("experts", job.shared_expert() > 0 ? "with a shared one" : job.experts() > 0 ? "yes" : "no");
-  answers.add("scores of routers", job.corrects_scores() ? "corrected" : "as they are");
+  answers.add("scores of routers", job.moves_corrections() ? "with moved corrections"
+                                   : job.corrects_scores() ? "corrected"
+                                                           : "as they are");
   const bool dense =
       std::any_of(job.kinds().begin(), job.kinds().end(), [](const auto& kind) { return kind.dense(); });
   answers.add("dense layers", dense ? "yes" : "no");

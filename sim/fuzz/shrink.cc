@@ -422,7 +422,7 @@ class Simpler {
     }
     without(job, {"rotary_share", "out_bias", "qk_norm_behind_rotary", "shared_gate", "expert_biases",
                   "weighs_expert_inputs", "activation_limit", "temperature", "rotary_scaling", "window_theta",
-                  "score_scale", "corrects_scores", "router_groups"});
+                  "score_scale", "moves_corrections", "corrects_scores", "router_groups"});
     with([&](proto::FuzzCase& next) {
       for (auto& kind : *std::invoke(job, next)->mutable_kinds()) kind.clear_no_rotary();
     });

@@ -65,9 +65,9 @@ Transformer model_of(const proto::ModelStep& step) {
   }
   if (step.has_window()) model.kinds.front().window = step.window();
   if (step.experts() > 0)
-    model.experts =
-        Experts{step.experts(),     step.top_k(),         step.expert_intermediate(), step.shared_expert(),
-                step.shared_gate(), step.expert_biases(), step.corrects_scores()};
+    model.experts = Experts{
+        step.experts(),     step.top_k(),         step.expert_intermediate(), step.shared_expert(),
+        step.shared_gate(), step.expert_biases(), step.corrects_scores(),     step.moves_corrections()};
   if (const std::int64_t groups = step.router_groups(); groups > 0) {
     RouterRule& router = model.numerics.router;
     router.sigmoid = true, router.groups = groups, router.top_groups = (groups + 1) / 2;

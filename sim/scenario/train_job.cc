@@ -161,6 +161,19 @@ LearningRate learning_rate_of(const proto::Train& train) {
   return rate;
 }
 
+// Behind each step, of routers that correct their scores.
+void take_correction_rate(const proto::Train& train, TrainJob& job) {
+  if (!train.has_router_bias_update_rate()) return;
+  job.correction_rate = within("router_bias_update_rate", train.router_bias_update_rate(), 0, 1);
+  std::optional<Experts>& experts = job.request.model.experts;
+  if (job.correction_rate > 0 && !(experts && experts->corrects_scores))
+    throw InvalidInput(str("router_bias_update_rate ", job.correction_rate, ": the routers of ",
+                           job.request.model.name,
+                           " add nothing to scores that could be moved; leave it out, or train a model whose "
+                           "routers do, for example deepseek-v3"));
+  if (experts) experts->moves_corrections = job.correction_rate > 0;
+}
+
 // Documents of the first step stand for those of all: which layouts take documents does not depend on where
 // they end.
 void require_legal_with_documents(const TrainJob& job) {
@@ -199,6 +212,7 @@ std::vector<std::string> TrainJob::described() const {
           str("learning_rate ", exactly(learning_rate.peak)),
           str("least_learning_rate ", exactly(learning_rate.least)),
           str("warmup_steps ", learning_rate.warmup),
+          str("router_bias_update_rate ", exactly(correction_rate)),
           str("evaluate_every ", evaluate_every),
           str("save_every ", save_every),
           str("save ", or_none(save)),
@@ -206,8 +220,11 @@ std::vector<std::string> TrainJob::described() const {
 }
 
 CheckpointFacts TrainJob::facts(std::int64_t step) const {
+  // Whether corrections move is the training's matter: a model that was trained so goes on without.
+  Transformer computed = request.model;
+  if (computed.experts) computed.experts->moves_corrections = false;
   Hasher model;
-  hash(model, request.model);
+  hash(model, computed);
   CheckpointFacts facts;
   facts.step = step, facts.seed = seed;
   facts.model = to_string(model.digest()), facts.text = to_string(text->digest());
@@ -261,6 +278,7 @@ TrainJob make_train_job(const proto::Train& given, const std::string& folder) {
     job.request.workload.expert_imbalance = within("expert_imbalance", train.expert_imbalance(), 1, 1e6);
   else
     make_room_at_experts(job.request);
+  take_correction_rate(train, job);
   require_provable(job.request);
   if (const auto refusal = refuse(job.request.model, job.request.workload, layout))
     throw InvalidInput(refusal->text());

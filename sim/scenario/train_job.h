@@ -23,6 +23,7 @@ struct TrainJob {
   std::string config;  // JSON of the model, as a checkpoint holds it
   std::string family;  // its model_type
   LearningRate learning_rate;
+  double correction_rate = 0;  // of what routers add to scores
   std::int64_t steps = 0;
   std::shared_ptr<const TokenFiles> text;
   std::string documents;                        // how those of the text are told apart; or empty

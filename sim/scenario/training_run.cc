@@ -155,6 +155,7 @@ class TrainingRun {
     StepBatch of_step;
     of_step.tokens = batch.tokens, of_step.labels = batch.labels;
     of_step.learning_rate = job_.learning_rate.at(step), of_step.step = step;
+    of_step.correction_rate = job_.correction_rate;
     return of_step;
   }
 

@@ -120,8 +120,11 @@ TEST(GpuRowRouter, ChoosesAsTheHost) {
                weights = run.written_statistic({rows, top_k}), chosen = run.written_integers({rows, top_k});
     std::vector<View> reads{logits};
     if (coin()) reads.push_back(run.numbers_of(DType::f32, {experts}, any_correction(rule.groups, experts)));
-    run.run({RowOperation::route, reads, {weights, chosen}, {}, rule});
+    std::vector<View> loads;
+    if (coin()) loads.push_back(run.numbers_of(DType::f32, {experts}, any_correction(rule.groups, experts)));
+    run.run({RowOperation::route, reads, {weights, chosen}, loads, rule});
     RC_ASSERT(run.difference_in(chosen) == "");
+    if (!loads.empty()) RC_ASSERT(run.difference_in(loads[0]) == "");
     // A weight is at most the scale. It is a score, or one by a sum of scores that are not smaller than it.
     RC_ASSERT(run.beyond(weights, rule.scale * 3 * kScore) == "");
   }));

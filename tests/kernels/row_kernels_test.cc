@@ -744,14 +744,17 @@ RC_GTEST_PROP(RowRouter, CorrectionsChooseAndWeighNothing, ()) {
              of_correction = flat_view(memory.add(DType::f32, correction), 0, experts),
              weights = matrix(memory.add(DType::f32, nothing(rows * top_k)), rows, top_k),
              chosen = matrix(memory.add(DType::i32, Values(idx(rows * top_k), -1)), rows, top_k);
-  memory.run(RowKernel{RowOperation::route, {of_logits, of_correction}, {weights, chosen}, {}, rule});
-  Values expected_weights, expected;
+  const View loads = flat_view(memory.add(DType::f32, Values(idx(experts), 5)), 0, experts);
+  memory.run(RowKernel{RowOperation::route, {of_logits, of_correction}, {weights, chosen}, {loads}, rule});
+  Values expected_weights, expected, expected_loads(idx(experts), 5);
   for (std::int64_t row = 0; row < rows; ++row) {
     const Route route = routed(rule, idx(top_k), part(logits, idx(row * experts), idx(experts)), correction);
     expected_weights = joined({expected_weights, route.weights});
-    for (const std::size_t expert : route.experts) expected.push_back(static_cast<double>(expert));
+    for (const std::size_t expert : route.experts)
+      expected.push_back(static_cast<double>(expert)), ++expected_loads[expert];
   }
   RC_ASSERT(memory.values(chosen.buffer) == expected);
+  RC_ASSERT(memory.values(loads.buffer) == expected_loads);
   expect_near(memory.values(weights.buffer), expected_weights, DType::f32, "weights");
 }
 

@@ -88,13 +88,14 @@ class RowCase {
     list.push_back(dense_view(id, 0, std::move(shape)));
     return *this;
   }
-  // The factors of rows, a router's correction, parameters in another dtype, and the bias of a convolution
-  // may be left out.
+  // The factors of rows, a router's correction and its loads, parameters in another dtype, and the bias of
+  // a convolution may be left out.
   bool may_lack(std::vector<View> RowKernel::*list, std::size_t i) const {
     const bool has_factors =
         kernel_.operation == RowOperation::gated_activation || kernel_.operation == RowOperation::group_bias;
     return (has_factors && list == &RowKernel::reads && i == 1) ||
            (kernel_.operation == RowOperation::route && list == &RowKernel::reads && i == 1) ||
+           (kernel_.operation == RowOperation::route && list == &RowKernel::updates) ||
            (kernel_.operation == RowOperation::short_convolution && list == &RowKernel::reads && i == 2) ||
            (kernel_.operation == RowOperation::optimizer && list == &RowKernel::writes);
   }
@@ -292,7 +293,8 @@ std::vector<RowCase> row_cases() {
       .reads({3, 8})
       .reads({8})
       .writes({3, 2})
-      .writes({3, 2}, kIds);
+      .writes({3, 2}, kIds)
+      .updates({8});
   return all;
 }
 

@@ -146,11 +146,30 @@ TEST(ProveStep, HoldsForCorrectedScores) {
       EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
     }
   }
+  softmax.experts->moves_corrections = true;
   for (const char* optimizer : {"sgd", "sgd_momentum", "adamw:offload", "adamw_16"}) {
     StepRequest request = request_of(softmax, "ep=2,dp_shard=2");
     request.workload.optimizer = parse_optimizer(optimizer);
     const StepProof proof = prove_step(request);
     EXPECT_TRUE(proof.holds()) << optimizer << ": " << proof.finding();
+  }
+}
+
+// Loads are those of all replicas and micro-batches, and of no tp rank or layer that is computed again twice.
+TEST(ProveStep, HoldsForCorrectionsThatMove) {
+  Transformer moves = testing::model_that_corrects_scores();
+  moves.experts->moves_corrections = true;
+  Transformer predicting = moves;
+  predicting.prediction_layers = 2;
+  set_layers(predicting, {{{}, {}, true}, {}, {}, {}});
+  for (const Transformer& model : {moves, predicting}) {
+    for (const char* layout :
+         {"tp=1,recompute=full", "tp=2,dp_shard=2,recompute=every:2", "ep=2,dp_shard=2,dp_replicate=2",
+          "ep=2,dp_shard=2,cp=2,strategy=ring,balance=head_tail,sharding=dp_shard", "pp=2,dp_shard=2,zero=1",
+          "pp=2,virtual_stages=2,cp=2,strategy=ulysses,recompute=full"}) {
+      const StepProof proof = prove_step(request_of(model, layout));
+      EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+    }
   }
 }
 

@@ -164,6 +164,15 @@ TEST(StepDefects, ACorrectionThatDecays) {
               StartsWith("parameter of model.layers.0.mlp.gate.e_score_correction_bias: rank 0 has "));
 }
 
+// Each replica moves by the loads of its own tokens.
+TEST(StepDefects, LoadsOfExpertsThatAreNotAddedUp) {
+  Transformer model = testing::model_that_corrects_scores();
+  model.experts->moves_corrections = true;
+  const StepProof proof = proof_with(request_of(model, "dp_shard=2"), "add up loads", leave_out);
+  EXPECT_THAT(proof.finding(),
+              AllOf(StartsWith("parameter of model.layers."), HasSubstr("e_score_correction_bias: rank ")));
+}
+
 // ---- positions and attention ----
 
 TEST(StepDefects, RotationByLocalIndex) {

@@ -296,6 +296,31 @@ TEST_F(Resumed, WithCorrectionsOfScoresAsTheyWere) {
     EXPECT_EQ(tensors_like(folder_ / "continued" / step / "model.safetensors", end), corrections) << step;
 }
 
+// Six steps by 1/8 each, of zeros: every correction is a multiple of it, and the same on every layout.
+TEST_F(Resumed, WithCorrectionsThatMove) {
+  std::map<std::string, std::vector<float>> first;
+  for (const char* layout : {"tp=1", "dp_shard=2,ep=2,cp=2,strategy=ring", "pp=2,tp=2"}) {
+    fs::remove_all(folder_);
+    proto::Train train = saved(layout, 100);
+    train.set_model("deepseek-v3"), train.set_router_bias_update_rate(0.125);
+    run(train);
+    const auto found =
+        tensors_like(folder_ / "step-00000006" / "model.safetensors", "e_score_correction_bias");
+    ASSERT_FALSE(found.empty());
+    if (first.empty()) first = found;
+    EXPECT_EQ(found, first) << layout;
+    for (const auto& [name, values] : found) {
+      bool moved = false;
+      for (const float value : values) {
+        EXPECT_EQ(value * 8, std::round(value * 8)) << name;
+        EXPECT_LE(std::abs(value), 0.75F) << name;
+        moved = moved || value != 0;
+      }
+      EXPECT_TRUE(moved) << name;
+    }
+  }
+}
+
 TEST_F(Resumed, TakesTheOneBeforeATornCheckpoint) {
   run(saved("dp_shard=2", 5));  // saves behind 3 and 5
   fs::resize_file(folder_ / "step-00000005" / "optimizer.safetensors", 100);
@@ -384,6 +409,8 @@ TEST(TrainJob, RefusesWhatMakesNoSense) {
                 "own; use balance=head_tail"));
   EXPECT_THAT(message([](proto::Train& train) { train.set_tokenizer("/nowhere.json"); }),
               HasSubstr("/nowhere.json"));
+  EXPECT_THAT(message([](proto::Train& train) { train.set_router_bias_update_rate(0.001); }),
+              HasSubstr("router_bias_update_rate 0.001: the routers of llama-3.1-8b add nothing to scores"));
 }
 
 }  // namespace

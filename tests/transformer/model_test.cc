@@ -113,6 +113,11 @@ TEST(ValidateModel, RefusesWhatItsLayersCannotHave) {
                 m.experts->biases = m.numerics.weighs_expert_inputs = true;
               }),
               HasSubstr("the nearest thing is outputs that are weighed"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.experts = Experts{5, 2, 7};
+                m.experts->moves_corrections = true;
+              }),
+              HasSubstr("and corrects_scores is false; set it"));
   EXPECT_THAT(said([](Transformer& m) { m.gated_mlp = false, m.numerics.up_offset = 1; }),
               HasSubstr("up_offset=1 is added to what gates multiply"));
   EXPECT_THAT(said([](Transformer& m) { m.numerics.activation_limit = -1; }),
@@ -368,8 +373,9 @@ TEST(HashOfAModel, EveryFieldCounts) {
   }
   for (const QueryTemperature& temperature : {QueryTemperature{1, 8192}, QueryTemperature{0, 1}})
     models.push_back(tiny()), models.back().numerics.temperature = temperature;
-  for (const Experts& experts : {Experts{0, 0, 0, 1, true, false}, Experts{0, 0, 0, 1, false, true},
-                                 Experts{0, 0, 0, 1, false, false, true}})
+  for (const Experts& experts :
+       {Experts{0, 0, 0, 1, true, false}, Experts{0, 0, 0, 1, false, true},
+        Experts{0, 0, 0, 1, false, false, true}, Experts{0, 0, 0, 1, false, false, false, true}})
     models.push_back(tiny()), models.back().experts = experts;
   for (const Latent& latent :
        {Latent{}, Latent{1, 0, 0, 0}, Latent{0, 1, 0, 0}, Latent{0, 0, 1, 0}, Latent{0, 0, 0, 1}})

@@ -54,7 +54,8 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
     out << ", " << model.experts->top_k << " of " << model.experts->count << " experts";
     if (model.experts->shared > 0) out << " beside a shared MLP of " << model.experts->shared;
     out << (model.experts->shared_gate ? " with a gate" : "") << (model.experts->biases ? ", biases" : "")
-        << (model.experts->corrects_scores ? ", corrected scores" : "");
+        << (model.experts->corrects_scores ? ", corrected scores" : "")
+        << (model.experts->moves_corrections ? ", which move" : "");
   }
   if (model.prediction_layers > 0) out << ", " << model.prediction_layers << " prediction layers";
 }
@@ -165,6 +166,7 @@ inline Transformer any_model() {
     model.experts->shared_gate = model.experts->shared > 0 && any_of(true, false);
     model.experts->biases = any_of(true, false);
     model.experts->corrects_scores = any_of(true, false);
+    model.experts->moves_corrections = model.experts->corrects_scores && any_of(true, false);
   }
   const bool windows = std::any_of(model.kinds.begin(), model.kinds.end(),
                                    [](const LayerKind& kind) { return kind.window.has_value(); });

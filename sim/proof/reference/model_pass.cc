@@ -462,7 +462,11 @@ Variable ModelPass::mix_experts(const Layer& at, Variable rows) {
   const std::int64_t count = model_.experts->count, top_k = model_.experts->top_k;
   const Variable logits = note(at.label + "router", linear_of(rows, own + "gate")),
                  scores = router.sigmoid ? map(logits, kSigmoid) : softmax(logits);
-  const std::vector<std::int64_t> chosen = choose(scores.value(), own + "gate.e_score_correction_bias");
+  const std::string correction = own + "gate.e_score_correction_bias";
+  const std::vector<std::int64_t> chosen = choose(scores.value(), correction);
+  std::vector<double>& loads = loads_[correction];
+  loads.resize(idx(count));
+  for (const std::int64_t expert : chosen) ++loads[idx(expert)];
   Variable weights = take_elements(scores, chosen, top_k);
   if (router.normalized) weights = divide_by_row_sums(weights);
   weights = multiply(weights, router.factor);

@@ -56,6 +56,8 @@ class ModelPass {
   const std::vector<double>& losses_of_rows() const { return losses_.front().value().values; }
   // Of experts by tokens, in all layers; and those that were dropped.
   std::int64_t choices() const { return choices_; }
+  // How many tokens chose each expert of a layer, by the name of the correction of its scores.
+  const std::map<std::string, std::vector<double>, std::less<>>& loads() const { return loads_; }
   std::int64_t dropped() const { return dropped_; }
   // Goes back from the sum of losses times weights, and adds to the gradients.
   void backward(const std::vector<double>& weights, NamedMatrices& gradients);
@@ -104,6 +106,7 @@ class ModelPass {
   std::map<std::string, std::size_t, std::less<>> parameter_index_;
   // What is not trained: plans have it as it is, so that no rounding moves it.
   std::map<std::string, Matrix64, std::less<>> constants_;
+  std::map<std::string, std::vector<double>, std::less<>> loads_;
   std::vector<std::pair<std::string, Variable>> noted_;
   std::int64_t choices_ = 0, dropped_ = 0;
   std::vector<Variable> losses_;  // of the model, and of each depth; of each row

@@ -92,6 +92,10 @@ struct ReferenceRules {
   // The weight of all prediction losses together; each has its equal part (DeepSeek-V3, equation 25; 0.3 in
   // most of its training).
   double prediction_weight = 0.3;
+  // By how much a correction of scores grows behind a step where its expert's load, the tokens that chose it
+  // (dropped ones among them), is below the mean, and shrinks where it is above, in models that move them
+  // (DeepSeek-V3, section 2.1.2: the bias update speed).
+  double correction_rate = 0;
   // Sequences that are computed at once, in order. Results depend on it by `drops` alone.
   std::int64_t micro_batch = 1;
   bool keeps_activations = false;

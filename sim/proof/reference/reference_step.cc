@@ -1,6 +1,7 @@
 #include "sim/proof/reference/reference_step.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "shared/base/error.h"
@@ -96,6 +97,18 @@ ReferenceLoss for_each_micro_batch(const Transformer& model, const ReferenceRule
   return loss;
 }
 
+// Toward loads that are all alike.
+void move_corrections(double rate, const ReferenceGradients& pass, NamedMatrices& parameters) {
+  for (const auto& [name, loads] : pass.loads) {
+    const double mean = std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size());
+    std::vector<double>& correction = parameters.at(name).values;
+    for (std::size_t i = 0; i < loads.size(); ++i) {
+      if (loads[i] < mean) correction[i] += rate;
+      if (loads[i] > mean) correction[i] -= rate;
+    }
+  }
+}
+
 }  // namespace
 
 ReferenceLoss reference_loss(const Transformer& model, const ReferenceRules& rules,
@@ -111,6 +124,11 @@ ReferenceGradients reference_gradients(const Transformer& model, const Reference
   result.loss = for_each_micro_batch(model, rules, parameters, batch,
                                      [&](ModelPass& pass, const std::vector<double>& weights) {
                                        pass.backward(weights, result.gradients);
+                                       for (const auto& [name, loads] : pass.loads()) {
+                                         std::vector<double>& sums = result.loads[name];
+                                         sums.resize(loads.size());
+                                         for (std::size_t i = 0; i < loads.size(); ++i) sums[i] += loads[i];
+                                       }
                                        if (rules.keeps_activations)
                                          result.activations.push_back(pass.activations());
                                      });
@@ -126,6 +144,8 @@ ReferenceStep reference_step(const Transformer& model, const ReferenceRules& rul
   step.clip_factor = clip_factor(optimizer, step.norm);
   step.parameters = parameters, step.state = state;
   update(optimizer, step.pass.gradients, step.clip_factor, step.parameters, step.state);
+  if (model.experts && model.experts->moves_corrections)
+    move_corrections(rules.correction_rate, step.pass, step.parameters);
   return step;
 }
 

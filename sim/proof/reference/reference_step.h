@@ -7,6 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "shared/transformer/model.h"
@@ -40,6 +43,8 @@ ReferenceLoss reference_loss(const Transformer& model, const ReferenceRules& rul
 struct ReferenceGradients {
   ReferenceLoss loss;
   NamedMatrices gradients;  // with the parameters' names and order
+  // ModelPass::loads() of all micro-batches together.
+  std::map<std::string, std::vector<double>, std::less<>> loads = {};
   // Of each micro-batch, if the rules keep them.
   std::vector<std::vector<NamedActivation>> activations;
 };

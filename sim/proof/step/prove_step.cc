@@ -260,8 +260,9 @@ class StepRun {
     batch.ignored = options_.ignored, batch.seed = options_.seed;
     batch.without_label = std::min(options_.without_label, workload.global_batch - 1);
     values_.batch = draw_batch(batch);
-    expectation_.emplace(request_, values_, reference_rules(request_),
-                         optimizer_rules(workload, options_.learning_rate));
+    ReferenceRules rules = reference_rules(request_);
+    rules.correction_rate = options_.correction_rate;
+    expectation_.emplace(request_, values_, rules, optimizer_rules(workload, options_.learning_rate));
     // Losses are computed and stored in f32, from statistics that are, too: three numbers of about this size.
     const std::vector<double>& rows = expectation_->step().pass.loss.of_rows;
     proof_.allowed_row = options_.growth * expectation_->row_movement() +
@@ -274,8 +275,10 @@ class StepRun {
 
   void run_rank(Rank rank, Device& device) {
     StepBuffers buffers(request_, rank, values_of(values_.parameters));
-    buffers.begin_step(
-        {values_.batch.tokens, values_.batch.labels, options_.learning_rate, values_.state.steps + 1});
+    StepBatch batch{values_.batch.tokens, values_.batch.labels, options_.learning_rate,
+                    values_.state.steps + 1};
+    batch.correction_rate = options_.correction_rate;
+    buffers.begin_step(std::move(batch));
     change_inputs(rank, buffers);
     run_step([&](StepPart part, int stage,
                  std::int64_t micro_batch) -> const Plan& { return plan_of(part, stage, rank, micro_batch); },

@@ -23,6 +23,7 @@ struct StepProofOptions {
   double ignored = 0.1;            // the share of labels that are ignored
   std::int64_t without_label = 1;  // so many sequences have none, if there are more
   double learning_rate = 1e-3;
+  double correction_rate = 1e-2;  // of routers' scores, in models that move them
   // How many times as much as roundings have moved the reference a result may be off (step_tolerance.h).
   double growth = kGrowth;
   std::function<void(std::string_view)> on_phase;
