@@ -326,7 +326,7 @@ TEST(StepPlans, MoveWhatTheFormulasSay) {
   EXPECT_THAT(bytes_of(step_plan(request, StepPart::send_forward, 1, 4)),
               UnorderedElementsAre(Pair("pp exchange", 24 * 32 * 2)));
   EXPECT_THAT(bytes_of(step_plan(request, StepPart::recv_backward, 0, 2)),
-              UnorderedElementsAre(Pair("pp exchange", 0)));
+              UnorderedElementsAre(Pair("pp_gradients exchange", 0)));
   // 24 tokens that go to 2 of 4 experts each, on two ranks.
   request = small_request("dp_shard=2,ep=2");
   request.model.experts = Experts{4, 2, 24};
