@@ -75,11 +75,11 @@
 // has the layer: parameters/score_correction, [layers of the stage with experts, experts], prediction layers
 // behind the others. Only forward passes read them, and those that are computed again.
 //
-// Where they move (Experts::moves_corrections), forward passes add to gradients/score_correction, as large, how
-// many tokens chose each expert. The update adds these loads up over all replicas, and then does what
-// DeepSeek-V3's training does (arXiv 2412.19437, section 2.1.2): a correction grows by a rate where the load is
-// below the mean, and shrinks by it where it is above. The rate is an input, working/correction_schedule [2],
-// with the number of the step behind it. tp ranks have the same rows, and so the same loads.
+// Where they move (Experts::moves_corrections), forward passes add to gradients/score_correction, as large,
+// how many tokens chose each expert. The update adds these loads up over all replicas, and then does what
+// DeepSeek-V3's training does (arXiv 2412.19437, section 2.1.2): a correction grows by a rate where the load
+// is below the mean, and shrinks by it where it is above. The rate is an input, working/correction_schedule
+// [2], with the number of the step behind it. tp ranks have the same rows, and so the same loads.
 //
 // What the caller puts in, beside parameters, of the rank's rows in their order: working/tokens and
 // working/targets [tokens] i32, targets the labels of the rows, -100 for none; working/loss_weight [1] and
