@@ -1,5 +1,6 @@
 #include "sim/planner/search/part_key.h"
 
+#include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -134,6 +135,24 @@ TEST_F(PartKeyOf, StagesShareWhatDataParallelismDoesNotTouch) {
   EXPECT_NE(key("pp=4,dp_shard=4", StepPart::forward, 0), key("pp=4,dp_shard=4", StepPart::forward, 1));
   EXPECT_NE(key("pp=4,dp_shard=4", StepPart::forward, 1), key("pp=4,dp_shard=4", StepPart::backward, 1));
   EXPECT_FALSE(same("pp=4,dp_shard=4,loss_chunks=4", "pp=4,dp_shard=4", StepPart::forward, 3));
+}
+
+// The update knows no rows: what any rank of a stage declares for it is known of all of them.
+TEST_F(PartKeyOf, RanksOfAStageNeedTheSameForTheirUpdates) {
+  for (const char* layout : {"tp=2,cp=4,dp_shard=2", "tp=2,cp=4,dp_shard=2,sharding=dp_shard"}) {
+    const StepRequest of = request(layout);
+    const auto declared = [&](Rank self) {
+      const PlanMemory memory = memory_of_plan(step_plan(of, StepPart::update, 0, self));
+      std::int64_t bytes = memory.layers.sum();
+      for (const PlanMemory::Callers& buffer : memory.callers) bytes += buffer.bytes;
+      return bytes;
+    };
+    for (const Rank rank : {1, 2, 7, 15}) {
+      EXPECT_EQ(memory_key(of, StepPart::update, 0, rank), memory_key(of, StepPart::update, 0, 0)) << layout;
+      EXPECT_EQ(declared(rank), declared(0)) << layout;
+      EXPECT_NE(memory_key(of, StepPart::micro_batch, 0, rank), memory_key(of, StepPart::micro_batch, 0, 0));
+    }
+  }
 }
 
 // Nodes have four ranks.

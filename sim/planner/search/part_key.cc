@@ -57,11 +57,14 @@ Hasher key_of_plan(const StepRequest& request, StepPart part, int stage, const R
   Hasher key;
   key.add(static_cast<int>(part));
   hash(key, seen_by(request, part, stage));
-  // The places in groups. All data parallel ranks have shards of one size.
-  key.add(groups.tp()).add(groups.cp()).add(groups.data_index() % layout.ep);
+  // All ranks of a stage have as many parameters, whose shards are of one size.
   if (is_of_step(part)) {
     key.add(stage);
-  } else if (part != StepPart::micro_batch) {
+    return key;
+  }
+  // The places in groups.
+  key.add(groups.tp()).add(groups.cp()).add(groups.data_index() % layout.ep);
+  if (part != StepPart::micro_batch) {
     key.add(stage == 0).add(stage == stages - 1).add_all(kinds_of_stage(request.model, layout, stage));
     key.add_all(homes_of_stage(request.model, request.workload, layout, stage));
   }
