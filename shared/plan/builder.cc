@@ -139,12 +139,13 @@ void PlanBuilder::end_repeat() {
   if (std::get<Repeat>(plan_.segments.back()).steps.empty()) plan_.segments.pop_back();
 }
 
-Plan PlanBuilder::build(const Digest& inputs) && {
+UnplacedPlan PlanBuilder::build_unplaced(const Digest& inputs) && {
   if (in_repeat_) throw InvalidInput("build was called inside a Repeat; call end_repeat first");
   plan_.inputs = inputs;
-  const Order order = derive_edges(plan_);
-  place_temporaries(plan_, anchors_, order);
-  return std::move(plan_);
+  Order order = derive_edges(plan_);
+  return {std::move(plan_), std::move(anchors_), std::move(order)};
 }
+
+Plan PlanBuilder::build(const Digest& inputs) && { return placed(std::move(*this).build_unplaced(inputs)); }
 
 }  // namespace cp

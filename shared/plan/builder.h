@@ -27,6 +27,8 @@ namespace cp {
 // one, so that two of them live at once: placed at the two ends in turn, they leave no hole between them.
 enum class Anchor : std::uint8_t { any, low, high };
 
+struct UnplacedPlan;  // temporaries.h
+
 class PlanBuilder {
  public:
   PlanBuilder(Rank self, Target target);
@@ -73,6 +75,9 @@ class PlanBuilder {
   // Derives the edges, the first and last uses and the arena, and gives out the plan; the builder is used up
   // then. `inputs` is the digest of what the caller built the plan from, and so is equal on all ranks.
   Plan build(const Digest& inputs) &&;
+  // The same without lives and places, which take long to find, for whoever asks how long the plan takes and
+  // maybe nothing else.
+  UnplacedPlan build_unplaced(const Digest& inputs) &&;
 
  private:
   BufferId add_buffer(std::string name, BufferKind kind, DType dtype, std::int64_t numel, Anchor anchor);

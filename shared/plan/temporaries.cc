@@ -1,6 +1,7 @@
 #include "shared/plan/temporaries.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "shared/plan/arena.h"
@@ -53,6 +54,11 @@ void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order&
     plan.buffers[static_cast<std::size_t>(ids[i])].offset_bytes = plan.symmetric_bytes + packing.offsets[i];
   }
   plan.arena_bytes = plan.symmetric_bytes + std::max(plan.arena_bytes, packing.size_bytes);
+}
+
+Plan placed(UnplacedPlan unplaced) {
+  place_temporaries(unplaced.plan, unplaced.anchors, unplaced.order);
+  return std::move(unplaced.plan);
 }
 
 }  // namespace cp

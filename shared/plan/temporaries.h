@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "shared/plan/builder.h"
 #include "shared/plan/order.h"
@@ -18,5 +19,14 @@ inline constexpr std::int64_t kSymmetricAlignmentBytes = 256, kSymmetricSegmentB
 // plan.arena_bytes. Symmetric temporaries come first, one behind the other. `anchors` has one entry for each
 // buffer of the plan.
 void place_temporaries(Plan& plan, std::span<const Anchor> anchors, const Order& order);
+
+// A plan that has its edges, and whose temporaries have neither lives nor places yet: a replay reads neither.
+struct UnplacedPlan {
+  Plan plan;
+  std::vector<Anchor> anchors;  // by buffer
+  Order order;
+};
+// The plan that PlanBuilder::build() would have given.
+Plan placed(UnplacedPlan unplaced);
 
 }  // namespace cp

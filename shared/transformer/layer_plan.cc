@@ -6,6 +6,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/plan/temporaries.h"
 #include "shared/transformer/activations.h"
 #include "shared/transformer/kv_cache.h"
 #include "shared/transformer/layer_backward.h"
@@ -84,7 +85,7 @@ LayerPlan layer_plan(const StepRequest& request, LatentUse use, LayerPass pass, 
   }
   made.mixers = writer.mixer_steps();
   made.hands_on = hands_on.buffer;
-  made.plan = std::move(writer).build();
+  made.plan = std::move(writer).build().plan;
   return made;
 }
 
@@ -136,7 +137,7 @@ LayerPlan end_plan(const StepRequest& request, EndPart part) {
     }
   }
   made.hands_on = hands_on.buffer;
-  made.plan = std::move(writer).build();
+  made.plan = std::move(writer).build().plan;
   return made;
 }
 

@@ -15,7 +15,7 @@ namespace cp {
 enum class LayerPass : std::uint8_t { forward, backward };
 
 struct LayerPlan {
-  Plan plan;
+  Plan plan;  // whose temporaries have no places
   // Of the layer's whole parameters, those of its experts, and the gradients of both; -1: there are none, as
   // there are no gradients forward.
   BufferId weights = -1, experts = -1, d_weights = -1, d_experts = -1;

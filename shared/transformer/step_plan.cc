@@ -10,6 +10,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
+#include "shared/plan/temporaries.h"
 #include "shared/transformer/layer_backward.h"
 #include "shared/transformer/loss_writer.h"
 #include "shared/transformer/prediction_writer.h"
@@ -32,7 +33,7 @@ class PartWriter {
     prediction_ = open(units_.prediction);
   }
 
-  Plan write() && {
+  UnplacedPlan write() && {
     switch (context_.part) {
       case StepPart::micro_batch:
         write_micro_batch();
@@ -435,7 +436,8 @@ void validate(const StepRequest& request, StepPart part, int stage) {
     throw InvalidInput("part reduce needs virtual_stages above 1, not virtual_stages=1; use update");
 }
 
-Plan write_alike(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache) {
+UnplacedPlan write_alike(const StepRequest& request, StepPart part, int stage, Rank self,
+                         MixerPlanCache& cache) {
   StepContext context(request, part, stage, self, cache);
   if (context.groups.pp() != stage % request.layout.pp) {
     throw InvalidInput(str("rank ", self, " does not hold stage ", stage, "; it holds stages ",
@@ -445,8 +447,8 @@ Plan write_alike(const StepRequest& request, StepPart part, int stage, Rank self
 }
 
 // A plan is written with the documents of its own sequences, and is one of the inputs of all replicas.
-Plan write(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache,
-           std::int64_t micro_batch) {
+UnplacedPlan write(const StepRequest& request, StepPart part, int stage, Rank self, MixerPlanCache& cache,
+                   std::int64_t micro_batch) {
   const auto& all = request.workload.cu_seqlens_of_sequence;
   if (all.empty()) return write_alike(request, part, stage, self, cache);
   StepRequest own = request;
@@ -455,10 +457,10 @@ Plan write(const StepRequest& request, StepPart part, int stage, Rank self, Mixe
   if (!sees_documents(part)) return write_alike(own, part, stage, self, cache);
   const auto first = all.begin() + first_sequence(request, self, micro_batch);
   documents.assign(first, first + request.layout.micro_batch);
-  Plan plan = write_alike(own, part, stage, self, cache);
+  UnplacedPlan made = write_alike(own, part, stage, self, cache);
   documents = documents_of_micro_batch(request, micro_batch);
-  plan.inputs = inputs_of(own, part);
-  return plan;
+  made.plan.inputs = inputs_of(own, part);
+  return made;
 }
 
 }  // namespace
@@ -504,7 +506,12 @@ Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self, 
                std::int64_t micro_batch) {
   validate(request, part, stage);
   MixerPlanCache own(2);
-  return write(request, part, stage, self, cache == nullptr ? own : *cache, micro_batch);
+  return placed(write(request, part, stage, self, cache == nullptr ? own : *cache, micro_batch));
+}
+
+UnplacedPlan unplaced_step_plan(const StepRequest& request, StepPart part, int stage, Rank self,
+                                MixerPlanCache& cache) {
+  return write(request, part, stage, self, cache, 0);
 }
 
 std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage, MixerPlanCache* cache,
@@ -514,7 +521,7 @@ std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stag
   std::vector<Plan> plans;
   for (Rank rank = 0; rank < request.layout.world(); ++rank) {
     if (RankGroups(request.layout, rank).pp() != stage % request.layout.pp) continue;
-    plans.push_back(write(request, part, stage, rank, cache == nullptr ? own : *cache, micro_batch));
+    plans.push_back(placed(write(request, part, stage, rank, cache == nullptr ? own : *cache, micro_batch)));
   }
   return plans;
 }
@@ -531,7 +538,7 @@ Plan row_move_plan(const StepRequest& request, int home, Rank self) {
   const Shape moved{context.tokens_tp, context.hidden};
   const View to = dense_view(writer.builder().output("moved", writer.dtype(), numel(moved)), 0, moved);
   writer.move_rows(home, from, to, "rows to the next home");
-  return std::move(writer).build();
+  return placed(std::move(writer).build());
 }
 
 std::vector<StepPart> parts_of(const StepRequest& request) {

@@ -110,6 +110,8 @@ inline constexpr std::string_view kScoreCorrectionBuffer = "parameters/score_cor
 inline constexpr std::string_view kLoadsBuffer = "gradients/score_correction";
 inline constexpr std::string_view kCorrectionSchedule = "working/correction_schedule";
 
+struct UnplacedPlan;
+
 // The parts of a step. Without pipeline stages, a training step is micro_batch, accumulation() times, and
 // then update. With stages, it is forward and backward of each stage for each micro-batch, and then update of
 // each stage; the transfers between stages are parts of their own, and step_order() (step_order.h) says in
@@ -158,6 +160,10 @@ struct StepRequest {
 // if the layout is not legal.
 Plan step_plan(const StepRequest& request, StepPart part, int stage, Rank self,
                MixerPlanCache* cache = nullptr, std::int64_t micro_batch = 0);
+// The same of the first micro-batch without places (shared/plan/temporaries.h), for a search, which asks for
+// thousands. The request must be legal, and the rank must hold the stage.
+UnplacedPlan unplaced_step_plan(const StepRequest& request, StepPart part, int stage, Rank self,
+                                MixerPlanCache& cache);
 // The plans of all ranks that hold the stage, by ascending rank.
 std::vector<Plan> step_plans(const StepRequest& request, StepPart part, int stage,
                              MixerPlanCache* cache = nullptr, std::int64_t micro_batch = 0);

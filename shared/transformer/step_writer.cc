@@ -6,6 +6,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
+#include "shared/plan/temporaries.h"
 
 namespace cp {
 namespace {
@@ -365,6 +366,8 @@ Digest inputs_of(const StepRequest& request, StepPart part) {
   return inputs.digest();
 }
 
-Plan StepWriter::build() && { return std::move(builder_).build(inputs_of(context_.request, context_.part)); }
+UnplacedPlan StepWriter::build() && {
+  return std::move(builder_).build_unplaced(inputs_of(context_.request, context_.part));
+}
 
 }  // namespace cp

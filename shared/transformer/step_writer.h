@@ -211,7 +211,7 @@ class StepWriter {
   // Of both, in the order in which they were written.
   const std::vector<MixerSteps>& mixer_steps() const { return mixer_steps_; }
 
-  Plan build() &&;
+  UnplacedPlan build() &&;
 
  private:
   void splice(const Plan& plan, bool backward,

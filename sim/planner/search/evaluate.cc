@@ -12,6 +12,7 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/base/units.h"
+#include "shared/plan/temporaries.h"
 #include "shared/transformer/flops.h"
 #include "shared/transformer/group_axis.h"
 #include "sim/cost/serving/steady_state.h"
@@ -59,35 +60,85 @@ StepClock Evaluator::replay(const Plan& plan) const {
   return replay_rank(plan, question_.cluster, question_.software, {false, {}, factors_});
 }
 
-StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading) {
+// Gives places to a layout's plans, and reads what they declare, once it is asked for the memory. By then
+// many layouts have turned out to be too slow, and places take as long to find as a replay takes.
+class Evaluator::LateReading {
+ public:
+  // All must outlive this.
+  LateReading(Evaluator& evaluator, const StepRequest& request, const MemoryRules& rules)
+      : evaluator_(evaluator), request_(request), reading_(request, rules) {}
+
+  // `made` is the plan of the part, where somebody has made it.
+  void add(StepPart part, int stage, Rank self, std::optional<UnplacedPlan> made) {
+    if (const auto known = evaluator_.known_memory(request_, part, stage, self)) {
+      reading_.add(part, stage, *known);
+    } else {
+      unread_.push_back({part, stage, self, std::move(made)});
+    }
+  }
+
+  Memory memory() {
+    for (Unread& one : unread_)
+      reading_.add(one.part, one.stage,
+                   evaluator_.memory_of(request_, one.part, one.stage, one.self, std::move(one.made)));
+    unread_.clear();
+    return reading_.memory();
+  }
+
+ private:
+  struct Unread {
+    StepPart part;
+    int stage;
+    Rank self;
+    std::optional<UnplacedPlan> made;
+  };
+
+  Evaluator& evaluator_;
+  const StepRequest& request_;
+  MemoryReading reading_;
+  std::vector<Unread> unread_;
+};
+
+StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, LateReading* reading) {
   return clock_of(request, part, stage, busiest_rank(request, stage), reading);
 }
 
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, Rank self,
-                              MemoryReading* reading) {
-  std::optional<Plan> made;  // where something is not known
-  const auto plan = [&]() -> const Plan& {
-    if (!made) made = step_plan(request, part, stage, self, &mixer_plans_);
-    return *made;
+                              LateReading* reading) {
+  std::optional<UnplacedPlan> made;  // where the clock is not known
+  const auto replayed = [&] {
+    made = unplaced_step_plan(request, part, stage, self, mixer_plans_);
+    return replay(made->plan);
   };
-  if (!may_be_shared(part)) {
-    if (reading != nullptr) reading->add(part, stage, memory_of_plan(plan()));
-    return replay(plan());
+  std::shared_ptr<const StepClock> clock;
+  if (may_be_shared(part)) {
+    const Digest key = clock_key(request, part, stage, self, question_.cluster);
+    clock = known_->clocks.find(key);
+    if (clock == nullptr) clock = known_->clocks.keep(key, replayed());
+  } else {
+    clock = std::make_shared<const StepClock>(replayed());
   }
-  if (reading != nullptr) {
-    const Digest key = memory_key(request, part, stage, self);
-    std::shared_ptr<const PlanMemory> memory = known_->memories.find(key);
-    if (memory == nullptr) memory = known_->memories.keep(key, memory_of_plan(plan()));
-    reading->add(part, stage, *memory);
-  }
-  const Digest key = clock_key(request, part, stage, self, question_.cluster);
-  std::shared_ptr<const StepClock> clock = known_->clocks.find(key);
-  if (clock == nullptr) clock = known_->clocks.keep(key, replay(plan()));
+  if (reading != nullptr) reading->add(part, stage, self, std::move(made));
   return *clock;
 }
 
-PlanMemory Evaluator::memory_of(const StepRequest& request, StepPart part, int stage, Rank self) {
-  const auto read = [&] { return memory_of_plan(step_plan(request, part, stage, self, &mixer_plans_)); };
+std::shared_ptr<const StepClock> Evaluator::known_clock(const StepRequest& request, StepPart part, int stage,
+                                                        Rank self) const {
+  return known_->clocks.find(clock_key(request, part, stage, self, question_.cluster));
+}
+
+std::shared_ptr<const PlanMemory> Evaluator::known_memory(const StepRequest& request, StepPart part,
+                                                          int stage, Rank self) const {
+  if (!may_be_shared(part)) return nullptr;
+  return known_->memories.find(memory_key(request, part, stage, self));
+}
+
+PlanMemory Evaluator::memory_of(const StepRequest& request, StepPart part, int stage, Rank self,
+                                std::optional<UnplacedPlan> made) {
+  const auto read = [&] {
+    if (!made) made = unplaced_step_plan(request, part, stage, self, mixer_plans_);
+    return memory_of_plan(placed(*std::move(made)));
+  };
   if (!may_be_shared(part)) return read();
   const Digest key = memory_key(request, part, stage, self);
   if (const auto known = known_->memories.find(key)) return *known;
@@ -105,7 +156,7 @@ PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {
   return times;
 }
 
-Evaluator::Parts Evaluator::whole_step(const StepRequest& request, MemoryReading* reading) {
+Evaluator::Parts Evaluator::whole_step(const StepRequest& request, LateReading* reading) {
   Parts parts;
   const auto times = static_cast<double>(accumulation(request.workload, request.layout));
   parts.add(clock_of(request, StepPart::micro_batch, 0, reading), times);
@@ -146,7 +197,7 @@ Evaluator::Parts Evaluator::aggregated(StepRequest request) {
   return parts;
 }
 
-Evaluator::Parts Evaluator::served(const StepRequest& request, MemoryReading* reading) {
+Evaluator::Parts Evaluator::served(const StepRequest& request, LateReading* reading) {
   Parts parts;
   const StepPart part = request.workload.phase == Phase::prefill ? StepPart::prefill : StepPart::decode;
   // Steps in the middle of what requests write are timed, and the last ones need most memory.
@@ -160,7 +211,7 @@ Evaluator::Parts Evaluator::served(const StepRequest& request, MemoryReading* re
 // what one waits for its neighbours is the schedule's business.
 class Evaluator::Stages {
  public:
-  Stages(Evaluator& evaluator, const StepRequest& request, MemoryReading* reading)
+  Stages(Evaluator& evaluator, const StepRequest& request, LateReading* reading)
       : evaluator_(evaluator),
         request_(request),
         reading_(reading),
@@ -174,16 +225,14 @@ class Evaluator::Stages {
   // What a stage does once a step.
   std::vector<StepClock> update(int stage) {
     std::vector<StepClock> clocks;
-    for (const StepPart part : {StepPart::reduce, StepPart::update}) {
-      if (part == StepPart::update || request_.layout.virtual_stages > 1)
-        clocks.push_back(clock_of(part, alike_[idx(stage)]));
-    }
+    for (const StepPart part : update_parts()) clocks.push_back(clock_of(part, alike_[idx(stage)]));
     return clocks;
   }
   // Of updates that are not timed the memory counts, too.
   void read_updates() {
     for (int stage = 0; stage < size(); ++stage) {
-      if (alike_[idx(stage)] == stage && !reading_->has(StepPart::update, stage)) update(stage);
+      if (alike_[idx(stage)] != stage) continue;
+      for (const StepPart part : update_parts()) reading_->add(part, stage, busiest_of(stage), std::nullopt);
     }
   }
 
@@ -200,6 +249,8 @@ class Evaluator::Stages {
     }
     std::sort(order.begin(), order.end());
     sends_ = {transfer(StepPart::send_forward, 0), transfer(StepPart::send_backward, size() - 1)};
+    // What other layouts have shown of these passes comes first: mostly it is enough.
+    if (take_known() && is_beyond(limit_ns, least)) return false;
     for (const auto& [count, ns, first] : order) {
       // The longer pass first.
       const auto stage = static_cast<int>(first);
@@ -238,6 +289,10 @@ class Evaluator::Stages {
     bool knows_forward = false, knows_backward = false;
   };
 
+  std::vector<StepPart> update_parts() const {
+    if (request_.layout.virtual_stages == 1) return {StepPart::update};
+    return {StepPart::reduce, StepPart::update};
+  }
   StepClock clock_of(StepPart part, int stage) {
     return evaluator_.clock_of(request_, part, stage, busiest_of(stage), reading_);
   }
@@ -245,6 +300,22 @@ class Evaluator::Stages {
     std::optional<Rank>& self = busiest_[idx(stage)];
     if (!self) self = busiest_rank(request_, stage);
     return *self;
+  }
+
+  // Whether there is anything known.
+  bool take_known() {
+    bool any = false;
+    for (int stage = 0; stage < size(); ++stage) {
+      if (alike_[idx(stage)] != stage) continue;
+      Clocks& clocks = clocks_[idx(stage)];
+      const auto take = [&](StepPart part, StepClock& clock, bool& knows) {
+        const auto known = evaluator_.known_clock(request_, part, stage, busiest_of(stage));
+        if (known != nullptr) clock = *known, knows = any = true;
+      };
+      take(StepPart::forward, clocks.forward, clocks.knows_forward);
+      take(StepPart::backward, clocks.backward, clocks.knows_backward);
+    }
+    return any;
   }
 
   // By what is known, and the least of what is not.
@@ -274,7 +345,7 @@ class Evaluator::Stages {
 
   Evaluator& evaluator_;
   const StepRequest& request_;
-  MemoryReading* const reading_;
+  LateReading* const reading_;
   const std::vector<int> alike_;              // of each stage
   std::vector<std::optional<Rank>> busiest_;  // likewise, where it is known
   std::vector<Clocks> clocks_;                // by the first stage of those that are alike
@@ -282,7 +353,7 @@ class Evaluator::Stages {
 };
 
 std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,
-                                                     const PipelineBound& least, MemoryReading* reading,
+                                                     const PipelineBound& least, LateReading* reading,
                                                      PipelineTimes* times) {
   Stages stages(*this, request, reading);
   if (!stages.replay(limit_ns, least)) return std::nullopt;
@@ -330,7 +401,7 @@ std::vector<PartTime> Evaluator::list(const Parts& parts) const {
 Candidate Evaluator::evaluate(const ParallelLayout& layout) { return *evaluate(layout, kNever); }
 
 std::optional<Evaluator::Parts> Evaluator::parts_of(const StepRequest& request, double limit_ns,
-                                                    const PipelineBound& least, MemoryReading* reading) {
+                                                    const PipelineBound& least, LateReading* reading) {
   if (request.workload.phase != Phase::training) return served(request, reading);
   if (request.layout.pp == 1) return whole_step(request, reading);
   return pipelined(request, limit_ns, least, reading);
@@ -339,14 +410,14 @@ std::optional<Evaluator::Parts> Evaluator::parts_of(const StepRequest& request, 
 std::optional<Candidate> Evaluator::evaluate(const ParallelLayout& layout, double limit_ns,
                                              const PipelineBound& least) {
   const StepRequest request{question_.model, question_.workload, layout};
-  MemoryReading reading(request, rules_);
+  LateReading reading(*this, request, rules_);
   const std::optional<Parts> parts = parts_of(request, limit_ns, least, &reading);
   if (!parts) return std::nullopt;
   Memory memory = reading.memory();
   const bool may_fit = counted_bytes(memory) <= usable_bytes(question_);
   if (may_fit || limit_ns == kNever) {
     memory = with_fuller_ranks(memory, request, rules_, [&](StepPart part, int stage, Rank self) {
-      return memory_of(request, part, stage, self);
+      return memory_of(request, part, stage, self, std::nullopt);
     });
   }
   return summary(layout, *parts, memory);

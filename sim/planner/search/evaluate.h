@@ -41,23 +41,31 @@ class Evaluator {
   Plan plan_of(const ParallelLayout& layout, StepPart part, int stage);
 
  private:
-  struct Parts;  // the sums of the clocks of a step's parts
-  class Stages;  // the stages of a pipeline
+  struct Parts;       // the sums of the clocks of a step's parts
+  class Stages;       // the stages of a pipeline
+  class LateReading;  // the memory of a step's parts
 
   // Where there is a reading, the part's memory is added to it.
-  StepClock clock_of(const StepRequest& request, StepPart part, int stage, MemoryReading* reading = nullptr);
+  StepClock clock_of(const StepRequest& request, StepPart part, int stage, LateReading* reading = nullptr);
   // The same of a rank that is known to be the busiest one.
-  StepClock clock_of(const StepRequest& request, StepPart part, int stage, Rank self, MemoryReading* reading);
-  // Of any rank; nothing is replayed.
-  PlanMemory memory_of(const StepRequest& request, StepPart part, int stage, Rank self);
+  StepClock clock_of(const StepRequest& request, StepPart part, int stage, Rank self, LateReading* reading);
+  // Of a part of training that was replayed before; else null.
+  std::shared_ptr<const StepClock> known_clock(const StepRequest& request, StepPart part, int stage,
+                                               Rank self) const;
+  // Of any rank; nothing is replayed. Null where nothing is known yet.
+  std::shared_ptr<const PlanMemory> known_memory(const StepRequest& request, StepPart part, int stage,
+                                                 Rank self) const;
+  // `made` is the part's plan, where it was made before.
+  PlanMemory memory_of(const StepRequest& request, StepPart part, int stage, Rank self,
+                       std::optional<UnplacedPlan> made);
   StepClock replay(const Plan& plan) const;
   // Of these four, memory is read where there is a reading.
   std::optional<Parts> parts_of(const StepRequest& request, double limit_ns, const PipelineBound& least,
-                                MemoryReading* reading);
-  Parts whole_step(const StepRequest& request, MemoryReading* reading);
+                                LateReading* reading);
+  Parts whole_step(const StepRequest& request, LateReading* reading);
   std::optional<Parts> pipelined(const StepRequest& request, double limit_ns, const PipelineBound& least,
-                                 MemoryReading* reading, PipelineTimes* times = nullptr);
-  Parts served(const StepRequest& request, MemoryReading* reading);
+                                 LateReading* reading, PipelineTimes* times = nullptr);
+  Parts served(const StepRequest& request, LateReading* reading);
   Parts aggregated(StepRequest request);
   RateTimes chain_of(const Parts& parts) const;
   Candidate summary(const ParallelLayout& layout, const Parts& parts, const Memory& memory) const;
