@@ -27,7 +27,7 @@ namespace cp {
 // one, so that two of them live at once: placed at the two ends in turn, they leave no hole between them.
 enum class Anchor : std::uint8_t { any, low, high };
 
-struct UnplacedPlan;  // temporaries.h
+struct UnplacedPlan;
 
 class PlanBuilder {
  public:
