@@ -39,11 +39,16 @@ TEST(ProveCommand, SaysWhatEachLayerTakesFromOtherRanks) {
 
 // With the numbers of seed 0 a choice of one expert hangs on a rounding under this layout.
 TEST(ProveCommand, DrawsAgainWhereRoundingsLeaveNothingToBeKnown) {
-  const Finished finished = cpsim({"prove", "--model", "mixtral-8x7b", "--layout",
+  const std::string path = ::testing::TempDir() + "cp_rounding.json";
+  std::ofstream(path)
+      << R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "rope_theta": 1000000.0, "rms_norm_eps": 1e-06})";
+  const Finished finished = cpsim({"prove", "--model", path, "--layout",
                                    "tp=2,cp=2,dp_shard=2,strategy=ring,balance=head_tail,zero=2,"
                                    "sequence_parallel=no,micro_batch=2,recompute=every:2",
                                    "--json"});
-  EXPECT_EQ(finished.exit_code, 0) << finished.out;
+  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
   const auto proved = nlohmann::json::parse(finished.out).at("layouts").at(0);
   EXPECT_EQ(proved.at("exact"), true);
   EXPECT_EQ(proved.at("seed"), 1);
