@@ -120,5 +120,5 @@ find_package(Python3 3.9 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND AND TARGET cprun_emulated AND TARGET cpsim AND NOT CP_SANITIZE)
   add_test(NAME GpuHour.OnTheEmulatedGpu WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     COMMAND ${Python3_EXECUTABLE} tests/emulated_gpu/gpu_hour_test.py ${CMAKE_BINARY_DIR})
-  set_tests_properties(GpuHour.OnTheEmulatedGpu PROPERTIES LABELS emulated_slow TIMEOUT 900 COST 50)
+  set_tests_properties(GpuHour.OnTheEmulatedGpu PROPERTIES LABELS emulated_slow TIMEOUT 1800 COST 50)
 endif()
