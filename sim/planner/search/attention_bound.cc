@@ -37,20 +37,17 @@ StepBound::BlockRows StepBound::block_rows(const ParallelLayout& layout, std::si
   const Balance& balance = strategy.balance;
   const BlockRowsKey key{kind,         layout.cp,     strategy.ulysses_degree,
                          balance.kind, balance.block, balance.per_document};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto known = block_rows_.find(key); known != block_rows_.end()) return known->second;
-  }
-  const AttentionSharding sharding(problem, layout.cp, strategy);
-  BlockRows rows{problem.q_len, problem.q_len, 0};
-  for (int index = 0; index < layout.cp; ++index) {
-    const std::int64_t computed = sharding.compute_q(index).num_rows();
-    rows.least_at_home = std::min(rows.least_at_home, sharding.home_q(index).num_rows());
-    rows.least = std::min(rows.least, computed);
-    rows.most = std::max({rows.most, computed, sharding.compute_kv(index).num_rows()});
-  }
-  const std::scoped_lock lock(mutex_);
-  return block_rows_.try_emplace(key, rows).first->second;
+  return block_rows_.of(key, [&] {
+    const AttentionSharding sharding(problem, layout.cp, strategy);
+    BlockRows rows{problem.q_len, problem.q_len, 0};
+    for (int index = 0; index < layout.cp; ++index) {
+      const std::int64_t computed = sharding.compute_q(index).num_rows();
+      rows.least_at_home = std::min(rows.least_at_home, sharding.home_q(index).num_rows());
+      rows.least = std::min(rows.least, computed);
+      rows.most = std::max({rows.most, computed, sharding.compute_kv(index).num_rows()});
+    }
+    return rows;
+  });
 }
 
 StepBound::Attention StepBound::attention(const ParallelLayout& layout, const LocalSizes& sizes,

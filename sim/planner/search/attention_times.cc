@@ -162,18 +162,15 @@ AttentionTimes::Passes AttentionTimer::attention(const ParallelLayout& layout, i
   hash(hasher, problem);
   hash(hasher, attention.strategy);
   const Digest key = hasher.digest();
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = attentions_.find(key); found != attentions_.end()) return found->second;
-  }
-  // The target of a step's plans: where a host has a copy for each entry of the batch, they have one for all.
-  const auto of = [&](AttentionPass pass) {
-    return replayed(attention_plan(attention, pass, attention.ranks[idx(cp_index)], shape_target()));
-  };
-  const AttentionTimes::Passes passes{of(AttentionPass::forward),
-                                      training ? of(AttentionPass::backward) : AttentionTimes::Pass{}};
-  const std::scoped_lock lock(mutex_);
-  return attentions_.try_emplace(key, passes).first->second;
+  return attentions_.of(key, [&] {
+    // The target of a step's plans: where a host has a copy for each entry of the batch, they have one for
+    // all.
+    const auto of = [&](AttentionPass pass) {
+      return replayed(attention_plan(attention, pass, attention.ranks[idx(cp_index)], shape_target()));
+    };
+    return AttentionTimes::Passes{of(AttentionPass::forward),
+                                  training ? of(AttentionPass::backward) : AttentionTimes::Pass{}};
+  });
 }
 
 AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, int cp_index) {
@@ -182,19 +179,15 @@ AttentionTimes::Passes AttentionTimer::recurrence(const ParallelLayout& layout, 
   const bool training = question_.workload.phase == Phase::training;
   // Ranks differ: the first one's chunk has no state that comes in, and the last one's hands none on.
   const std::pair key_of_rank{key, cp_index};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = recurrences_.find(key_of_rank); found != recurrences_.end()) return found->second;
-  }
-  const RecurrenceRequest request{recurrence_problem(question_.model, question_.workload, layout),
-                                  RankGroups(layout, 0).cp_group(), recurrence_strategy(layout), training};
-  const auto of = [&](RecurrencePass pass) {
-    return replayed(recurrence_plan(request, pass, request.ranks[idx(cp_index)], shape_target()));
-  };
-  const AttentionTimes::Passes passes{of(RecurrencePass::forward),
-                                      training ? of(RecurrencePass::backward) : AttentionTimes::Pass{}};
-  const std::scoped_lock lock(mutex_);
-  return recurrences_.try_emplace(key_of_rank, passes).first->second;
+  return recurrences_.of(key_of_rank, [&] {
+    const RecurrenceRequest request{recurrence_problem(question_.model, question_.workload, layout),
+                                    RankGroups(layout, 0).cp_group(), recurrence_strategy(layout), training};
+    const auto of = [&](RecurrencePass pass) {
+      return replayed(recurrence_plan(request, pass, request.ranks[idx(cp_index)], shape_target()));
+    };
+    return AttentionTimes::Passes{of(RecurrencePass::forward),
+                                  training ? of(RecurrencePass::backward) : AttentionTimes::Pass{}};
+  });
 }
 
 StateScan AttentionTimer::best_scan(const ParallelLayout& layout, const Fits& fits) {
@@ -287,46 +280,40 @@ double AttentionTimer::mixers_ns(const ParallelLayout& layout) {
 bool AttentionTimer::rows_are_fewer(const ParallelLayout& layout) {
   AttentionKey key = attention_key(layout, question_.cluster);
   key.ranks_apart = 1, key.keys = {};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = rows_fewer_.find(key); found != rows_fewer_.end()) return found->second;
-  }
-  ParallelLayout sends = layout;
-  sends.keys = Strategy::Keys::latent;
-  const AttentionProblem problem =
-      attention_problem(question_.model, question_.workload, sends, first_attention(question_.model));
-  AttentionRequest request;
-  request.problem = problem;
-  request.ranks = RankGroups(layout, 0).cp_group();
-  request.strategy = strategy_of(sends, problem);
-  request.strategy.keys = Strategy::Keys::fewer_bytes;
-  request.keep_for_backward = question_.workload.phase == Phase::training;
-  const bool fewer = travelling_keys(request) == Strategy::Keys::latent;
-  const std::scoped_lock lock(mutex_);
-  return rows_fewer_.try_emplace(key, fewer).first->second;
+  return rows_fewer_.of(key, [&] {
+    ParallelLayout sends = layout;
+    sends.keys = Strategy::Keys::latent;
+    const AttentionProblem problem =
+        attention_problem(question_.model, question_.workload, sends, first_attention(question_.model));
+    AttentionRequest request;
+    request.problem = problem;
+    request.ranks = RankGroups(layout, 0).cp_group();
+    request.strategy = strategy_of(sends, problem);
+    request.strategy.keys = Strategy::Keys::fewer_bytes;
+    request.keep_for_backward = question_.workload.phase == Phase::training;
+    return travelling_keys(request) == Strategy::Keys::latent;
+  });
 }
 
-std::set<int> AttentionTimer::all_busiest(const ParallelLayout& layout) {
-  if (layout.cp == 1) return {0};
+const std::set<int>& AttentionTimer::all_busiest(const ParallelLayout& layout) {
+  static const std::set<int> kFirst{0};
+  if (layout.cp == 1) return kFirst;
   // Pairs are where attention has its rows, whatever else has where, and however far apart the ranks are.
   AttentionKey of_pairs = attention_key(layout, question_.cluster);
   of_pairs.ranks_apart = of_pairs.slots = of_pairs.pieces = 1, of_pairs.scan = {}, of_pairs.scan_balance = {};
   const std::tuple key{of_pairs, layout.pp, layout.virtual_stages};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = busiest_.find(key); found != busiest_.end()) return found->second;
-  }
-  const StepRequest request{question_.model, question_.workload, layout};
-  std::set<int> indices;
-  std::set<std::vector<int>> kinds;  // of stages that have been looked at
-  const int stages = layout.pp * layout.virtual_stages;
-  for (int stage = 0; stage < stages; ++stage) {
-    const bool predicts = question_.model.prediction_layers > 0 && stage == stages - 1;
-    if (kinds.insert(kinds_of_stage(question_.model, layout, stage)).second || predicts)
-      indices.insert(busiest_index(request, stage));
-  }
-  const std::scoped_lock lock(mutex_);
-  return busiest_.try_emplace(key, indices).first->second;
+  return busiest_.of(key, [&] {
+    const StepRequest request{question_.model, question_.workload, layout};
+    std::set<int> indices;
+    std::set<std::vector<int>> kinds;  // of stages that have been looked at
+    const int stages = layout.pp * layout.virtual_stages;
+    for (int stage = 0; stage < stages; ++stage) {
+      const bool predicts = question_.model.prediction_layers > 0 && stage == stages - 1;
+      if (kinds.insert(kinds_of_stage(question_.model, layout, stage)).second || predicts)
+        indices.insert(busiest_index(request, stage));
+    }
+    return indices;
+  });
 }
 
 // Of a layout without stages, whose first one has all layers.
@@ -370,51 +357,47 @@ std::array<double, kMostHomes> AttentionTimer::moves(const ParallelLayout& layou
   if (layout.cp == 1 || (!layout.window_balance && !layout.scan_balance)) return {};
   const std::tuple key{key_of_places(layout, question_.cluster), cp_index, layout.row_ranks() > 1,
                        layout.order};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = moves_.find(key); found != moves_.end()) return found->second;
-  }
-  const StepRequest request{question_.model, question_.workload, layout};
-  const Rank self = RankGroups(layout, 0).cp_group()[idx(cp_index)];
-  std::array<double, kMostHomes> times{};
-  for (const int home : {0, 1})
-    times[idx(home)] = replay_rank(row_move_plan(request, home, self), question_.cluster, software_).time_ns;
-  const std::scoped_lock lock(mutex_);
-  return moves_.try_emplace(key, times).first->second;
+  return moves_.of(key, [&] {
+    const StepRequest request{question_.model, question_.workload, layout};
+    const Rank self = RankGroups(layout, 0).cp_group()[idx(cp_index)];
+    std::array<double, kMostHomes> times{};
+    for (const int home : {0, 1})
+      times[idx(home)] =
+          replay_rank(row_move_plan(request, home, self), question_.cluster, software_).time_ns;
+    return times;
+  });
 }
 
 const AttentionTimes& AttentionTimer::of_rank(const ParallelLayout& layout, int cp_index) {
   const std::pair key{attention_key(layout, question_.cluster), cp_index};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = known_.find(key); found != known_.end()) return found->second;
-  }
-  const Transformer& model = question_.model;
-  const std::vector<std::int64_t> layers = layers_of_kinds(model);
-  std::vector<std::pair<AttentionProblem, std::size_t>> problems;  // with the kind that has it first
-  AttentionTimes times;
-  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
-    AttentionTimes::Passes of_kind;
-    if (model.kinds[kind].mixer == Mixer::recurrence) of_kind = recurrence(layout, cp_index);
-    if (model.kinds[kind].mixer == Mixer::attention) {
-      // Kinds that differ in their MLP alone have the same attention.
-      const AttentionProblem problem =
-          attention_problem(model, question_.workload, layout, model.kinds[kind]);
-      const auto same = std::find_if(problems.begin(), problems.end(),
-                                     [&](const auto& known) { return known.first == problem; });
-      of_kind = same == problems.end() ? attention(layout, cp_index, problem) : times.of_kinds[same->second];
-      if (same == problems.end()) problems.emplace_back(problem, kind);
+  return known_.of(key, [&] {
+    const Transformer& model = question_.model;
+    const std::vector<std::int64_t> layers = layers_of_kinds(model);
+    std::vector<std::pair<AttentionProblem, std::size_t>> problems;  // with the kind that has it first
+    AttentionTimes times;
+    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      AttentionTimes::Passes of_kind;
+      if (model.kinds[kind].mixer == Mixer::recurrence) of_kind = recurrence(layout, cp_index);
+      if (model.kinds[kind].mixer == Mixer::attention) {
+        // Kinds that differ in their MLP alone have the same attention.
+        const AttentionProblem problem =
+            attention_problem(model, question_.workload, layout, model.kinds[kind]);
+        const auto same = std::find_if(problems.begin(), problems.end(),
+                                       [&](const auto& known) { return known.first == problem; });
+        of_kind =
+            same == problems.end() ? attention(layout, cp_index, problem) : times.of_kinds[same->second];
+        if (same == problems.end()) problems.emplace_back(problem, kind);
+      }
+      times.of_kinds.push_back(of_kind);
+      const double share = static_cast<double>(layers[kind]) / static_cast<double>(model.layers);
+      const auto add = [&](AttentionTimes::Pass& mean, const AttentionTimes::Pass& of) {
+        mean.kernels_ns += share * of.kernels_ns, mean.exposed_ns += share * of.exposed_ns;
+        mean.ring_ns += share * of.ring_ns;
+      };
+      add(times.mean.forward, of_kind.forward), add(times.mean.backward, of_kind.backward);
     }
-    times.of_kinds.push_back(of_kind);
-    const double share = static_cast<double>(layers[kind]) / static_cast<double>(model.layers);
-    const auto add = [&](AttentionTimes::Pass& mean, const AttentionTimes::Pass& of) {
-      mean.kernels_ns += share * of.kernels_ns, mean.exposed_ns += share * of.exposed_ns;
-      mean.ring_ns += share * of.ring_ns;
-    };
-    add(times.mean.forward, of_kind.forward), add(times.mean.backward, of_kind.backward);
-  }
-  const std::scoped_lock lock(mutex_);
-  return known_.try_emplace(key, times).first->second;
+    return times;
+  });
 }
 
 }  // namespace cp::sim

@@ -8,8 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -18,6 +16,7 @@
 
 #include "shared/base/digest.h"
 #include "shared/transformer/step_plan.h"
+#include "sim/base/memo.h"
 #include "sim/cost/timeline/issue_time.h"
 #include "sim/planner/search/question.h"
 
@@ -98,7 +97,7 @@ class AttentionTimer {
  private:
   // The index in its cp group of the rank that stands for the first stage, and of those for all stages.
   int first_busiest(const ParallelLayout& layout);
-  std::set<int> all_busiest(const ParallelLayout& layout);
+  const std::set<int>& all_busiest(const ParallelLayout& layout);
   // Of the rank with that index in its cp group.
   const AttentionTimes& of_rank(const ParallelLayout& layout, int cp_index);
   // Of that rank in layers with the problem, whatever scans recurrences have: computed once for each.
@@ -117,14 +116,13 @@ class AttentionTimer {
   // The question's software without the host's times: replayed alone, attention would wait for the host,
   // which in a whole step is ahead by then.
   const SoftwareProfile software_;
-  std::mutex mutex_;                                              // guards what is known
-  std::map<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
-  std::map<Digest, AttentionTimes::Passes> attentions_;  // by problem, strategy, and where the ranks are
-  std::map<std::pair<AttentionKey, int>, AttentionTimes::Passes> recurrences_;  // likewise
-  std::map<AttentionKey, bool> rows_fewer_;
+  Memo<std::pair<AttentionKey, int>, AttentionTimes> known_;  // with the rank's index in its cp group
+  Memo<Digest, AttentionTimes::Passes> attentions_;           // by problem, strategy, and where the ranks are
+  Memo<std::pair<AttentionKey, int>, AttentionTimes::Passes> recurrences_;  // likewise
+  Memo<AttentionKey, bool> rows_fewer_;
   // With the rank's index, whether tp ranks split rows, and where these are.
-  std::map<std::tuple<AttentionKey, int, bool, AxisOrder>, std::array<double, kMostHomes>> moves_;
-  std::map<std::tuple<AttentionKey, int, int>, std::set<int>> busiest_;  // with pp and virtual_stages
+  Memo<std::tuple<AttentionKey, int, bool, AxisOrder>, std::array<double, kMostHomes>> moves_;
+  Memo<std::tuple<AttentionKey, int, int>, std::set<int>> busiest_;  // with pp and virtual_stages
 };
 
 }  // namespace cp::sim

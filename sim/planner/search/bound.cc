@@ -149,21 +149,18 @@ double StepBound::end_ns(const ParallelLayout& layout, std::int64_t tokens, EndP
       {layout.tp, layout.row_ranks(), layout.tp > 1 ? static_cast<int>(strides_of(layout).tp) : 1,
        part == EndPart::head && training ? layout.loss_chunks : 1},
       training ? tokens : layout.micro_batch};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto known = ends_.find(key); known != ends_.end()) return kSlack * known->second.whole.ns;
-  }
-  StepRequest request{alone_.front(), question_.workload, {}};
-  request.model.prediction_layers = part == EndPart::prediction ? 1 : 0;
-  ParallelLayout& alone = request.layout;
-  alone.tp = layout.tp, alone.sequence_parallel = layout.sequence_parallel;
-  alone.loss_chunks = layout.loss_chunks, alone.micro_batch = std::get<2>(key);
-  one_token_each(request);
-  const LayerReading made = read_layer(
-      end_plan(request, part), kernels_,
-      [&](const Collective& transfer, const Plan& plan) { return transfer_ns(layout, transfer, plan); });
-  const std::scoped_lock lock(mutex_);
-  return kSlack * ends_.try_emplace(key, made).first->second.whole.ns;
+  const LayerReading& reading = ends_.of(key, [&] {
+    StepRequest request{alone_.front(), question_.workload, {}};
+    request.model.prediction_layers = part == EndPart::prediction ? 1 : 0;
+    ParallelLayout& alone = request.layout;
+    alone.tp = layout.tp, alone.sequence_parallel = layout.sequence_parallel;
+    alone.loss_chunks = layout.loss_chunks, alone.micro_batch = std::get<2>(key);
+    one_token_each(request);
+    return read_layer(end_plan(request, part), kernels_, [&](const Collective& transfer, const Plan& plan) {
+      return transfer_ns(layout, transfer, plan);
+    });
+  });
+  return kSlack * reading.whole.ns;
 }
 
 double StepBound::head_ns(const ParallelLayout& layout, const Shared& shared, bool whole_family) const {

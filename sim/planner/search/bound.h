@@ -27,8 +27,6 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -37,6 +35,7 @@
 #include "shared/base/units.h"
 #include "shared/transformer/parallel_layout.h"
 #include "shared/transformer/sizes.h"
+#include "sim/base/memo.h"
 #include "sim/cost/timeline/collective_cost.h"
 #include "sim/cost/timeline/kernel_cost.h"
 #include "sim/cost/timeline/nccl_model.h"
@@ -243,20 +242,19 @@ class StepBound {
   double best_product_ = 0;    // flops per ns
   double launch_ns_ = 0;       // of each kernel
   const CollectiveSettings collectives_;
-  mutable std::mutex mutex_;                                                 // guards the maps
-  mutable std::map<std::pair<std::int64_t, std::int64_t>, Spread> spreads_;  // by stride and size
+  mutable Memo<std::pair<std::int64_t, std::int64_t>, Spread> spreads_;  // by stride and size
   // All that what is read of a layer depends on: its kind, the pass, and the use of latent rows; degrees; how
   // far apart tp ranks are, and how ep ranks lie on nodes; and how many rows there are.
   using ReadingKey =
       std::tuple<std::size_t, Read, LatentUse, std::array<int, 6>, std::array<std::int64_t, 2>>;
-  mutable std::map<ReadingKey, LayerReading> readings_;
+  mutable Memo<ReadingKey, LayerReading> readings_;
   // An end's part, and the degrees and rows that it depends on.
   using EndKey = std::tuple<EndPart, std::array<int, 4>, std::int64_t>;
-  mutable std::map<EndKey, LayerReading> ends_;
+  mutable Memo<EndKey, LayerReading> ends_;
   // A kind of layers, cp and Ulysses degrees, and the balance.
   using BlockRowsKey = std::tuple<std::size_t, int, int, Balance::Kind, std::int64_t, bool>;
-  mutable std::map<BlockRowsKey, BlockRows> block_rows_;
-  mutable std::map<std::array<std::int64_t, 4>, Sharding> shardings_;  // by spread and parameters
+  mutable Memo<BlockRowsKey, BlockRows> block_rows_;
+  mutable Memo<std::array<std::int64_t, 4>, Sharding> shardings_;  // by spread and parameters
 };
 
 // Computes the bounds of the members of one family, one after the other, and keeps what neighbours share.

@@ -50,14 +50,11 @@ double recomputed_share(const ParallelLayout& layout, const Transformer& model, 
 
 // Found once for each group: it takes longer than all else of a bound.
 Spread StepBound::spread_of(const Ranks& group) const {
-  const std::scoped_lock lock(mutex_);
-  const auto [at, is_new] = spreads_.try_emplace({group.stride, group.size}, Spread{});
-  if (is_new) {
+  return spreads_.of({group.stride, group.size}, [&] {
     std::vector<Rank> ranks;
     for (std::int64_t i = 0; i < group.size; ++i) ranks.push_back(static_cast<Rank>(i * group.stride));
-    at->second = cp::sim::spread_of(ranks, question_.cluster);
-  }
-  return at->second;
+    return cp::sim::spread_of(ranks, question_.cluster);
+  });
 }
 
 std::int64_t StepBound::on_a_node(const Ranks& ranks) const {
@@ -119,13 +116,8 @@ const LayerReading& StepBound::read(const ParallelLayout& layout, const Shared& 
                        {layout.tp, layout.row_ranks(), has_chunks ? layout.mlp_chunks : 1,
                         travels ? layout.ep : 1, of_ep.fewest_on_a_node, of_ep.nodes},
                        {stride, shared.tokens}};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto at = readings_.find(key); at != readings_.end()) return *(reading = &at->second);
-  }
-  LayerReading made = made_reading(layout, kind, shared.tokens, what, use);
-  const std::scoped_lock lock(mutex_);
-  return *(reading = &readings_.try_emplace(key, made).first->second);
+  reading = &readings_.of(key, [&] { return made_reading(layout, kind, shared.tokens, what, use); });
+  return *reading;
 }
 
 // Its rows are those of as many sequences of one token, which no other rank has a part of: beside its mixer a

@@ -267,11 +267,7 @@ AttentionProblem LayoutSpace::any_attention(const ParallelLayout& layout) const 
 }
 
 const std::vector<Strategy>& LayoutSpace::all_strategies(const ParallelLayout& family) const {
-  const std::scoped_lock lock(mutex_);
-  const auto [at, is_new] =
-      strategies_.try_emplace({family.cp, family.tp, family.micro_batch}, std::vector<Strategy>{});
-  if (is_new) at->second = make_strategies(family);
-  return at->second;
+  return strategies_.of({family.cp, family.tp, family.micro_batch}, [&] { return make_strategies(family); });
 }
 
 std::vector<Strategy> LayoutSpace::make_strategies(const ParallelLayout& family) const {

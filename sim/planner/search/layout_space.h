@@ -34,12 +34,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "sim/base/memo.h"
 #include "sim/planner/search/question.h"
 
 namespace cp::sim {
@@ -108,9 +107,8 @@ class LayoutSpace {
 
   const PlanQuestion& question_;
   const bool training_, every_choice_, runs_plans_;
-  mutable std::mutex mutex_;  // guards the map
   // By cp, tp and micro_batch, which are all of a family that its strategies depend on.
-  mutable std::map<std::tuple<int, int, std::int64_t>, std::vector<Strategy>> strategies_;
+  mutable Memo<std::tuple<int, int, std::int64_t>, std::vector<Strategy>> strategies_;
 };
 
 }  // namespace cp::sim

@@ -1,7 +1,6 @@
 // What a step takes at least to gather weights, to scatter and add up gradients, and to update parameters.
 #include <algorithm>
 #include <array>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -119,13 +118,7 @@ StepBound::Sharding StepBound::sharding_of_experts(const ParallelLayout& layout,
 
 StepBound::Sharding StepBound::sharding(const Spread& spread, std::int64_t parameters) const {
   const std::array<std::int64_t, 4> key{spread.gpus, spread.nodes, spread.fewest_on_a_node, parameters};
-  {
-    const std::scoped_lock lock(mutex_);
-    if (const auto known = shardings_.find(key); known != shardings_.end()) return known->second;
-  }
-  const Sharding sharding = made_sharding(spread, parameters);
-  const std::scoped_lock lock(mutex_);
-  return shardings_.try_emplace(key, sharding).first->second;
+  return shardings_.of(key, [&] { return made_sharding(spread, parameters); });
 }
 
 StepBound::Sharding StepBound::made_sharding(const Spread& spread, std::int64_t parameters) const {
