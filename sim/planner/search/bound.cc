@@ -184,6 +184,12 @@ StepBound::Ends StepBound::ends(const ParallelLayout& layout, const Shared& shar
   const double looked_up_ns = end_ns(layout, shared.tokens, EndPart::embedding);
   Ends ends{looked_up_ns, 0};
   if (layout.sharding_size() == 1) return ends;
+  // With a threshold norms are on every rank, and what is gathered of a layer is needed behind its first one.
+  if (layout.threshold > 0) {
+    if (!layout.keeps_whole_parameters()) ends.before_ns = shared.table.gather_ns + looked_up_ns;
+    if (!layout.keeps_whole_gradients()) ends.behind_ns = shared.table.scatter_ns;
+    return ends;
+  }
   if (!layout.keeps_whole_parameters()) {
     const double of_first = sharding(layout, sizes.layer[first] - sizes.small_layer[first]).gather_ns;
     ends.before_ns = shared.table.gather_ns + std::max(of_first, looked_up_ns);
@@ -244,7 +250,8 @@ double StepBound::micro_batch_ns(const ParallelLayout& layout, const Shared& sha
     // One stream gathers the table, then layer by layer, and what comes last is computed with behind that.
     const std::size_t last = kind_of(model.layers - 1);
     const LayerParts parts = model.parts_of(model.kinds[last]);
-    const double behind_last = parts.mlp == Mlp::experts
+    const double behind_last = layout.threshold > 0 ? 0
+                               : parts.mlp == Mlp::experts
                                    ? kSlack * read(layout, shared, last, Read::forward).from_experts->ns
                                    : of_kinds[last].forward_ns;
     forward = std::max(forward, shared.table.gather_ns + all.gather_ns + behind_last);

@@ -119,6 +119,8 @@ double StepBound::sharded_ns(const ParallelLayout& layout, const Shared& shared,
   if (layout.prefetch > kUsualPrefetch) return 0;
   // Buckets are gathered and scattered at other layers than those that are walked.
   if (layout.bucket > 1) return 0;
+  // What comes first and last in a layer, its norm, is not gathered with a threshold.
+  if (layout.threshold > 0) return 0;
   const bool gathers = !layout.keeps_whole_parameters(), scatters = !layout.keeps_whole_gradients();
   const auto unit_of = [&](const Sharding& sharding, std::int64_t parameters) {
     Unit unit;

@@ -96,7 +96,8 @@ double StepBound::cast_of_gradients_ns(const ParallelLayout& layout, std::int64_
 double StepBound::casts_ns(const ParallelLayout& layout, const LocalSizes& sizes) const {
   const Transformer& model = question_.model;
   if (layout.sharding_size() == 1 || !model.norms_before || !model.norms_behind) return 0;
-  if (layout.bucket > 1) return 0;  // only the last layer of a bucket is cast behind its own kernels
+  if (layout.bucket > 1) return 0;     // only the last layer of a bucket is cast behind its own kernels
+  if (layout.threshold > 0) return 0;  // gradients of norms lie elsewhere
   double sum_ns = 0;
   for (std::int64_t layer = 1; layer < model.layers; ++layer) {
     const LayerParts parts = model.parts_of(model.kinds[idx(model.kind_of(layer))]);
