@@ -32,13 +32,20 @@ void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
   RC_ASSERT(bound.ns(layout) <= step_ns);
   if (question.workload.phase == Phase::training) {
     AttentionTimer timer(question);
-    const double sharper = bound.ns(layout, timer.least(layout));
+    // All members of a family have the same update.
+    const double update_ns = evaluator.update_ns(family);
+    RC_ASSERT(evaluator.update_ns(layout) == update_ns);
+    const double sharper = bound.ns(layout, timer.least(layout), update_ns);
     RC_LOG() << " sharper " << sharper / step_ns << "\n";
     RC_ASSERT(sharper <= step_ns);
+    RC_ASSERT(bound.ns(layout, timer.least(layout)) <= sharper);  // the formula's update is no longer
+    RC_ASSERT(FamilyBound(bound, update_ns).ns(layout) <= step_ns);
     // Nor does a stage take less than its own bound: beside those that were replayed, it ends no replay
     // early.
-    if (layout.pp > 1)
-      RC_ASSERT(evaluator.evaluate(layout, step_ns, bound.pipeline(layout, timer.least(layout))).has_value());
+    if (layout.pp > 1) {
+      const PipelineBound least = bound.pipeline(layout, timer.least(layout), update_ns);
+      RC_ASSERT(evaluator.evaluate(layout, step_ns, least).has_value());
+    }
   }
   FamilyBound of_family(bound);
   of_family.ns(family);
@@ -159,6 +166,25 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfShardChoices, ()) {
   if (fixed.prefetch == kUsualPrefetch) fixed.reshard = pick("reshard", rc::gen::element(0, 0, 1));
   fixed.sync_once = pick("sync", rc::gen::element(false, false, true));
   pick_and_check(question);
+}
+
+// With a threshold every rank has the norms, so that a layer begins before what it gathers is there. The
+// update, which takes as long as the passes here, is exact, and hides nothing that these claim too much.
+TEST(StepBound, NormsWaitForNoGatherWithAThreshold) {
+  const PlanQuestion question = testing::small_question(16, 4096);
+  for (const char* threshold : {"", ",threshold=2000", ",threshold=300000"}) {
+    for (const char* more : {"", ",bucket=3", ",recompute=full", ",sync=step", ",sync=step,recompute=full"}) {
+      const ParallelLayout layout = parse_parallel_layout(
+          str("tp=2,cp=2,dp_shard=2,dp_replicate=2,strategy=ring,balance=head_tail,micro_batch=2", threshold,
+              more));
+      Evaluator evaluator(question);
+      const double share = StepBound(question).ns(layout, AttentionTimer(question).least(layout),
+                                                  evaluator.update_ns(layout)) /
+                           (evaluator.evaluate(layout).step_us * 1e3);
+      EXPECT_LE(share, 1) << to_string(layout);
+      EXPECT_GE(share, 0.8) << to_string(layout);  // chosen, below what was measured (0.853)
+    }
+  }
 }
 
 RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfWholeModels, ()) {
@@ -366,7 +392,7 @@ TEST(StepBound, CountsTheStatesThatATokenReadsAndWrites) {
 // Nothing is below a bound of 0, and then the search would replay every layout: on layouts from all over the
 // space the median of the sharper bounds is at least `least` of the step. That of the plain ones, which know
 // nothing of windows' own strategies and of when blocks arrive, is at least 0.86. All are chosen, below what
-// was measured (gpt-oss-20b, the least: 0.877 plain, 0.946 sharper), so that a term that gets lost shows.
+// was measured (gpt-oss-20b, the least: 0.877 plain, 0.956 sharper), so that a term that gets lost shows.
 TEST(StepBound, IsNearTheTimelineOfWholeModels) {
   constexpr std::size_t kMembers = 47;  // one of so many, and of families
   const struct {
@@ -375,9 +401,9 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
     std::int64_t seq_len;
     std::size_t families;
     double least;
-  } rows[] = {{"llama-3.1-8b", 2, 131072, 83, 0.99}, {"llama-3.1-8b", 2, 8192, 83, 0.975},
-              {"llama-3.1-70b", 8, 8192, 499, 0.98}, {"mixtral-8x7b", 4, 8192, 499, 0.97},
-              {"gpt-oss-20b", 4, 8192, 499, 0.94},   {"nemotron-h-8b", 2, 8192, 83, 0.97}};
+  } rows[] = {{"llama-3.1-8b", 2, 131072, 83, 0.99},  {"llama-3.1-8b", 2, 8192, 83, 0.98},
+              {"llama-3.1-70b", 8, 8192, 499, 0.985}, {"mixtral-8x7b", 4, 8192, 499, 0.98},
+              {"gpt-oss-20b", 4, 8192, 499, 0.95},    {"nemotron-h-8b", 2, 8192, 83, 0.975}};
   for (const auto& row : rows) {
     const PlanQuestion question = testing::training_question(row.model, row.nodes, row.seq_len, 64);
     const LayoutSpace space(question);
@@ -391,7 +417,8 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
         if (refuse(question.model, question.workload, members[m])) continue;
         const double step_ns = evaluator.evaluate(members[m]).step_us * 1e3;
         shares.push_back(bound.ns(members[m]) / step_ns);
-        sharper.push_back(bound.ns(members[m], timer.least(members[m])) / step_ns);
+        sharper.push_back(bound.ns(members[m], timer.least(members[m]), evaluator.update_ns(members[m])) /
+                          step_ns);
       }
     }
     const std::string of = str(row.model, " of ", row.seq_len, " tokens, ", shares.size(), " layouts");

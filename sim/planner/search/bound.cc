@@ -132,6 +132,12 @@ StepBound::Shared StepBound::shared(const ParallelLayout& layout, bool whole_fam
   shared.update_ns = update_ns(layout, shared, of_rank);
   return shared;
 }
+
+StepBound::Shared StepBound::with_update(Shared shared, double update_ns) {
+  shared.update_ns = std::max(shared.update_ns, kSlack * update_ns);
+  return shared;
+}
+
 double StepBound::transfer_ns(const ParallelLayout& layout, const Collective& transfer,
                               const Plan& plan) const {
   const GroupAxis axis = axis_of_group(plan.groups[idx(group_of(transfer))].name);
@@ -288,8 +294,9 @@ double StepBound::predictions_ns(const ParallelLayout& layout, const Shared& sha
                                           of_layer.forward_ns + head_ns + of_layer.backward_ns);
 }
 
-PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const {
-  const Shared shared = this->shared(layout);
+PipelineBound StepBound::pipeline(const ParallelLayout& layout, const AttentionTimes& attention,
+                                  double update_ns) const {
+  const Shared shared = with_update(this->shared(layout), update_ns);
   const double head_ns = this->head_ns(layout, shared, false);
   return pipeline(layout, shared, layers(layout, shared, false, &attention), head_ns,
                   predictions_ns(layout, shared, head_ns, false, &attention), &attention);
@@ -350,7 +357,7 @@ double FamilyBound::ns(const ParallelLayout& member) {
   const LocalSizes sizes = local_sizes(question.model, question.workload, member);
   if (!shared_ || sizes.tokens != shared_->sizes.tokens || sizes.mlp_tokens != shared_->sizes.mlp_tokens ||
       bound_.least_tokens(member, false) != shared_->tokens)
-    shared_ = bound_.shared(member);
+    shared_ = StepBound::with_update(bound_.shared(member), update_ns_);
   return bound_.step_ns(member, *shared_, StepBound::Of::member, nullptr);
 }
 

@@ -18,7 +18,10 @@
 //
 // What is gathered, scattered, added up and updated has formulas, too (sharding_bound.cc): the 272,000
 // families of Nemotron 3 Nano on 2,048 GPUs have 55,000 updates that differ, of which one takes 0.07 to 0.7
-// ms to write, longer than the rest of the search.
+// ms to write, longer than the rest of the search. Where stages share a rank, the formula is two thirds of
+// the update: what a unit scatters and adds up comes one behind the other there, stage by stage. So a family
+// whose members are looked at has its update replayed, which is the same for all of them
+// (Evaluator::update_ns).
 //
 // No link and no kernel is taken to be faster than its peak. tests/planner/bound_test.cc compares the bound
 // with the timeline.
@@ -55,17 +58,16 @@ class StepBound {
     return step_ns(layout, shared(layout), Of::layout, nullptr);
   }
   // A sharper bound of a layout in training: `attention` is what its attention takes at least
-  // (AttentionTimer::least). Stages are put into
-  // their schedule, which takes longer than the rest.
-  double ns(const ParallelLayout& layout, const AttentionTimes& attention) const {
-    return step_ns(layout, shared(layout), Of::layout, &attention);
-  }
-  // The same, or less where that is above `most_ns` already.
-  double ns(const ParallelLayout& layout, const AttentionTimes& attention, double most_ns) const {
-    return step_ns(layout, shared(layout), Of::layout, &attention, most_ns);
+  // (AttentionTimer::least), and `update_ns` its update (Evaluator::update_ns; 0: the formula's is all that
+  // is known). Stages are put into their schedule, which takes longer than the rest. It may be less where it
+  // is above `most_ns` already.
+  double ns(const ParallelLayout& layout, const AttentionTimes& attention, double update_ns = 0,
+            double most_ns = kNever) const {
+    return step_ns(layout, with_update(shared(layout), update_ns), Of::layout, &attention, most_ns);
   }
   // What the stages of a layout with pp above 1 take in training, at least.
-  PipelineBound pipeline(const ParallelLayout& layout, const AttentionTimes& attention) const;
+  PipelineBound pipeline(const ParallelLayout& layout, const AttentionTimes& attention,
+                         double update_ns = 0) const;
   // A bound of all members of the layout's family (layout_space.h). It takes attention as shared evenly among
   // the cp ranks without any transfer, and nothing as computed again.
   double family_ns(const ParallelLayout& layout) const {
@@ -135,6 +137,8 @@ class StepBound {
   };
 
   Shared shared(const ParallelLayout& layout, bool whole_family = false) const;
+  // The same, where the update is known to take no less than that.
+  static Shared with_update(Shared shared, double update_ns);
   // Of a micro-batch, on whichever rank stands for the others: no more than the rank has that has fewest, and
   // as many as leave no tp rank rows to pad, which take kernels of their own.
   std::int64_t least_tokens(const ParallelLayout& layout, bool whole_family) const;
@@ -260,13 +264,15 @@ class StepBound {
 // Computes the bounds of the members of one family, one after the other, and keeps what neighbours share.
 class FamilyBound {
  public:
-  explicit FamilyBound(const StepBound& bound) : bound_(bound) {}  // which must outlive this
+  // The bound must outlive this. All members have the same update (as in StepBound::ns).
+  explicit FamilyBound(const StepBound& bound, double update_ns = 0) : bound_(bound), update_ns_(update_ns) {}
 
   // StepBound::ns, or more where layers gather parameters or scatter gradients.
   double ns(const ParallelLayout& member);
 
  private:
   const StepBound& bound_;
+  const double update_ns_;
   std::optional<StepBound::Shared> shared_;
 };
 

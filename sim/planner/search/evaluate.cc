@@ -15,6 +15,7 @@
 #include "shared/plan/temporaries.h"
 #include "shared/transformer/flops.h"
 #include "shared/transformer/group_axis.h"
+#include "shared/transformer/rank_groups.h"
 #include "sim/cost/serving/steady_state.h"
 #include "sim/planner/search/part_key.h"
 
@@ -99,8 +100,15 @@ class Evaluator::LateReading {
   std::vector<Unread> unread_;
 };
 
+// What comes once a step is as much on all ranks of a stage, whichever of them attention keeps busiest, so
+// that layouts with other strategies have the same: the first rank stands for its stage.
+Rank Evaluator::rank_of(const StepRequest& request, StepPart part, int stage) {
+  if (is_of_update(part)) return RankGroups(request.layout, 0).on_pipeline_rank(stage % request.layout.pp);
+  return busiest_rank(request, stage);
+}
+
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, LateReading* reading) {
-  return clock_of(request, part, stage, busiest_rank(request, stage), reading);
+  return clock_of(request, part, stage, rank_of(request, part, stage), reading);
 }
 
 StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int stage, Rank self,
@@ -147,7 +155,7 @@ PlanMemory Evaluator::memory_of(const StepRequest& request, StepPart part, int s
 
 Plan Evaluator::plan_of(const ParallelLayout& layout, StepPart part, int stage) {
   const StepRequest request{question_.model, question_.workload, layout};
-  return step_plan(request, part, stage, busiest_rank(request, stage), &mixer_plans_);
+  return step_plan(request, part, stage, rank_of(request, part, stage), &mixer_plans_);
 }
 
 PipelineTimes Evaluator::schedule(const ParallelLayout& layout) {
@@ -222,17 +230,21 @@ class Evaluator::Stages {
   int size() const { return static_cast<int>(alike_.size()); }
   const StepClock& forward(int stage) const { return clocks_[like(stage)].forward; }
   const StepClock& backward(int stage) const { return clocks_[like(stage)].backward; }
-  // What a stage does once a step.
-  std::vector<StepClock> update(int stage) {
+  // What the rank that has the head does once a step, for each of its stages.
+  std::vector<StepClock> updates() {
     std::vector<StepClock> clocks;
-    for (const StepPart part : update_parts()) clocks.push_back(clock_of(part, alike_[idx(stage)]));
+    for (int stage = size() - 1; stage >= 0; stage -= request_.layout.pp) {
+      for (const StepPart part : update_parts())
+        clocks.push_back(evaluator_.clock_of(request_, part, alike_[idx(stage)], reading_));
+    }
     return clocks;
   }
   // Of updates that are not timed the memory counts, too.
   void read_updates() {
     for (int stage = 0; stage < size(); ++stage) {
       if (alike_[idx(stage)] != stage) continue;
-      for (const StepPart part : update_parts()) reading_->add(part, stage, busiest_of(stage), std::nullopt);
+      for (const StepPart part : update_parts())
+        reading_->add(part, stage, rank_of(request_, part, stage), std::nullopt);
     }
   }
 
@@ -254,10 +266,10 @@ class Evaluator::Stages {
     for (const auto& [count, ns, first] : order) {
       // The longer pass first.
       const auto stage = static_cast<int>(first);
-      clocks_[first].backward = clock_of(StepPart::backward, stage);
+      clocks_[first].backward = pass(StepPart::backward, stage);
       clocks_[first].knows_backward = true;
       if (is_beyond(limit_ns, least)) return false;
-      clocks_[first].forward = clock_of(StepPart::forward, stage);
+      clocks_[first].forward = pass(StepPart::forward, stage);
       clocks_[first].knows_forward = true;
       if (is_beyond(limit_ns, least)) return false;
     }
@@ -293,7 +305,7 @@ class Evaluator::Stages {
     if (request_.layout.virtual_stages == 1) return {StepPart::update};
     return {StepPart::reduce, StepPart::update};
   }
-  StepClock clock_of(StepPart part, int stage) {
+  StepClock pass(StepPart part, int stage) {
     return evaluator_.clock_of(request_, part, stage, busiest_of(stage), reading_);
   }
   Rank busiest_of(int stage) {
@@ -352,6 +364,13 @@ class Evaluator::Stages {
   Sends sends_;
 };
 
+double Evaluator::update_ns(const ParallelLayout& layout) {
+  const StepRequest request{question_.model, question_.workload, layout};
+  Parts parts;
+  for (const StepClock& clock : Stages(*this, request, nullptr).updates()) parts.add(clock, 1);
+  return parts.time_ns();
+}
+
 std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request, double limit_ns,
                                                      const PipelineBound& least, LateReading* reading,
                                                      PipelineTimes* times) {
@@ -381,10 +400,7 @@ std::optional<Evaluator::Parts> Evaluator::pipelined(const StepRequest& request,
     whole.add(parts.path, run.time_ns / busy_ns);
     parts.path = whole;
   }
-  // The rank that has the head.
-  for (int stage = stages.size() - 1; stage >= 0; stage -= ranks) {
-    for (const StepClock& clock : stages.update(stage)) parts.add(clock, 1);
-  }
+  for (const StepClock& clock : stages.updates()) parts.add(clock, 1);
   if (times != nullptr) *times = run;
   if (reading != nullptr) stages.read_updates();
   return parts;

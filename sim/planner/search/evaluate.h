@@ -35,6 +35,9 @@ class Evaluator {
                                     const PipelineBound& least = {});
   // What bounds the layout's step, by rate: the chain of evaluate(), without reading any memory.
   RateTimes chain(const ParallelLayout& layout);
+  // In training: what evaluate() counts behind the last pass, reductions and the optimizer of the rank that
+  // has the head. Layouts that differ in their mixers' strategies alone have the same.
+  double update_ns(const ParallelLayout& layout);
   // For a layout with pipeline stages in training: when each pass of each micro-batch runs, by pipeline rank.
   PipelineTimes schedule(const ParallelLayout& layout);
   // The plan of the rank that stands for its stage in the replay.
@@ -45,9 +48,11 @@ class Evaluator {
   class Stages;       // the stages of a pipeline
   class LateReading;  // the memory of a step's parts
 
+  // The rank that stands for its stage.
+  static Rank rank_of(const StepRequest& request, StepPart part, int stage);
   // Where there is a reading, the part's memory is added to it.
   StepClock clock_of(const StepRequest& request, StepPart part, int stage, LateReading* reading = nullptr);
-  // The same of a rank that is known to be the busiest one.
+  // The same, where that rank is known.
   StepClock clock_of(const StepRequest& request, StepPart part, int stage, Rank self, LateReading* reading);
   // Of a part of training that was replayed before; else null.
   std::shared_ptr<const StepClock> known_clock(const StepRequest& request, StepPart part, int stage,

@@ -209,6 +209,7 @@ std::vector<Strategy> LayoutSpace::strategies(const ParallelLayout& family) cons
 
 std::vector<Recompute> LayoutSpace::recomputes(const ParallelLayout& family) const {
   std::vector<Recompute> all = all_recomputes(family);
+  if (question_.frameworks.empty()) return all;
   std::erase_if(all, [&](const Recompute& recompute) {
     ParallelLayout layout = family;
     layout.recompute = recompute;
@@ -219,6 +220,7 @@ std::vector<Recompute> LayoutSpace::recomputes(const ParallelLayout& family) con
 
 std::vector<int> LayoutSpace::loss_chunks(const ParallelLayout& family) const {
   std::vector<int> all = all_loss_chunks(family);
+  if (question_.frameworks.empty()) return all;
   std::erase_if(all, [&](int chunks) {
     ParallelLayout layout = family;
     layout.loss_chunks = chunks;
@@ -487,7 +489,9 @@ std::int64_t LayoutSpace::num_members(const ParallelLayout& family) const {
 }
 
 ParallelLayout LayoutSpace::leanest_member(ParallelLayout family) const {
-  family.strategy = strategies(family).front();
+  // Most questions are about no framework, and this is asked of each family.
+  family.strategy =
+      question_.frameworks.empty() ? all_strategies(family).front() : strategies(family).front();
   family.keys = fixed_keys(family);
   set_fixed(family);
   const std::vector<Recompute> all = recomputes(family);

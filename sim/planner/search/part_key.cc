@@ -11,9 +11,6 @@
 namespace cp::sim {
 namespace {
 
-// Once a step.
-bool is_of_step(StepPart part) { return part == StepPart::reduce || part == StepPart::update; }
-
 // A stage's passes meet data parallelism where gradients are scattered behind each layer, or go to the host
 // once they are sums of all ranks. Elsewhere shards and replicas are as good as one another.
 bool meets_data_parallelism(const StepRequest& request) {
@@ -44,7 +41,7 @@ ParallelLayout seen_by_stage(const StepRequest& request, StepPart part, int stag
 
 ParallelLayout seen_by(const StepRequest& request, StepPart part, int stage) {
   ParallelLayout seen = part == StepPart::micro_batch ? request.layout
-                        : is_of_step(part)            ? seen_by_update(request.layout)
+                        : is_of_update(part)          ? seen_by_update(request.layout)
                                                       : seen_by_stage(request, part, stage);
   seen.order = {};  // ranks say where they are themselves
   return seen;
@@ -58,7 +55,7 @@ Hasher key_of_plan(const StepRequest& request, StepPart part, int stage, const R
   key.add(static_cast<int>(part));
   hash(key, seen_by(request, part, stage));
   // All ranks of a stage have as many parameters, whose shards are of one size.
-  if (is_of_step(part)) {
+  if (is_of_update(part)) {
     key.add(stage);
     return key;
   }
@@ -116,6 +113,8 @@ void add_places(Hasher& key, std::span<const Rank> ranks, const Cluster& cluster
 
 }  // namespace
 
+bool is_of_update(StepPart part) { return part == StepPart::reduce || part == StepPart::update; }
+
 bool may_be_shared(StepPart part) { return part != StepPart::prefill && part != StepPart::decode; }
 
 Digest memory_key(const StepRequest& request, StepPart part, int stage, Rank self) {
@@ -127,7 +126,7 @@ Digest clock_key(const StepRequest& request, StepPart part, int stage, Rank self
   const RankGroups groups(layout, self);
   Hasher key = key_of_plan(request, part, stage, groups);
   // Sums over replicas have groups on all axes: the axes' order says where they are.
-  if (is_of_step(part) || request.workload.optimizer.offload) {
+  if (is_of_update(part) || request.workload.optimizer.offload) {
     key.add(self).add(static_cast<int>(layout.order)).add(layout.pp);
     return key.digest();
   }

@@ -15,6 +15,8 @@ namespace cp::sim {
 
 // Whether it is one of those parts: all of training are.
 bool may_be_shared(StepPart part);
+// Reductions and the optimizer: behind all passes, once a step.
+bool is_of_update(StepPart part);
 
 // Both are of such a part, on rank `self`, beside model and workload: they tell apart requests that differ in
 // their layouts alone. Equal keys mean

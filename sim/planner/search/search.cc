@@ -92,6 +92,7 @@ class Search {
     std::int64_t number = 0;  // of equal bounds in the order of their making
     std::size_t family = 0;
     std::optional<ParallelLayout> layout;  // none: the whole family
+    double update_ns = 0;                  // of a layout, as far as it is known
     // Members of which none is looked at as long as this one fits: they take no less time.
     std::vector<ParallelLayout> dominated, unneeded;
     bool operator<(const Node& other) const {  // the queue's top is the greatest
@@ -174,7 +175,7 @@ class Search {
         const ParallelLayout leanest = space_.leanest_member(families_[i]);
         misses_.too_large(leanest, memory(leanest).used());
       } else {
-        push({state.bound_ns, 0, i, std::nullopt, {}, {}});
+        push({state.bound_ns, 0, i, std::nullopt, 0, {}, {}});
       }
     }
     show();
@@ -207,6 +208,9 @@ class Search {
     node.number = made_++;
     queue_.push(std::move(node));
   }
+
+  // Whether replays of parts of a step sharpen bounds.
+  bool sharper() const { return question_.workload.phase == Phase::training && !options_.exhaustive; }
 
   // What a layout may take at most to be among the best, or the best of its class.
   double limit_ns(const ParallelLayout& layout) const {
@@ -266,8 +270,11 @@ class Search {
 
   void open(const std::vector<std::size_t>& families) {
     std::vector<Opened> opened(families.size());
-    parallel_for(families.size(), threads_, [&](std::size_t i, std::size_t) {
-      opened[i] = look_into(space_.members(families_[families[i]]), families[i]);
+    parallel_for(families.size(), threads_, [&](std::size_t i, std::size_t thread) {
+      const ParallelLayout& family = families_[families[i]];
+      // The same for all members, and what the formula of no other part falls so far behind (bound.h).
+      const double update_ns = sharper() ? evaluators_[thread].update_ns(family) : 0;
+      opened[i] = look_into(space_.members(family), families[i], update_ns);
     });
     for (Opened& of : opened) take(of);
   }
@@ -295,7 +302,7 @@ class Search {
     take_back(node.dominated, kFewerLossChunks, options_.exhaustive || fits(least));
     take_back(node.unneeded, kUnneededSavings, true);
     if (members.empty()) return;
-    Opened opened = look_into(members, node.family);
+    Opened opened = look_into(members, node.family, node.update_ns);
     take(opened);
   }
 
@@ -333,14 +340,14 @@ class Search {
 
   // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for
   // the others, which take less memory and no less time, but for those whose memory would count between ties.
-  Opened look_into(const std::vector<ParallelLayout>& members, std::size_t family) const {
+  Opened look_into(const std::vector<ParallelLayout>& members, std::size_t family, double update_ns) const {
     // Whoever takes too long has no node, and nobody else is faster that it stands for.
     constexpr std::size_t kPruned = std::numeric_limits<std::size_t>::max();
     Opened opened;
     std::optional<ParallelLayout> chosen;
     std::int64_t chosen_step = 0;
     std::size_t chosen_node = kPruned;
-    FamilyBound bound(bound_);
+    FamilyBound bound(bound_, update_ns);
     LeastSavings least;
     std::optional<Strategy> whole, in_pieces;  // of the members at hand, which stand next to each other
     bool rows_may_travel = false;              // with that strategy
@@ -392,7 +399,7 @@ class Search {
       chosen_node = kPruned;
       if (needed(bound_ns, layout)) {
         chosen_node = opened.nodes.size();
-        opened.nodes.push_back({bound_ns, 0, family, layout, {}, {}});
+        opened.nodes.push_back({bound_ns, 0, family, layout, update_ns, {}, {}});
       } else {
         ++opened.pruned;
       }
@@ -437,7 +444,7 @@ class Search {
       parallel_for(groups.size(), threads_, [&](std::size_t group, std::size_t thread) {
         const std::size_t end = group + 1 < groups.size() ? groups[group + 1] : round.size();
         for (std::size_t i = groups[group]; i < end; ++i) {
-          look_at_one(*round[i].layout, found[i], thread);
+          look_at_one(round[i], found[i], thread);
           looked_at[i] = 1;
         }
       });
@@ -482,7 +489,8 @@ class Search {
     mark_ns_ = times[wanted - 1];
   }
 
-  void look_at_one(const ParallelLayout& heads, Found& found, std::size_t thread) {
+  void look_at_one(const Node& node, Found& found, std::size_t thread) {
+    const ParallelLayout& heads = *node.layout;
     // Latent rows first where they are fewer bytes: heads come in their place only where they are faster.
     const std::optional<ParallelLayout> rows = with_rows(space_, attention_, heads);
     // What is known is of layouts with heads.
@@ -492,8 +500,9 @@ class Search {
       return;
     }
     const auto fitting = [&](const ParallelLayout& choice) { return fits(memory(choice)); };
-    if (rows && fitting(*rows)) look_at_way(*rows, found, thread);
-    if (!rows || fitting(heads) || fitting(overlap_.in_most_pieces(heads))) look_at_way(heads, found, thread);
+    if (rows && fitting(*rows)) look_at_way(*rows, node.update_ns, found, thread);
+    if (!rows || fitting(heads) || fitting(overlap_.in_most_pieces(heads)))
+      look_at_way(heads, node.update_ns, found, thread);
     if (!found.best) return;
     if (found.prompt_us > 0) found.best->ttft_us = found.prompt_us;
     found.prompt_us = found.best->ttft_us.value_or(0);
@@ -501,13 +510,13 @@ class Search {
 
   // Chooses again without a choice whose plans need too much memory, until one fits, none is left, or no
   // attention would be lean enough.
-  void look_at_way(const ParallelLayout& way, Found& found, std::size_t thread) {
+  void look_at_way(const ParallelLayout& way, double update_ns, Found& found, std::size_t thread) {
     std::size_t known = 0;
     do {
       known = found.too_large.size();
       const auto fitting = [&](const ParallelLayout& choice) { return may_fit(choice, found); };
       for (const ParallelLayout& mixers : attention_.best_mixers(way, fitting, space_.runs_plans()))
-        look_at_choices(mixers, found, thread);
+        look_at_choices(mixers, update_ns, found, thread);
     } while (found.too_large.size() > known && another_attention_may_fit(way, found.least));
   }
   // Another scan may keep less of the states that come in to two chunks and go on, of each layer, for all
@@ -549,22 +558,22 @@ class Search {
     return std::none_of(found.too_large.begin(), found.too_large.end(), is_known) && fits(memory(choice));
   }
 
-  void look_at_choices(const ParallelLayout& asked, Found& found, std::size_t thread) {
+  void look_at_choices(const ParallelLayout& asked, double update_ns, Found& found, std::size_t thread) {
     const auto fitting = [&](const ParallelLayout& choice) { return may_fit(choice, found); };
-    const bool sharper = question_.workload.phase == Phase::training && !options_.exhaustive;
-    if (sharper && !needed(least_ns(asked), asked)) return;
+    const bool sharper = this->sharper();
+    if (sharper && !needed(least_ns(asked, update_ns), asked)) return;
     const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
-      return !sharper || needed(sharp_ns(choice, least), choice);
+      return !sharper || needed(sharp_ns(choice, least, update_ns), choice);
     };
     for (const ParallelLayout& layout : overlap_.best_of(asked, bound_.ns(asked), {fitting, matters})) {
       if (!fitting(layout)) continue;
-      if (sharper && !needed(sharp_ns(layout, attention_.least(layout)), layout)) continue;
+      if (sharper && !needed(sharp_ns(layout, attention_.least(layout), update_ns), layout)) continue;
       // Fewer tokens than ranks are read in no time that a limit could be meant for.
       if (prompt_ && !refuse(prompt_->model, prompt_->workload, layout))
         found.prompt_us = prompts_[thread].evaluate(layout).step_us;
       if (found.prompt_us > most_prompt_us_) return;
       PipelineBound least;
-      if (sharper && layout.pp > 1) least = bound_.pipeline(layout, attention_.least(layout));
+      if (sharper && layout.pp > 1) least = bound_.pipeline(layout, attention_.least(layout), update_ns);
       std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout), least);
       if (!one) continue;
       if (!fits(one->memory)) {
@@ -578,14 +587,14 @@ class Search {
     }
   }
 
-  double sharp_ns(const ParallelLayout& layout, const AttentionTimes& least) const {
-    return bound_.ns(layout, least, limit_ns(layout));
+  double sharp_ns(const ParallelLayout& layout, const AttentionTimes& least, double update_ns) const {
+    return bound_.ns(layout, least, update_ns, limit_ns(layout));
   }
 
   // A bound of the layout with any pieces and slots, by its attention alone without them (overlap.h).
-  double least_ns(const ParallelLayout& layout) const {
+  double least_ns(const ParallelLayout& layout, double update_ns) const {
     const ParallelLayout cut = overlap_.in_most_pieces(layout);
-    return sharp_ns(cut, OverlapChoice::least_times(layout, attention_.least(layout), cut));
+    return sharp_ns(cut, OverlapChoice::least_times(layout, attention_.least(layout), cut), update_ns);
   }
 
   void show() const {
