@@ -1,5 +1,5 @@
-// The part of memory.h that attention has: what its layers keep, make on their way and cache, and what
-// attention plans allocate. Internal to memory.cc.
+// The part of least_memory.h that attention has: what its layers keep, make on their way and cache, and what
+// attention plans allocate. Internal to least_memory.cc.
 #pragma once
 
 #include <cstdint>

@@ -7,35 +7,16 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
-#include "shared/plan/recurrence_rules.h"
 #include "shared/transformer/attention_memory.h"
 #include "shared/transformer/layer_loops.h"
+#include "shared/transformer/recurrence_memory.h"
 #include "shared/transformer/sizes.h"
 #include "shared/transformer/step_order.h"
 
 namespace cp {
-
-// How many layers there are with which parts, and how many of these keep more than their input, at each home.
-struct CountedLayers {
-  ByParts<std::int64_t> with;
-  std::array<ByParts<std::int64_t>, kMostHomes> keeping;
-  std::array<bool, kMostHomes> inputs_at{};  // whether there are inputs of layers, or of what is behind them
-
-  std::int64_t count() const { return count_of(with); }
-  bool operator==(const CountedLayers&) const = default;
-  void add(const CountedLayers& more) {
-    for (const LayerParts parts : kLayerParts) {
-      with[parts] += more.with[parts];
-      for (std::size_t home = 0; home < keeping.size(); ++home)
-        keeping[home][parts] += more.keeping[home][parts];
-    }
-    for (std::size_t home = 0; home < inputs_at.size(); ++home) inputs_at[home] |= more.inputs_at[home];
-  }
-};
 
 namespace {
 
@@ -44,60 +25,6 @@ using Layers = CountedLayers;
 constexpr std::int64_t kF32 = 4;
 // Slots for activations that wait in host memory; activations.h says why two are enough.
 constexpr std::int64_t kHeld = 2;
-
-// Entry n: how many of the first n layers have which parts.
-std::vector<ByParts<std::int64_t>> counted_before(std::span<const int> kinds,
-                                                  std::span<const LayerParts> parts_of_kinds) {
-  std::vector<ByParts<std::int64_t>> before(1);
-  before.reserve(kinds.size() + 1);
-  for (const int kind : kinds) {
-    before.push_back(before.back());
-    ++before.back()[parts_of_kinds[idx(kind)]];
-  }
-  return before;
-}
-
-// Counts layers of a model. A search asks for millions of these, so that it takes differences of what was
-// counted once where it can.
-class LayersOf {
- public:
-  // `layers` has all layers of the model, and their homes if there is more than one.
-  LayersOf(const StageLayers& layers, std::span<const ByParts<std::int64_t>> before,
-           const Recompute& recompute)
-      : layers_(layers), before_(before), recompute_(recompute) {}
-
-  // Whether all layers have the same parts, and one home.
-  bool alike() const {
-    return layers_.homes.empty() && before_.back()[layers_.parts(0)] == std::ssize(layers_.kinds);
-  }
-
-  // Layers first .. first + count - 1, which are a stage of their own.
-  Layers operator()(std::int64_t first, std::int64_t count) const {
-    Layers layers;
-    for (const LayerParts parts : kLayerParts)
-      layers.with[parts] = before_[idx(first + count)][parts] - before_[idx(first)][parts];
-    if (!layers_.homes.empty()) {
-      const StageLayers stage{layers_.kinds.subspan(idx(first), idx(count)), layers_.parts_of_kinds,
-                              layers_.homes.subspan(idx(first), idx(count + 1))};
-      layers.keeping = layers_that_keep(stage, recompute_);
-      for (std::int64_t layer = 0; layer <= count; ++layer) layers.inputs_at[idx(stage.home(layer))] = true;
-      return layers;
-    }
-    layers.inputs_at.front() = true;
-    ByParts<std::int64_t>& keeping = layers.keeping.front();
-    if (recompute_.kind != Recompute::Kind::full) keeping = layers.with;
-    if (recompute_.kind != Recompute::Kind::every) return layers;
-    for (std::int64_t layer = 0; layer < count; ++layer) {
-      if (is_recomputed(layer, recompute_)) --keeping[layers_.parts(first + layer)];
-    }
-    return layers;
-  }
-
- private:
-  const StageLayers layers_;
-  const std::span<const ByParts<std::int64_t>> before_;
-  const Recompute& recompute_;
-};
 
 class MemoryModel {
  public:
@@ -113,9 +40,9 @@ class MemoryModel {
         living_(std::move(living)),
         sizes_(local_sizes(model, workload, layout)),
         attention_(model, workload, layout, sizes_),
+        recurrence_(model, workload, layout, sizes_),
         width_(size_bytes(workload.dtype)),
         training_(workload.phase == Phase::training) {
-    if (model.recurrence) scan_ = scan_of_a_rank();
     for (const Having what : kHaving) {
       if (count_of(all, what) > 0) kept_with_[idx_of(what)] = made_kept_with(what);
     }
@@ -123,7 +50,7 @@ class MemoryModel {
       if (all[parts] == 0) continue;
       kept_[parts] = kept_of_layer(parts);
       OfMixer& mixer = mixers_[static_cast<std::size_t>(parts.mixer)];
-      mixer = {kept_by_mixer(parts.mixer), workspace_of(parts.mixer), mixer_inside(parts.mixer) * width_};
+      mixer = {kept_by_mixer(parts.mixer), workspace_of(parts.mixer), bytes_inside(parts.mixer)};
     }
   }
 
@@ -152,7 +79,7 @@ class MemoryModel {
     } else {
       memory.kv_cache = attention_.cached_elements(rank) *
                         (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
-      memory.kv_cache += count_of(layers.with, Mixer::recurrence) * cached_by_recurrence();
+      memory.kv_cache += count_of(layers.with, Mixer::recurrence) * recurrence_.cached_bytes();
     }
     std::optional<AtWork> most;
     for (const LayerParts parts : kLayerParts) {
@@ -387,26 +314,6 @@ class MemoryModel {
 
   // ---- what a layer keeps, part by part ----
 
-  LayerKept kept_of_recurrence() const {
-    const Recurrence& r = sizes_.recurrence;
-    const std::int64_t tokens = sizes_.tokens;
-    LayerKept kept;
-    // What the projection gave; q, k and v behind the convolution, or all rows of some heads of these, which
-    // are as many; decay and beta; the output, before its norm and behind it.
-    kept.rest =
-        tokens * ((r.projected() + r.convolved() + r.value_width()) * width_ + 2 * r.value_heads * kF32);
-    kept.cheap = tokens * r.value_width() * width_;
-    if (layout_.cp == 1) return kept;
-    if (layout_.scan == StateScan::heads) {  // v at home, too, where it is added to the output
-      if (r.rule == RecurrenceRule::decay) kept.rest += tokens * r.value_width() * width_;
-      return kept;
-    }
-    const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
-    kept.rest +=
-        (scan_.incoming * problem.state_numel() + scan_.handed_on * problem.transition_numel()) * kF32;
-    return kept;
-  }
-
   LayerKept kept_of_mlp(Mlp mlp) const {
     const std::int64_t tokens = sizes_.tokens, ups = model_.up_matrices();
     LayerKept kept;
@@ -442,7 +349,7 @@ class MemoryModel {
       case Having::attention:
         return attention_.kept();
       case Having::recurrence:
-        return kept_of_recurrence();
+        return recurrence_.kept();
       case Having::dense:
         return kept_of_mlp(Mlp::dense);
       case Having::experts:
@@ -465,18 +372,10 @@ class MemoryModel {
   }
 
   // Inside of the mixer's region in one pass.
-  std::int64_t mixer_inside(Mixer mixer) const {
-    return mixer == Mixer::attention    ? attention_.elements_inside()
-           : mixer == Mixer::recurrence ? recurrence_inside()
+  std::int64_t bytes_inside(Mixer mixer) const {
+    return mixer == Mixer::attention    ? attention_.elements_inside() * width_
+           : mixer == Mixer::recurrence ? recurrence_.bytes_inside()
                                         : 0;
-  }
-  // What the projection gives, and q, k and v; backward their gradients, and those of the output before and
-  // behind its norm.
-  std::int64_t recurrence_inside() const {
-    const Recurrence& r = sizes_.recurrence;
-    if (!training_) return sizes_.tokens * (r.projected() + r.convolved());
-    return sizes_.tokens * (r.projected() + r.convolved() + 2 * r.value_width()) +
-           sizes_.tokens * 2 * r.value_heads * kF32 / width_;
   }
 
   // The rows that each prediction layer embeds, takes and hands on; its two inputs, normalized; and what its
@@ -542,16 +441,11 @@ class MemoryModel {
     // In the mixer: its operands and their gradients, or what its strategy allocates. Of what a layer made
     // again for its mixer's backward pass some is gone by then.
     moment(std::max({inside, again, workspace}), layer_gradients + expert_gradients, workspace);
-    // Of a recurrence that is computed where its rows are, both, but for the output behind its norm.
-    if (of.mixer == Mixer::recurrence && training_ && !(layout_.scan == StateScan::heads && layout_.cp > 1)) {
-      const std::int64_t behind_norm = sizes_.tokens * sizes_.recurrence.value_width() * width_;
-      moment(inside - behind_norm + workspace, layer_gradients + expert_gradients, workspace);
-    }
-    // States of all chunks come at once, before there are gradients of the layer.
-    if (of.mixer == Mixer::recurrence && scan_.from_afar > 0) {
-      const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
-      const std::int64_t states = scan_.from_afar * problem.state_numel() * kF32;
-      moment(states, 0, states);
+    if (of.mixer == Mixer::recurrence) {
+      // Both, of a recurrence that is computed where its rows are.
+      if (const std::int64_t beside_kernel = recurrence_.bytes_beside_kernel(); beside_kernel > 0)
+        moment(beside_kernel + workspace, layer_gradients + expert_gradients, workspace);
+      if (const std::int64_t states = recurrence_.bytes_from_afar(); states > 0) moment(states, 0, states);
     }
     if (of.mlp == Mlp::none) return *fullest;
     // Nothing but what was made by then: of experts their own gradients, and of the MLP beside them none.
@@ -595,7 +489,7 @@ class MemoryModel {
   }
   std::int64_t workspace_of(Mixer mixer) const {
     return mixer == Mixer::attention    ? attention_.least_workspace_bytes()
-           : mixer == Mixer::recurrence ? recurrence_workspace()
+           : mixer == Mixer::recurrence ? recurrence_.workspace_bytes()
                                         : 0;
   }
   // Where some layers are made again and others keep what they made, nothing is claimed of the former: it may
@@ -606,70 +500,6 @@ class MemoryModel {
   // that do not.
   std::int64_t positions() const {
     return model_.numerics.rotary_tables() * workload_.seq_len * model_.rotated_dim() * kF32;
-  }
-
-  // What a layer with a recurrence caches where a token is written, on the rank of the token, or where there
-  // is one rank: the state, of which with heads every rank has a part, and the rows that the convolution saw
-  // last. Of a prompt over several ranks nothing is claimed: others than the one that caches may need most.
-  std::int64_t cached_by_recurrence() const {
-    if (!model_.recurrence || (layout_.cp > 1 && workload_.phase == Phase::prefill)) return 0;
-    const RecurrentCache cache = recurrent_cache(sizes_.recurrence, workload_.dtype);
-    const bool spread = layout_.scan == StateScan::heads && layout_.cp > 1;
-    return layout_.micro_batch * (cache.state / (spread ? layout_.cp : 1) + cache.convolved);
-  }
-
-  // Of the chunks of rank cp / 2, whose plans are read besides those of the busiest one: how many have states
-  // that come in, how many hand these on, and whose states come from afar with all_gather, forward and
-  // backward. That of the chunk before an own one comes to where it is kept.
-  struct ScanShare {
-    std::int64_t incoming = 0, handed_on = 0, from_afar = 0;
-  };
-  ScanShare scan_of_a_rank() const {
-    const RecurrenceStrategy strategy = recurrence_strategy(layout_);
-    ScanShare share;
-    if (!training_ || layout_.cp == 1 || layout_.scan == StateScan::heads) return share;
-    const std::int64_t cp = layout_.cp, chunks = has_two_chunks() ? 2 * cp : cp;
-    // Where the mask deals rows, or they do not divide, others may have most; documents cut the ways of
-    // states.
-    if (strategy.balance.kind == Balance::Kind::cost ||
-        layout_.strategy.balance.kind == Balance::Kind::cost || workload_.seq_len % (2 * cp) != 0 ||
-        workload_.has_documents())
-      return share;
-    // In a group of Ulysses a rank has a part of two chunks, which may be the last one of all; the first rows
-    // are rank 0's.
-    const bool in_groups = layout_.strategy.ulysses_degree > 1;
-    if (in_groups && chunks > cp) return {1, 0, 0};
-    const auto own = [&](std::int64_t chunk) {
-      return chunk == cp / 2 || (chunks > cp && chunk == chunks - 1 - cp / 2);
-    };
-    std::int64_t last = 0;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      if (!own(chunk)) continue;
-      last = chunk;
-      share.incoming += chunk > 0 ? 1 : 0, share.handed_on += chunk > 0 && chunk + 1 < chunks ? 1 : 0;
-    }
-    // Groups may have the chunks in another order.
-    if (layout_.scan != StateScan::all_gather || in_groups) return share;
-    for (std::int64_t chunk = 0; chunk < last; ++chunk)
-      share.from_afar += own(chunk) || own(chunk + 1) ? 0 : 1;
-    return share;
-  }
-  // A rank may have its rows in two chunks, one after the other.
-  bool has_two_chunks() const {
-    return recurrence_strategy(layout_).balance.kind == Balance::Kind::head_tail && layout_.cp > 1;
-  }
-
-  // What recurrence plans allocate for the heads that are computed at once: backward the states of rows.
-  std::int64_t recurrence_workspace() const {
-    if (!training_) return 0;
-    const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
-    const bool trades = layout_.scan == StateScan::heads && layout_.cp > 1;
-    const std::int64_t key_heads = problem.key_heads / (trades ? layout_.cp : 1),
-                       rows = trades ? workload_.seq_len : ceil_div(sizes_.rows, has_two_chunks() ? 2 : 1),
-                       lanes = std::min<std::int64_t>(kRecurrenceLanes, problem.batch * key_heads);
-    return lanes * kF32 *
-           recurrence_workspace_numel(rows, problem.value_heads / problem.key_heads, problem.key_dim,
-                                      problem.value_dim);
   }
 
   // In the workload's dtype; and their gradient, or before it comes what the loss makes of them in f32.
@@ -687,13 +517,13 @@ class MemoryModel {
   const std::shared_ptr<const LivingBuffers> living_;
   const LocalSizes sizes_;
   const AttentionMemory attention_;
+  const RecurrenceMemory recurrence_;
   const std::int64_t width_;
   const bool training_;
   // What follows is asked for of each rank and moment. Of a mixer that the model has, bytes:
   struct OfMixer {
     std::int64_t kept = 0, workspace = 0, inside = 0;
   };
-  ScanShare scan_;
   std::array<LayerKept, kHaving.size()> kept_with_;  // by Having
   ByParts<LayerKept> kept_;                          // by a layer of the model with these parts
   std::array<OfMixer, 3> mixers_;                    // by Mixer
@@ -701,24 +531,12 @@ class MemoryModel {
 
 }  // namespace
 
-// The pipeline ranks of which one may need most.
-struct LeastMemory::Ranks {
-  struct OfRank {
-    int rank = 0;
-    CountedLayers layers;               // of all its stages
-    std::vector<CountedLayers> stages;  // those that differ; where all layers are alike, the largest
-  };
-  std::vector<OfRank> ranks;
-};
-
 LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules,
                          LivingBuffersOf living)
     : model_(model),
       workload_(workload),
       rules_(rules),
-      kinds_(model.order.empty() ? std::vector<int>(idx(model.layers), 0) : model.order),
-      parts_(parts_of_kinds(model)),
-      before_(counted_before(kinds_, parts_)),
+      layers_(model, workload.phase),
       living_(std::move(living)) {}
 
 std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& layout,
@@ -729,61 +547,13 @@ std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& l
   return std::make_shared<LivingBuffers>(living_buffers(layers, layout.recompute));
 }
 
-// The first rank, whose activations wait longest; the second, which may have more layers; the last, which
-// has the head. Where layers have different MLPs, any of them: of those between the ends that have the same
-// stages, the first, whose activations wait longest.
-LeastMemory::Ranks LeastMemory::count(const ParallelLayout& layout, const StageLayers& all_layers) const {
-  const LayersOf layers_of(all_layers, before_, layout.recompute);
-  const std::vector<std::int64_t> stages = stage_layers(model_, layout);
-  std::vector<std::int64_t> begins(stages.size());  // the first layer of each
-  std::exclusive_scan(stages.begin(), stages.end(), begins.begin(), std::int64_t{0});
-  const bool alike = layers_of.alike();
-  Ranks counted;
-  for (int rank = 0; rank < layout.pp; ++rank) {
-    const bool between = rank > 0 && rank < layout.pp - 1;
-    if (alike && between && rank > 1) continue;
-    Ranks::OfRank of_rank{rank, {}, {}};
-    for (int chunk = 0; chunk < layout.virtual_stages; ++chunk) {
-      const std::size_t stage = idx(chunk) * idx(layout.pp) + idx(rank);
-      const Layers of_stage = layers_of(begins[stage], stages[stage]);
-      of_rank.layers.add(of_stage);
-      std::vector<Layers>& known = of_rank.stages;
-      if (alike && !known.empty()) {
-        if (of_stage.count() > known.front().count()) known.front() = of_stage;
-      } else if (std::find(known.begin(), known.end(), of_stage) == known.end()) {
-        known.push_back(of_stage);
-      }
-    }
-    const auto is_like = [&](const Ranks::OfRank& before) {
-      return before.rank > 0 && before.layers == of_rank.layers && before.stages == of_rank.stages;
-    };
-    if (between && workload_.phase == Phase::training &&
-        std::any_of(counted.ranks.begin(), counted.ranks.end(), is_like))
-      continue;
-    counted.ranks.push_back(std::move(of_rank));
-  }
-  return counted;
-}
-
-std::shared_ptr<const LeastMemory::Ranks> LeastMemory::ranks(const ParallelLayout& layout,
-                                                             const StageLayers& layers) {
-  RanksKey key{layout.pp,
-               layout.virtual_stages,
-               layout.recompute.kind,
-               layout.recompute.every,
-               {layers.homes.begin(), layers.homes.end()}};
-  if (const auto found = ranks_.find(key); found != ranks_.end()) return found->second;
-  auto counted = std::make_shared<const Ranks>(count(layout, layers));
-  return ranks_.try_emplace(std::move(key), std::move(counted)).first->second;
-}
-
 Memory LeastMemory::of(const ParallelLayout& layout) {
   std::vector<int> homes;
   if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
-  const StageLayers all_layers{kinds_, parts_, homes};
-  const MemoryModel of(model_, workload_, layout, rules_, living(layout, all_layers), before_.back());
+  const StageLayers all_layers = layers_.all(homes);
+  const MemoryModel of(model_, workload_, layout, rules_, living(layout, all_layers), layers_.counts());
   Memory result;
-  for (const Ranks::OfRank& of_rank : ranks(layout, all_layers)->ranks) {
+  for (const RankLayers::OfRank& of_rank : layers_.of(layout, all_layers)) {
     const Layers* most = &of_rank.stages.front();
     if (of_rank.stages.size() > 1) {
       std::int64_t most_kept = of.kept_by(*most);

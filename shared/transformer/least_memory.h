@@ -9,14 +9,12 @@
 // of them.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <tuple>
-#include <vector>
 
 #include "shared/transformer/living_buffers.h"
 #include "shared/transformer/memory.h"
 #include "shared/transformer/parallel_layout.h"
+#include "shared/transformer/rank_layers.h"
 
 namespace cp {
 
@@ -34,25 +32,14 @@ class LeastMemory {
   Memory of(const ParallelLayout& layout);
 
  private:
-  // How many layers of which kinds pipeline ranks have, counted once for all layouts that have the same
-  // stages: a search asks for millions of them, and stages are few.
-  struct Ranks;
-  // By pp and virtual_stages, what is computed again, and homes of layers.
-  using RanksKey = std::tuple<int, int, Recompute::Kind, int, std::vector<int>>;
-  Ranks count(const ParallelLayout& layout, const StageLayers& layers) const;
-  std::shared_ptr<const Ranks> ranks(const ParallelLayout& layout, const StageLayers& layers);
-
   // Null where a micro-batch has several plans, or is not trained. `layers` are those of the model.
   std::shared_ptr<const LivingBuffers> living(const ParallelLayout& layout, const StageLayers& layers) const;
 
   const Transformer& model_;
   const Workload& workload_;
   const MemoryRules& rules_;
-  const std::vector<int> kinds_;                     // of the layers
-  const std::vector<LayerParts> parts_;              // of the kinds
-  const std::vector<ByParts<std::int64_t>> before_;  // by layer, and of all: how many layers with which parts
+  RankLayers layers_;
   const LivingBuffersOf living_;
-  std::map<RanksKey, std::shared_ptr<const Ranks>> ranks_;
 };
 // Of one layout alone.
 Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
