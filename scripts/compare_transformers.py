@@ -60,6 +60,13 @@ FAMILIES = {
                          "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}},
     "Glm4Moe": dict(moe_intermediate_size=12, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, n_group=1,
                     topk_group=1, first_k_dense_replace=1, partial_rotary_factor=0.5, use_qk_norm=True, attention_bias=True),
+    # Two key heads with two value heads each, and of four layers the last one attends, with gates.
+    "Qwen3Next": dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
+                      linear_value_head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12,
+                      shared_expert_intermediate_size=20),
+    "NemotronH": dict(num_hidden_layers=4, layers_block_type=["mamba", "moe", "attention", "mlp"], mamba_num_heads=4,
+                      mamba_head_dim=8, ssm_state_size=6, n_groups=2, chunk_size=16, n_routed_experts=8, num_experts_per_tok=2,
+                      moe_intermediate_size=12, moe_shared_expert_intermediate_size=20, routed_scaling_factor=2.5),
 }
 FAMILIES["DeepseekV3, kimi_k2"] = {**FAMILIES["DeepseekV3"], "n_group": 1, "topk_group": 1}
 CORRECTION = "e_score_correction_bias"

@@ -51,8 +51,8 @@ class TrainingRun {
         options_(options),
         device_(device),
         rank_(device.rank()),
-        names_(job.family, job.save.empty() && job.init_from.empty() ? std::vector<TensorShape>{}
-                                                                     : tensors_of_model(job.request.model)) {}
+        names_(job.save.empty() && job.init_from.empty() ? DiskNames("", {})
+                                                         : DiskNames::of(job.family, job.request.model)) {}
 
   TrainingResult run() {
     agree();

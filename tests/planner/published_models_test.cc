@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
@@ -194,6 +195,25 @@ std::string error_of(const std::string& name, const std::string& from, const std
   return message_of([&] { sim::read_model(text, "changed.json", name); });
 }
 
+// Transformers 5 save a word for each layer in place of a letter, of two spellings, and no number of layers.
+TEST(PublishedModels, HaveTheListOfPartsInWords) {
+  for (const bool newer : {false, true}) {
+    nlohmann::json config =
+        nlohmann::json::parse(read_text_file(kFolder + "nemotron-3-nano-30b-a3b.json", "model"));
+    std::vector<std::string> words;
+    for (const char letter : config.at("hybrid_override_pattern").get<std::string>()) {
+      words.push_back(letter == 'M'   ? newer ? "linear_attention" : "mamba"
+                      : letter == '*' ? newer ? "full_attention" : "attention"
+                      : letter == 'E' ? "moe"
+                                      : "mlp");
+    }
+    config.erase("hybrid_override_pattern"), config.erase("num_hidden_layers");
+    config["layers_block_type"] = words;
+    EXPECT_EQ(sim::read_model(config.dump(), "words.json", "nemotron-3-nano-30b-a3b").model,
+              read("nemotron-3-nano-30b-a3b").model);
+  }
+}
+
 TEST(PublishedModels, AreRefusedWhereTheListOfPartsIsWrong) {
   EXPECT_THAT(error_of("nemotron-h-8b", "hybrid_override_pattern", "pattern_of_layers"),
               HasSubstr("hybrid_override_pattern is missing; write a letter for each layer"));
@@ -209,6 +229,15 @@ TEST(PublishedModels, AreRefusedWhereTheListOfPartsIsWrong) {
       error_of("qwen3-next-80b-a3b", "\"linear_num_key_heads\": 16", "\"linear_num_key_heads\": 15"),
       HasSubstr("the 15 key heads of recurrences do not divide their 32 value heads; the nearest number "
                 "below that does is 8"));
+  EXPECT_THAT(error_of("nemotron-h-8b", "\"hybrid_override_pattern\"",
+                       "\"layers_block_type\": [\"mamba\", \"mlp\"], \"hybrid_override_pattern\""),
+              HasSubstr("and layers_block_type says M-; leave one of the two out"));
+  EXPECT_THAT(error_of("nemotron-h-8b", "\"hybrid_override_pattern\"",
+                       "\"layers_block_type\": [\"mamba\", \"rwkv\"], \"hybrid_override_pattern\""),
+              HasSubstr("layers_block_type has \"rwkv\" for layer 1; what is described is mamba"));
+  EXPECT_THAT(error_of("nemotron-h-8b", "\"hybrid_override_pattern\"",
+                       "\"layers_block_type\": [\"mamba\", \"mlp\"], \"pattern\""),
+              HasSubstr("layers_block_type has 2 entries, and num_hidden_layers is 52"));
   // A config may have a number of experts, and no layer with any.
   EXPECT_EQ(error_of("nemotron-h-8b", "\"n_groups\": 8",
                      "\"n_groups\": 8, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2"),

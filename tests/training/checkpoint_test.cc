@@ -225,6 +225,52 @@ TEST_F(Checkpoints, HoldExpertsTransposed) {
   EXPECT_THAT(part, ElementsAre(302, 311, 312));
 }
 
+// A recurrence as Nemotron-H has it on disk: gates, values, keys, queries and time steps in one matrix, whose
+// rows the model has as queries, keys and values. One key head of one element, two value heads of two.
+TEST_F(Checkpoints, HoldRecurrencesInTheOrderOfTheirFamily) {
+  Transformer model;
+  model.recurrence = Recurrence{RecurrenceRule::decay, 1, 2, 1, 2, 4, true};
+  const std::string own = "model.layers.0.linear_attn.", there = "backbone.layers.0.mixer.";
+  const std::vector<TensorShape> shapes = {{own + "in_proj_qkv.weight", 6, 2},
+                                           {own + "in_proj_z.weight", 4, 2},
+                                           {own + "in_proj_dt.weight", 2, 2},
+                                           {own + "conv1d.bias", 1, 6}};
+  const DiskNames names("nemotron_h", shapes, model);
+  CheckpointWriter::begin(path(7), facts_, names, "{}");
+  CheckpointWriter writer(path(7), facts_, names);
+  for (std::size_t tensor = 0; tensor < shapes.size(); ++tensor) {
+    const TensorBlock whole{shapes[tensor].tensor, 0, shapes[tensor].rows, shapes[tensor].columns, 0, 0};
+    const std::int64_t numel = shapes[tensor].numel();
+    for (int role = 0; role < 3; ++role) {
+      // In two stretches, of which one ends within a row.
+      for (const auto& [first, count] : {std::pair{std::int64_t{0}, std::int64_t{3}}, {3, numel - 3}}) {
+        std::vector<float> values;
+        for (std::int64_t i = first; i < first + count; ++i)
+          values.push_back(static_cast<float>(100 * tensor) + static_cast<float>(i));
+        writer.write(role, {whole, first, count}, std::as_bytes(std::span(values)));
+      }
+    }
+  }
+  writer.finish(0);
+  CheckpointWriter::commit(path(7), facts_, names, 1);
+  const DiskNames plain("", {{there + "in_proj.weight", 12, 2}, {there + "conv1d.bias", 1, 6}});
+  const PretrainedReader disk(path(7), names), other(path(7), plain);
+  disk.require(), other.require();
+  std::vector<double> all(24), biases(6), part(5);
+  other.read(0, {{there + "in_proj.weight", 0, 12, 2, 0, 0}, 0, 24}, all);
+  EXPECT_THAT(all, ElementsAre(100, 101, 102, 103, 104, 105, 106, 107,  // gates
+                               4, 5, 6, 7, 8, 9, 10, 11, 2, 3, 0, 1,    // values, the key, the query
+                               200, 201, 202, 203));
+  other.read(0, {{there + "conv1d.bias", 0, 1, 6, 0, 0}, 0, 6}, biases);
+  EXPECT_THAT(biases, ElementsAre(302, 303, 304, 305, 301, 300));
+  // From the second element of the key on, to the first value's last but one.
+  const CheckpointReader reader(path(7), names);
+  reader.read(2, {{own + "in_proj_qkv.weight", 0, 3, 2, 1, 0}, 1, 5}, part);
+  EXPECT_THAT(part, ElementsAre(3, 4, 5, 6, 7));
+  reader.read(1, {{own + "conv1d.bias", 0, 1, 5, 0, 1}, 0, 5}, part);
+  EXPECT_THAT(part, ElementsAre(301, 302, 303, 304, 305));
+}
+
 // A file of another tool, of one f32 tensor with these values.
 void write_file(const fs::path& folder, const std::string& tensor, const std::vector<float>& values) {
   fs::create_directories(folder);

@@ -38,7 +38,7 @@ DiskNames names_of(const std::string& family, const std::string& more) {
                                         << more << "}";
   const Transformer model = sim::load_model(folder.string()).model;
   fs::remove_all(folder);
-  return DiskNames(family, tensors_of_model(model));
+  return DiskNames::of(family, model);
 }
 
 // What Transformers 5.24 save of these configs:
@@ -102,6 +102,34 @@ TEST(DiskNames, AreThoseThatTransformersSave) {
             qwen2_moe);
 }
 
+// Likewise of families with recurrences.
+TEST(DiskNames, OfRecurrencesAreThoseThatTransformersSave) {
+  std::set<std::string> qwen = {"lm_head.weight [32, 16]", "model.embed_tokens.weight [32, 16]",
+                                "model.norm.weight [16]"},
+                        nemotron = {"lm_head.weight [32, 16]", "backbone.embeddings.weight [32, 16]",
+                                    "backbone.norm_f.weight [16]"};
+  for (const char* tensor :
+       {"input_layernorm.weight [16]", "linear_attn.A_log [4]", "linear_attn.conv1d.weight [28, 1, 4]",
+        "linear_attn.dt_bias [4]", "linear_attn.in_proj_ba.weight [8, 16]",
+        "linear_attn.in_proj_qkvz.weight [44, 16]", "linear_attn.norm.weight [4]",
+        "linear_attn.out_proj.weight [16, 16]", "mlp.down_proj.weight [16, 24]",
+        "mlp.gate_proj.weight [24, 16]", "mlp.up_proj.weight [24, 16]",
+        "post_attention_layernorm.weight [16]"})
+    qwen.insert(str("model.layers.0.", tensor));
+  for (const char* tensor :
+       {"mixer.A_log [4]", "mixer.D [4]", "mixer.conv1d.bias [28]", "mixer.conv1d.weight [28, 1, 4]",
+        "mixer.dt_bias [4]", "mixer.in_proj.weight [48, 16]", "mixer.norm.weight [16]",
+        "mixer.out_proj.weight [16, 16]", "norm.weight [16]"})
+    nemotron.insert(str("backbone.layers.0.", tensor));
+  const char* const of_qwen = R"(, "layer_types": ["linear_attention", "full_attention"], "num_experts": 0,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 3, "linear_value_head_dim": 4,
+    "linear_conv_kernel_dim": 4)";
+  const char* const of_nemotron = R"(, "layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4,
+    "mamba_head_dim": 4, "ssm_state_size": 3, "n_groups": 2, "conv_kernel": 4, "use_conv_bias": true)";
+  EXPECT_EQ(first_layer(names_of("qwen3_next", of_qwen)), qwen);
+  EXPECT_EQ(first_layer(names_of("nemotron_h", of_nemotron)), nemotron);
+}
+
 // Of the second of three experts: two rows of gate and up, and four columns.
 TEST(DiskNames, PutExpertsOneBehindTheOther) {
   std::vector<TensorShape> shapes;
@@ -121,6 +149,41 @@ TEST(DiskNames, PutExpertsOneBehindTheOther) {
   EXPECT_EQ(gpt_oss.place(own + "gate_proj.bias"), (DiskPlace{also + "gate_up_proj_bias", 4, 0, 2}));
   EXPECT_EQ(gpt_oss.place(own + "up_proj.bias"), (DiskPlace{also + "gate_up_proj_bias", 5, 0, 2}));
   EXPECT_EQ(gpt_oss.place(own + "down_proj.bias"), (DiskPlace{also + "down_proj_bias", 4, 0, 1}));
+}
+
+// Of each key head (two of two elements, with two value heads of three) its queries, keys, values and gates;
+// and of each head of attention (three of two elements) its queries and gates.
+TEST(DiskNames, PutHeadsOfRecurrencesOneBelowTheOther) {
+  Transformer model;
+  model.recurrence = Recurrence{RecurrenceRule::delta, 2, 4, 2, 3, 4, false};
+  model.gated_attention = true, model.q_heads = 3, model.head_dim = 2;
+  const std::string own = "a.linear_attn.", attention = "a.self_attn.";
+  const DiskNames names("qwen3_next",
+                        {{own + "in_proj_qkv.weight", 20, 5},
+                         {own + "in_proj_z.weight", 12, 5},
+                         {own + "in_proj_b.weight", 4, 5},
+                         {own + "in_proj_a.weight", 4, 5},
+                         {own + "conv1d.weight", 20, 4},
+                         {own + "norm.weight", 1, 3},
+                         {attention + "q_proj.weight", 6, 5},
+                         {attention + "gate_proj.weight", 6, 5},
+                         {attention + "k_proj.weight", 2, 5}},
+                        model);
+  using Stretches = std::vector<DiskPlace::Rows>;
+  EXPECT_EQ(names.place(own + "in_proj_qkv.weight").stretches,
+            (Stretches{{0, 0}, {2, 80}, {4, 10}, {6, 90}, {8, 20}, {14, 100}}));
+  EXPECT_EQ(names.place(own + "in_proj_z.weight").stretches, (Stretches{{0, 50}, {6, 130}}));
+  EXPECT_EQ(names.place(own + "in_proj_b.weight").stretches, (Stretches{{0, 0}, {2, 20}}));
+  EXPECT_EQ(names.place(own + "in_proj_a.weight").stretches, (Stretches{{0, 10}, {2, 30}}));
+  EXPECT_EQ(names.place(own + "conv1d.weight"), (DiskPlace{own + "conv1d.weight", 0, 4}));
+  EXPECT_EQ(names.place(attention + "q_proj.weight").stretches, (Stretches{{0, 0}, {2, 20}, {4, 40}}));
+  EXPECT_EQ(names.place(attention + "gate_proj.weight").stretches, (Stretches{{0, 10}, {2, 30}, {4, 50}}));
+  std::vector<std::string> tensors;
+  for (const DiskTensor& tensor : names.tensors())
+    tensors.push_back(str(tensor.tensor, " ", join(tensor.shape, "x")));
+  EXPECT_THAT(tensors, ElementsAre(own + "in_proj_qkvz.weight 32x5", own + "in_proj_ba.weight 8x5",
+                                   own + "conv1d.weight 20x1x4", own + "norm.weight 3",
+                                   attention + "q_proj.weight 12x5", attention + "k_proj.weight 2x5"));
 }
 
 // Queries, keys and values lie one below the other, whatever their order in the model; so do gates and what

@@ -103,10 +103,39 @@ struct Stretch {
   bool is_dense() const { return place_step == 1 && at_step == 1; }
 };
 
+// for_each_stretch() where rows have another order on disk: stretches of rows that are neighbours in both.
+template <class Use>
+void for_each_stretch_of_rows(const TensorRun& run, const DiskPlace& of, const Use& use) {
+  // Elements are numbered as in a matrix of such rows; those of a vector are rows.
+  const std::int64_t width = std::max<std::int64_t>(1, of.row_step);
+  Stretch open;
+  const auto add = [&](std::int64_t place, std::int64_t at, std::int64_t count) {
+    if (open.count > 0 && place == open.place + open.count && at == open.at + open.count) {
+      open.count += count;
+      return;
+    }
+    if (open.count > 0) use(open);
+    open = {place, 1, at, 1, count};
+  };
+  for_each_row(run, [&](std::int64_t row, std::int64_t column, std::int64_t at, std::int64_t count) {
+    const std::int64_t begin = row * of.row_step + column, end = begin + count;
+    for (std::size_t i = 0; i < of.stretches.size(); ++i) {
+      const bool is_last = i + 1 == of.stretches.size();
+      const std::int64_t first = std::max(begin, of.stretches[i].begin * width),
+                         behind = is_last ? end : std::min(end, of.stretches[i + 1].begin * width);
+      if (first < behind)
+        add(of.stretches[i].first + first - of.stretches[i].begin * width, at + first - begin,
+            behind - first);
+    }
+  });
+  if (open.count > 0) use(open);
+}
+
 // Calls use(stretch) for parts of the run that are neighbours in the tensor on disk: for all of it, if it has
 // the tensor's whole rows, and else for each row. Of matrices that are transposed there, for each column.
 template <class Use>
 void for_each_stretch(const TensorRun& run, const DiskPlace& of, const Use& use) {
+  if (!of.stretches.empty()) return for_each_stretch_of_rows(run, of, use);
   const TensorBlock& block = run.block;
   const auto place = [&of](std::int64_t row, std::int64_t column) {
     return of.first + row * of.row_step + column * of.column_step;

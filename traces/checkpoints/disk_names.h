@@ -1,6 +1,7 @@
 // How families of models name their tensors on disk, and how these lie there, where that is not as
 // shared/transformer/tensor_places.h has them: some rename tensors, others have one matrix for several of
-// ours, one below the other, or one tensor for all experts of a layer, whose matrices are transposed.
+// ours, one below the other, or one tensor for all experts of a layer, whose matrices are transposed. What
+// recurrences project, and queries with their gates, are in tensors whose rows have another order.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,14 @@ namespace cp {
 struct DiskPlace {
   std::string tensor;
   std::int64_t first = 0, row_step = 0, column_step = 1;
+  // Where rows have another order than on disk: stretches of them that lie one behind the other there,
+  // ascending, from row 0 on. The place of row `begin` is `first`, column_step is 1, and a vector's row is an
+  // element. Empty: all rows are one stretch.
+  struct Rows {
+    std::int64_t begin = 0, first = 0;
+    bool operator==(const Rows&) const = default;
+  };
+  std::vector<Rows> stretches = {};
   bool operator==(const DiskPlace&) const = default;
 };
 
@@ -32,8 +41,11 @@ struct DiskTensor {
 class DiskNames {
  public:
   // `family` is a config's model_type ("mixtral"); of one that is not known, tensors have the model's names.
-  // `shapes` are those of tensors_of_model().
-  DiskNames(std::string_view family, const std::vector<TensorShape>& shapes);
+  static DiskNames of(std::string_view family, const Transformer& model) {
+    return DiskNames(family, tensors_of_model(model), model);
+  }
+  // Of some of its tensors. Of the model no more is read than what heads and recurrences it has.
+  DiskNames(std::string_view family, const std::vector<TensorShape>& shapes, const Transformer& model = {});
 
   // The tensors on disk, in the order of the model's; those that are put together stand where their first one
   // does.

@@ -11,7 +11,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 92> kRead = {"model_type",
+constexpr std::array<std::string_view, 93> kRead = {"model_type",
                                                     "hidden_size",
                                                     "num_hidden_layers",
                                                     "vocab_size",
@@ -74,6 +74,7 @@ constexpr std::array<std::string_view, 92> kRead = {"model_type",
                                                     "linear_value_head_dim",
                                                     "full_attention_interval",
                                                     "hybrid_override_pattern",
+                                                    "layers_block_type",
                                                     "attention_head_dim",
                                                     "n_groups",
                                                     "mamba_num_heads",

@@ -1,8 +1,11 @@
 #include "sim/planner/models/layer_list.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
@@ -144,18 +147,46 @@ class LayerList {
     }
   }
 
-  // Of Nemotron-H: a letter for each layer, which has one part.
+  // Of Nemotron-H: a letter for each layer, which has one part; or, as Transformers 5 save it, a word.
+  std::string pattern_of_words(const std::vector<std::string>& words) {
+    static const std::map<std::string_view, char> kLetters = {{"mamba", 'M'},     {"linear_attention", 'M'},
+                                                              {"attention", '*'}, {"full_attention", '*'},
+                                                              {"mlp", '-'},       {"moe", 'E'}};
+    std::string pattern;
+    for (const std::string& word : words) {
+      const auto letter = kLetters.find(word);
+      if (letter == kLetters.end()) {
+        fields_.fail(str("layers_block_type has \"", word, "\" for layer ", pattern.size(),
+                         "; what is described is mamba (or linear_attention), attention (or "
+                         "full_attention), mlp and moe"));
+        return "";
+      }
+      pattern += letter->second;
+    }
+    return pattern;
+  }
+
   void take_pattern() {
-    if (!fields_.has("hybrid_override_pattern")) {
+    const std::vector<std::string> words = fields_.words("layers_block_type");
+    const bool has_letters = fields_.has("hybrid_override_pattern");
+    if (!has_letters && words.empty()) {
       fields_.fail(
           "hybrid_override_pattern is missing; write a letter for each layer: M (Mamba-2), * "
           "(attention), - (an MLP) or E (experts)");
       return;
     }
-    const std::string pattern = fields_.word("hybrid_override_pattern").value_or("");
+    const std::string of_words = pattern_of_words(words);
+    if (!words.empty() && of_words.empty()) return;
+    const std::string pattern = has_letters ? fields_.word("hybrid_override_pattern").value_or("") : of_words;
+    const char* const key = has_letters ? "hybrid_override_pattern" : "layers_block_type";
+    if (has_letters && !words.empty() && pattern != of_words) {
+      fields_.fail(str("hybrid_override_pattern is ", pattern, ", and layers_block_type says ", of_words,
+                       "; leave one of the two out"));
+      return;
+    }
     if (static_cast<std::int64_t>(pattern.size()) != size()) {
-      fields_.fail(str("hybrid_override_pattern has ", pattern.size(), " letters, and num_hidden_layers is ",
-                       size(), "; write one for each layer"));
+      fields_.fail(str(key, " has ", pattern.size(), has_letters ? " letters" : " entries",
+                       ", and num_hidden_layers is ", size(), "; write one for each layer"));
       return;
     }
     for (std::size_t layer = 0; layer < pattern.size(); ++layer) {

@@ -65,7 +65,11 @@ class ModelReader {
   void take_sizes() {
     Transformer& model = read_.model;
     model.hidden = fields_.required_size("hidden_size", "the width of what layers hand on");
-    model.layers = fields_.required_size("num_hidden_layers", "how many layers there are");
+    // Transformers 5 save Nemotron-H with the list of its layers alone.
+    const std::vector<std::string> listed = fields_.words("layers_block_type");
+    model.layers = listed.empty() || fields_.has("num_hidden_layers")
+                       ? fields_.required_size("num_hidden_layers", "how many layers there are")
+                       : std::ssize(listed);
     model.vocab = size_or("vocab_size", "how many tokens there are", family_.vocab);
     model.max_seq_len = fields_.whole("max_position_embeddings").value_or(family_.max_seq_len.value_or(0));
     if (!fields_.has("max_position_embeddings") && !family_.max_seq_len) {
