@@ -12,6 +12,7 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/plan/check.h"
+#include "shared/plan/temporaries.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/sizes.h"
 #include "tests/support/any_case.h"
@@ -255,6 +256,17 @@ RC_GTEST_PROP(StepPlans, ACacheChangesNothing, ()) {
   const Rank rank = pick("rank", rc::gen::inRange(0, request.layout.world()));
   const int stage = RankGroups(request.layout, rank).pp();
   RC_ASSERT(step_plan(request, part, stage, rank, &cache) == step_plan(request, part, stage, rank));
+}
+
+RC_GTEST_PROP(StepPlans, PlacedLaterTheyAreTheSame, ()) {
+  static MixerPlanCache cache(8);
+  const StepRequest request = any_request();
+  const std::vector<StepPart> parts = parts_of(request);
+  const StepPart part = pick("part", rc::gen::elementOf(parts));
+  const Rank rank = pick("rank", rc::gen::inRange(0, request.layout.world()));
+  const int stage = RankGroups(request.layout, rank).pp();
+  RC_ASSERT(placed(unplaced_step_plan(request, part, stage, rank, cache)) ==
+            step_plan(request, part, stage, rank));
 }
 
 // "stream: operation label" of each step, one a line.
