@@ -202,10 +202,10 @@ TEST(PublishedModels, HaveTheListOfPartsInWords) {
         nlohmann::json::parse(read_text_file(kFolder + "nemotron-3-nano-30b-a3b.json", "model"));
     std::vector<std::string> words;
     for (const char letter : config.at("hybrid_override_pattern").get<std::string>()) {
-      words.push_back(letter == 'M'   ? newer ? "linear_attention" : "mamba"
-                      : letter == '*' ? newer ? "full_attention" : "attention"
-                      : letter == 'E' ? "moe"
-                                      : "mlp");
+      words.emplace_back(letter == 'M'   ? newer ? "linear_attention" : "mamba"
+                         : letter == '*' ? newer ? "full_attention" : "attention"
+                         : letter == 'E' ? "moe"
+                                         : "mlp");
     }
     config.erase("hybrid_override_pattern"), config.erase("num_hidden_layers");
     config["layers_block_type"] = words;
