@@ -52,10 +52,11 @@ class LayerList {
                          family_.model_type));
     }
     if (family_.recurrence == RecurrenceRule::decay) return take_pattern();
-    if (fields_.has("hybrid_override_pattern")) {
-      fields_.fail(
-          "hybrid_override_pattern is read of model_type nemotron_h alone, whose layers have one part "
-          "each; leave it out, or set model_type");
+    for (const char* key : {"hybrid_override_pattern", "layers_block_type"}) {
+      if (!fields_.has(key)) continue;
+      fields_.fail(str(key,
+                       " is read of model_type nemotron_h alone, whose layers have one part each; leave it "
+                       "out, or set model_type"));
       return;
     }
     const std::vector<std::string> types = fields_.words("layer_types");
@@ -166,6 +167,7 @@ class LayerList {
     return pattern;
   }
 
+  // Both may be there, and must say the same then.
   void take_pattern() {
     const std::vector<std::string> words = fields_.words("layers_block_type");
     const bool has_letters = fields_.has("hybrid_override_pattern");

@@ -36,7 +36,7 @@ class Evaluator {
   // What bounds the layout's step, by rate: the chain of evaluate(), without reading any memory.
   RateTimes chain(const ParallelLayout& layout);
   // In training: what evaluate() counts behind the last pass, reductions and the optimizer of the rank that
-  // has the head. Layouts that differ in their mixers' strategies alone have the same.
+  // has the head, in ns. All members of a family (layout_space.h) have the same.
   double update_ns(const ParallelLayout& layout);
   // For a layout with pipeline stages in training: when each pass of each micro-batch runs, by pipeline rank.
   PipelineTimes schedule(const ParallelLayout& layout);
