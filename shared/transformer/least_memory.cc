@@ -26,13 +26,16 @@ constexpr std::int64_t kF32 = 4;
 // Slots for activations that wait in host memory; activations.h says why two are enough.
 constexpr std::int64_t kHeld = 2;
 
-class MemoryModel {
+}  // namespace
+
+// Of one layout, whatever its loss_chunks are, which most() is told of.
+class LeastMemory::OfLayout {
  public:
   // `living` is null where a micro-batch has several plans, or is not trained. `all` counts the model's
   // layers.
-  MemoryModel(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
-              const MemoryRules& rules, std::shared_ptr<const LivingBuffers> living,
-              const ByParts<std::int64_t>& all)
+  OfLayout(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
+           const MemoryRules& rules, std::shared_ptr<const LivingBuffers> living,
+           const ByParts<std::int64_t>& all)
       : model_(model),
         workload_(workload),
         layout_(layout),
@@ -54,6 +57,37 @@ class MemoryModel {
     }
   }
 
+  // Of the ranks of which one may need most memory.
+  void look_at(const std::vector<RankLayers::OfRank>& ranks) {
+    for (const RankLayers::OfRank& of_rank : ranks) {
+      const Layers* most = &of_rank.stages.front();
+      if (of_rank.stages.size() > 1) {
+        std::int64_t most_kept = kept_by(*most);
+        for (const Layers& stage : of_rank.stages) {
+          const std::int64_t kept = kept_by(stage);
+          if (kept > most_kept) most = &stage, most_kept = kept;
+        }
+      }
+      last_ = beside_loss(of_rank.rank, of_rank.layers, *most);
+      if (of_rank.rank == layout_.pp - 1) break;
+      const Memory memory = with_loss(last_, 0);
+      if (memory.used() > most_before_last_.used()) most_before_last_ = memory;
+    }
+  }
+
+  bool is_of(const ParallelLayout& layout) const {
+    ParallelLayout same = layout;
+    same.loss_chunks = layout_.loss_chunks;
+    return same == layout_;
+  }
+
+  // Of the rank that needs most.
+  Memory most(int loss_chunks) const {
+    const Memory last = with_loss(last_, logits(loss_chunks));
+    return last.used() > most_before_last_.used() ? last : most_before_last_;
+  }
+
+ private:
   // What these layers keep of one micro-batch for the backward pass.
   std::int64_t kept_by(const Layers& layers) const {
     std::int64_t bytes = 0;
@@ -66,11 +100,18 @@ class MemoryModel {
     return bytes;
   }
 
-  // Of a pipeline rank with those layers, and as many forward passes of the larger of its stages in flight.
-  Memory of(int rank, const Layers& layers, const Layers& most_of_a_stage) const {
-    const bool first = rank == 0, last = rank == layout_.pp - 1;
+  // What a rank needs, but for the loss, and what is counted from all of it.
+  struct BesideLoss {
     Memory memory;
-    const std::int64_t in_update = add_parameters(memory, layers, first, last);
+    std::int64_t in_update = 0;    // bytes that the update makes for itself
+    std::int64_t around_loss = 0;  // bytes that live while the loss is at work
+  };
+  // Of a pipeline rank with those layers, and as many forward passes of the larger of its stages in flight.
+  BesideLoss beside_loss(int rank, const Layers& layers, const Layers& most_of_a_stage) const {
+    const bool first = rank == 0, last = rank == layout_.pp - 1;
+    BesideLoss beside;
+    Memory& memory = beside.memory;
+    beside.in_update = add_parameters(memory, layers, first, last);
     if (training_) {
       memory.activations = layout_.host_activations
                                ? slots_of_activations(layers)
@@ -89,20 +130,35 @@ class MemoryModel {
     }
     memory.unsharded = most->unsharded, memory.working = most->working, memory.attention = most->attention;
     // All of them keep what they made while the first of all losses is at work, that of the deepest one.
-    if (last) memory.logits = logits() + kept_of_predictions() + gathered_around_loss(layers);
+    if (last) beside.around_loss = kept_of_predictions() + gathered_around_loss(layers);
+    memory.communicators = communicator_bytes(workload_, layout_, rules_);
+    memory.context = rules_.context_bytes;
+    return beside;
+  }
+
+  // With the bytes of logits, on the last rank, and of what is made of them.
+  Memory with_loss(const BesideLoss& beside, std::int64_t logits) const {
+    Memory memory = beside.memory;
+    memory.logits = logits + beside.around_loss;
     // The update of a stage has the shards of its gradients, when nothing of a micro-batch is left.
     const std::int64_t at_work =
         std::max(memory.unsharded + memory.working + memory.attention, memory.logits);
     if (layout_.virtual_stages == 1)
-      memory.working += std::max<std::int64_t>(0, in_update - memory.activations - at_work);
-    memory.communicators = communicator_bytes(workload_, layout_, rules_);
-    memory.context = rules_.context_bytes;
+      memory.working += std::max<std::int64_t>(0, beside.in_update - memory.activations - at_work);
     memory.slack =
         static_cast<std::int64_t>(std::llround(rules_.slack * static_cast<double>(memory.allocated())));
     return memory;
   }
 
- private:
+  // In the workload's dtype; and their gradient, or before it comes what the loss makes of them in f32.
+  std::int64_t logits(int loss_chunks) const {
+    if (!training_) return layout_.micro_batch * sizes_.vocab * kF32;
+    const auto f32 = static_cast<std::int64_t>(std::llround(rules_.loss_f32_copies * kF32));
+    return unsharded_head(loss_chunks) +
+           ceil_div(sizes_.tokens, loss_chunks) * sizes_.vocab * (width_ + std::max(width_, f32)) +
+           sizes_.tokens * model_.hidden * width_;
+  }
+
   // What a rank keeps of a stage for all passes in flight, with the slots of inputs that transfers touch.
   std::int64_t in_slots(int rank, const Layers& stage) const {
     if (layout_.pp == 1) return kept_by(stage);
@@ -303,13 +359,13 @@ class MemoryModel {
   }
 
   // Of the head's weights and their gradients while the loss is at work.
-  std::int64_t unsharded_head() const {
+  std::int64_t unsharded_head(int loss_chunks) const {
     if (layout_.sharding_size() == 1) return 0;
     const std::int64_t table = model_.tied_embeddings ? sizes_.embedding : sizes_.head;
     if (table < layout_.threshold) return 0;
     return table * width_ *
            ((layout_.keeps_whole_parameters() ? 0 : 1) +
-            (layout_.keeps_whole_gradients() || layout_.loss_chunks == 1 ? 0 : 1));
+            (layout_.keeps_whole_gradients() || loss_chunks == 1 ? 0 : 1));
   }
 
   // ---- what a layer keeps, part by part ----
@@ -502,17 +558,9 @@ class MemoryModel {
     return model_.numerics.rotary_tables() * workload_.seq_len * model_.rotated_dim() * kF32;
   }
 
-  // In the workload's dtype; and their gradient, or before it comes what the loss makes of them in f32.
-  std::int64_t logits() const {
-    if (!training_) return layout_.micro_batch * sizes_.vocab * kF32;
-    const auto f32 = static_cast<std::int64_t>(std::llround(rules_.loss_f32_copies * kF32));
-    return unsharded_head() + sizes_.chunk_tokens * sizes_.vocab * (width_ + std::max(width_, f32)) +
-           sizes_.tokens * model_.hidden * width_;
-  }
-
   const Transformer& model_;
   const Workload& workload_;
-  const ParallelLayout& layout_;
+  const ParallelLayout layout_;
   const MemoryRules& rules_;
   const std::shared_ptr<const LivingBuffers> living_;
   const LocalSizes sizes_;
@@ -527,9 +575,10 @@ class MemoryModel {
   std::array<LayerKept, kHaving.size()> kept_with_;  // by Having
   ByParts<LayerKept> kept_;                          // by a layer of the model with these parts
   std::array<OfMixer, 3> mixers_;                    // by Mixer
-};
 
-}  // namespace
+  Memory most_before_last_;  // of the ranks before the last, of that which needs most
+  BesideLoss last_;
+};
 
 LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, const MemoryRules& rules,
                          LivingBuffersOf living)
@@ -538,6 +587,7 @@ LeastMemory::LeastMemory(const Transformer& model, const Workload& workload, con
       rules_(rules),
       layers_(model, workload.phase),
       living_(std::move(living)) {}
+LeastMemory::~LeastMemory() = default;
 
 std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& layout,
                                                          const StageLayers& layers) const {
@@ -548,24 +598,15 @@ std::shared_ptr<const LivingBuffers> LeastMemory::living(const ParallelLayout& l
 }
 
 Memory LeastMemory::of(const ParallelLayout& layout) {
-  std::vector<int> homes;
-  if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
-  const StageLayers all_layers = layers_.all(homes);
-  const MemoryModel of(model_, workload_, layout, rules_, living(layout, all_layers), layers_.counts());
-  Memory result;
-  for (const RankLayers::OfRank& of_rank : layers_.of(layout, all_layers)) {
-    const Layers* most = &of_rank.stages.front();
-    if (of_rank.stages.size() > 1) {
-      std::int64_t most_kept = of.kept_by(*most);
-      for (const Layers& stage : of_rank.stages) {
-        const std::int64_t kept = of.kept_by(stage);
-        if (kept > most_kept) most = &stage, most_kept = kept;
-      }
-    }
-    const Memory memory = of.of(of_rank.rank, of_rank.layers, *most);
-    if (memory.used() > result.used()) result = memory;
+  if (last_ == nullptr || !last_->is_of(layout)) {
+    std::vector<int> homes;
+    if (layout.window_balance || layout.scan_balance) homes = homes_of_layers(model_, workload_, layout);
+    const StageLayers all_layers = layers_.all(homes);
+    last_ = std::make_unique<OfLayout>(model_, workload_, layout, rules_, living(layout, all_layers),
+                                       layers_.counts());
+    last_->look_at(layers_.of(layout, all_layers));
   }
-  return result;
+  return last_->most(layout.loss_chunks);
 }
 
 Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,

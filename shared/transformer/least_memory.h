@@ -26,12 +26,16 @@ class LeastMemory {
               LivingBuffersOf living = nullptr);
   LeastMemory(const Transformer& model, const Workload& workload, MemoryRules&& rules,
               LivingBuffersOf living = nullptr) = delete;
+  ~LeastMemory();
 
   // Of the stage that needs most. The layout must not be one that is refused. One thread at a time may ask,
   // since what it counts is kept.
   Memory of(const ParallelLayout& layout);
 
  private:
+  // The last that was asked for: a search asks for layouts that differ in loss_chunks alone one after the
+  // other.
+  class OfLayout;
   // Null where a micro-batch has several plans, or is not trained. `layers` are those of the model.
   std::shared_ptr<const LivingBuffers> living(const ParallelLayout& layout, const StageLayers& layers) const;
 
@@ -40,7 +44,9 @@ class LeastMemory {
   const MemoryRules& rules_;
   RankLayers layers_;
   const LivingBuffersOf living_;
+  std::unique_ptr<OfLayout> last_;
 };
+
 // Of one layout alone.
 Memory least_memory_of(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
                        const MemoryRules& rules);

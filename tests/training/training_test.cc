@@ -314,8 +314,8 @@ TEST_F(Resumed, WithCorrectionsThatMove) {
     run(train);
     std::vector<Corrections> behind_step;
     for (int step = 1; step <= kSteps; ++step)
-      behind_step.push_back(tensors_like(folder_ / str("step-0000000", step) / "model.safetensors",
-                                         "e_score_correction_bias"));
+      behind_step.push_back(
+          tensors_like(folder_ / str("step-0000000", step) / "model.safetensors", "e_score_correction_bias"));
     if (of_one_device.empty()) of_one_device = behind_step;
     EXPECT_EQ(behind_step, of_one_device) << layout;
   }

@@ -202,6 +202,24 @@ RC_GTEST_PROP(LeastMemory, IsNoMoreThanPlansNeed, ()) {
             (even ? 1 : 1.02) * static_cast<double>(memory.allocated()));
 }
 
+// One LeastMemory keeps what layouts have in common that differ in loss_chunks alone.
+RC_GTEST_PROP(LeastMemory, AskedOfManyLayoutsIsThatOfEach, ()) {
+  const StepRequest request = testing::any_request();
+  showValue(request, RC_LOG());
+  const MemoryRules rules = plain_rules(request);
+  LeastMemory of_many(request.model, request.workload, rules);
+  ParallelLayout layout = request.layout;
+  for (const int micro_batches : {1, 2, 1}) {
+    layout.micro_batch = request.layout.micro_batch * micro_batches;
+    for (const int loss_chunks : {1, 2, 3}) {
+      layout.loss_chunks = loss_chunks;
+      if (refuse(request.model, request.workload, layout)) continue;
+      RC_ASSERT(terms(of_many.of(layout)) ==
+                terms(least_memory_of(request.model, request.workload, layout, rules)));
+    }
+  }
+}
+
 // Of real sizes, so that a search makes plans of few layouts that do not fit.
 TEST(LeastMemory, IsNearWhatPlansNeed) {
   std::vector<double> shares;
