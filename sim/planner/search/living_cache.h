@@ -3,12 +3,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "shared/transformer/living_buffers.h"
+#include "sim/base/memo.h"
 
 namespace cp::sim {
 
@@ -21,8 +20,7 @@ class LivingCache {
   // What patterns of layers depend on: what is computed again, and homes.
   using Key = std::tuple<Recompute::Kind, int, std::vector<int>>;
 
-  std::mutex mutex_;
-  std::vector<std::pair<Key, std::shared_ptr<const LivingBuffers>>> known_;
+  Memo<Key, std::shared_ptr<const LivingBuffers>> known_;
 };
 
 }  // namespace cp::sim
