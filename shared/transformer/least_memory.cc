@@ -42,8 +42,8 @@ class LeastMemory::OfLayout {
         rules_(rules),
         living_(std::move(living)),
         sizes_(local_sizes(model, workload, layout)),
-        attention_(model, workload, layout, sizes_),
-        recurrence_(model, workload, layout, sizes_),
+        attention_(model, workload, layout_, sizes_),  // which keep what they are given
+        recurrence_(model, workload, layout_, sizes_),
         width_(size_bytes(workload.dtype)),
         training_(workload.phase == Phase::training) {
     for (const Having what : kHaving) {

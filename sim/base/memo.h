@@ -1,4 +1,4 @@
-// Memo keeps what has been found for each key, so that it is found once for all who ask.
+// Memo keeps what has been found for each key, so that only those look for it who ask first.
 #pragma once
 
 #include <map>

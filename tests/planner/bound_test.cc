@@ -32,8 +32,8 @@ void expect_bounded(const PlanQuestion& question, const ParallelLayout& family,
   RC_ASSERT(bound.ns(layout) <= step_ns);
   if (question.workload.phase == Phase::training) {
     AttentionTimer timer(question);
-    // All members of a family have the same update.
-    const double update_ns = evaluator.update_ns(family);
+    // All members of a family have the same update. One evaluator would know the second one of the first.
+    const double update_ns = Evaluator(question).update_ns(family);
     RC_ASSERT(evaluator.update_ns(layout) == update_ns);
     const double sharper = bound.ns(layout, timer.least(layout), update_ns);
     RC_LOG() << " sharper " << sharper / step_ns << "\n";

@@ -121,8 +121,8 @@ StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int sta
   std::shared_ptr<const StepClock> clock;
   if (may_be_shared(part)) {
     const Digest key = clock_key(request, part, stage, self, question_.cluster);
-    clock = known_->clocks.find(key);
-    if (clock == nullptr) clock = known_->clocks.keep(key, replayed());
+    clock = known_->clocks(part).find(key);
+    if (clock == nullptr) clock = known_->clocks(part).keep(key, replayed());
   } else {
     clock = std::make_shared<const StepClock>(replayed());
   }
@@ -132,7 +132,7 @@ StepClock Evaluator::clock_of(const StepRequest& request, StepPart part, int sta
 
 std::shared_ptr<const StepClock> Evaluator::known_clock(const StepRequest& request, StepPart part, int stage,
                                                         Rank self) const {
-  return known_->clocks.find(clock_key(request, part, stage, self, question_.cluster));
+  return known_->clocks(part).find(clock_key(request, part, stage, self, question_.cluster));
 }
 
 std::shared_ptr<const PlanMemory> Evaluator::known_memory(const StepRequest& request, StepPart part,

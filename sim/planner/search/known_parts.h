@@ -10,6 +10,7 @@
 
 #include "shared/base/digest.h"
 #include "shared/transformer/memory_reading.h"
+#include "shared/transformer/step_plan.h"
 #include "sim/cost/timeline/rank_replay.h"
 
 namespace cp::sim {
@@ -43,9 +44,13 @@ class KnownByDigest {
 // Of one question and one set of RateFactors.
 struct KnownParts {
   // Chosen: a clock takes a KiB or less, and the names and sizes of a part's buffers take some KiB, so that
-  // each of both stays below 16 MiB.
-  KnownByDigest<StepClock> clocks{16384};    // by clock_key()
+  // each of these stays below 16 MiB.
   KnownByDigest<PlanMemory> memories{4096};  // by memory_key()
+  // By clock_key(). Updates are apart: a search asks for one of each family that it opens, and passes that
+  // are asked for often should not be forgotten for these.
+  KnownByDigest<StepClock>& clocks(StepPart part) { return part == StepPart::update ? updates : passes; }
+
+  KnownByDigest<StepClock> passes{16384}, updates{16384};
 };
 
 }  // namespace cp::sim

@@ -4,27 +4,24 @@
 
 namespace cp::sim {
 
-std::unique_ptr<LeastMemory> LeastMemories::take() {
+LeastMemories::Lease::Lease(LeastMemories& owner) : owner_(owner) {
   {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      std::unique_ptr<LeastMemory> last = std::move(idle_.back());
-      idle_.pop_back();
-      return last;
+    const std::lock_guard lock(owner.mutex_);
+    if (!owner.idle_.empty()) {
+      own_ = std::move(owner.idle_.back());
+      owner.idle_.pop_back();
+      return;
     }
   }
-  return std::make_unique<LeastMemory>(question_.model, question_.workload, rules_,
-                                       [this](const StageLayers& layers, const Recompute& recompute) {
-                                         return living_.get(layers, recompute);
+  own_ = std::make_unique<LeastMemory>(owner.question_.model, owner.question_.workload, owner.rules_,
+                                       [&owner](const StageLayers& layers, const Recompute& recompute) {
+                                         return owner.living_.get(layers, recompute);
                                        });
 }
 
-Memory LeastMemories::of(const ParallelLayout& layout) {
-  std::unique_ptr<LeastMemory> own = take();
-  const Memory memory = own->of(layout);
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(own));
-  return memory;
+LeastMemories::Lease::~Lease() {
+  const std::lock_guard lock(owner_.mutex_);
+  owner_.idle_.push_back(std::move(own_));
 }
 
 }  // namespace cp::sim

@@ -11,19 +11,34 @@
 
 namespace cp::sim {
 
-// A LeastMemory belongs to one thread at a time. There are as many as threads have asked at once, and what
-// lives when, which takes longest to find, they find together.
+// A LeastMemory belongs to one thread at a time. There are as many as threads have asked at once. What lives
+// when, which takes longest to find, is known to all once one has found it.
 class LeastMemories {
  public:
   // Both must outlive this.
   LeastMemories(const PlanQuestion& question, const MemoryRules& rules)
       : question_(question), rules_(rules) {}
 
-  Memory of(const ParallelLayout& layout);
+  Memory of(const ParallelLayout& layout) { return lease().of(layout); }
+
+  // For a thread that asks for many layouts: what one has in common with the one before is kept meanwhile.
+  class Lease {
+   public:
+    ~Lease();
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    Memory of(const ParallelLayout& layout) const { return own_->of(layout); }
+
+   private:
+    friend class LeastMemories;
+    explicit Lease(LeastMemories& owner);
+
+    LeastMemories& owner_;
+    std::unique_ptr<LeastMemory> own_;
+  };
+  Lease lease() { return Lease(*this); }
 
  private:
-  std::unique_ptr<LeastMemory> take();
-
   const PlanQuestion& question_;
   const MemoryRules& rules_;
   LivingCache living_;

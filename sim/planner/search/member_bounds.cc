@@ -58,14 +58,14 @@ std::vector<StateScan> MemberBounds::lean_scans(const ParallelLayout& layout) co
   return scans;
 }
 
-Memory MemberBounds::memory_with_any_scan(const ParallelLayout& layout,
+Memory MemberBounds::memory_with_any_scan(const Memories& memories, const ParallelLayout& layout,
                                           const std::vector<StateScan>& lean) const {
-  Memory least = tools_.memories.of(layout);
+  Memory least = memories.of(layout);
   if (tools_.fits(least)) return least;
   ParallelLayout leanest = layout;
   for (const StateScan scan : lean) {
     leanest.scan = scan;
-    const Memory memory = tools_.memories.of(leanest);
+    const Memory memory = memories.of(leanest);
     if (memory.used() < least.used()) least = memory;
   }
   return least;
@@ -73,14 +73,17 @@ Memory MemberBounds::memory_with_any_scan(const ParallelLayout& layout,
 
 // Members that differ in loss chunks alone stand together, the fewest first; the first that fits stands for
 // the others, which take less memory and no less time, but for those whose memory would count between ties.
-BoundedMembers MemberBounds::of(const std::vector<ParallelLayout>& members, double update_ns) const {
+BoundedMembers MemberBounds::of(const std::vector<ParallelLayout>& members,
+                                const std::function<double()>& update_ns) const {
   // Whoever takes too long has no place, and nobody else is faster that it stands for.
   constexpr std::size_t kPruned = std::numeric_limits<std::size_t>::max();
   BoundedMembers bounded;
   std::optional<ParallelLayout> chosen;
   std::int64_t chosen_step = 0;
   std::size_t chosen_place = kPruned;
-  FamilyBound bound(tools_.bound, update_ns);
+  const Memories memories = tools_.memories.lease();
+  double of_update_ns = 0;
+  std::optional<FamilyBound> bound;  // once a member may fit
   LeastSavings least;
   std::optional<Strategy> whole, in_pieces;  // of the members at hand, which stand next to each other
   bool rows_may_travel = false;              // with that strategy
@@ -100,16 +103,16 @@ BoundedMembers MemberBounds::of(const std::vector<ParallelLayout>& members, doub
     ParallelLayout cut = layout;
     cut.strategy.pieces = in_pieces->pieces;
     // What does not fit whole may do so in pieces.
-    Memory memory = memory_with_any_scan(layout, lean);
+    Memory memory = memory_with_any_scan(memories, layout, lean);
     Memory without = memory;
     without.attention = without.slack = 0;
     const bool only_in_pieces =
         !tools_.fits(memory) && cut.strategy.pieces > layout.strategy.pieces && tools_.fits(without);
-    if (only_in_pieces) memory = memory_with_any_scan(cut, lean);
+    if (only_in_pieces) memory = memory_with_any_scan(memories, cut, lean);
     ParallelLayout rows = layout;
     rows.keys = Strategy::Keys::latent;
     if (rows_may_travel && !tools_.fits(memory)) {  // what does not fit with heads may do so with latent rows
-      const Memory of_rows = memory_with_any_scan(rows, lean);
+      const Memory of_rows = memory_with_any_scan(memories, rows, lean);
       if (tools_.fits(of_rows)) memory = of_rows;
     }
     if (!tools_.fits(memory)) {
@@ -129,11 +132,12 @@ BoundedMembers MemberBounds::of(const std::vector<ParallelLayout>& members, doub
     }
     chosen = layout;
     chosen_step = step;
-    const double bound_ns = rows_may_travel ? std::min(bound.ns(cut), bound.ns(rows)) : bound.ns(cut);
+    if (!bound) bound.emplace(tools_.bound, of_update_ns = update_ns());
+    const double bound_ns = rows_may_travel ? std::min(bound->ns(cut), bound->ns(rows)) : bound->ns(cut);
     chosen_place = kPruned;
     if (marks_.needed(bound_ns, layout)) {
       chosen_place = bounded.members.size();
-      bounded.members.push_back({layout, bound_ns, update_ns, {}, {}});
+      bounded.members.push_back({layout, bound_ns, of_update_ns, {}, {}});
     } else {
       ++bounded.pruned;
     }

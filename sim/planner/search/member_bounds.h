@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -33,13 +34,16 @@ class MemberBounds {
   // Both must outlive this.
   MemberBounds(SearchTools& tools, const Marks& marks) : tools_(tools), marks_(marks) {}
 
-  // Of some members of one family, in the order of LayoutSpace::members(), whose update takes `update_ns`
-  // (StepBound::ns).
-  BoundedMembers of(const std::vector<ParallelLayout>& members, double update_ns) const;
+  // Of some members of one family, in the order of LayoutSpace::members(), whose update takes `update_ns()`
+  // (StepBound::ns), which is asked for once a member may fit.
+  BoundedMembers of(const std::vector<ParallelLayout>& members,
+                    const std::function<double()>& update_ns) const;
 
  private:
+  using Memories = LeastMemories::Lease;
   std::vector<StateScan> lean_scans(const ParallelLayout& layout) const;
-  Memory memory_with_any_scan(const ParallelLayout& layout, const std::vector<StateScan>& lean) const;
+  Memory memory_with_any_scan(const Memories& memories, const ParallelLayout& layout,
+                              const std::vector<StateScan>& lean) const;
 
   SearchTools& tools_;
   const Marks& marks_;

@@ -208,8 +208,8 @@ class Search {
     parallel_for(families.size(), threads_, [&](std::size_t i, std::size_t thread) {
       const ParallelLayout& family = families_[families[i]];
       // The same for all members, and what the formula of no other part falls so far behind (bound.h).
-      const double update_ns = choices_.update_ns(family, thread);
-      opened[i] = members_.of(tools_.space.members(family), update_ns);
+      opened[i] =
+          members_.of(tools_.space.members(family), [&] { return choices_.update_ns(family, thread); });
     });
     for (std::size_t i = 0; i < families.size(); ++i) take(opened[i], families[i]);
   }
@@ -237,7 +237,7 @@ class Search {
     take_back(node.member->dominated, kFewerLossChunks, options_.exhaustive || tools_.fits(least));
     take_back(node.member->unneeded, kUnneededSavings, true);
     if (members.empty()) return;
-    BoundedMembers opened = members_.of(members, node.member->update_ns);
+    BoundedMembers opened = members_.of(members, [&] { return node.member->update_ns; });
     take(opened, node.family);
   }
 
