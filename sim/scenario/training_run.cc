@@ -51,7 +51,7 @@ class TrainingRun {
         options_(options),
         device_(device),
         rank_(device.rank()),
-        names_(job.save.empty() && job.init_from.empty() ? DiskNames("", {})
+        names_(job.save.empty() && job.init_from.empty() ? DiskNames("", {}, {})
                                                          : DiskNames::of(job.family, job.request.model)) {}
 
   TrainingResult run() {
@@ -134,7 +134,7 @@ class TrainingRun {
         if (!finding.empty())
           finding = str(folder, ": ", finding, "; use another folder to save in");
         else
-          finding = reader->torn(rank_, job_.world());
+          reader->require(), finding = reader->torn(rank_, job_.world());
       } catch (const InvalidInput& error) {
         finding = error.what();
       }

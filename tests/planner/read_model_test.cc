@@ -471,6 +471,27 @@ TEST(ReadModel, WhatIsNotComputedIsPlannedAndSaid) {
                 require_computed(read({{"hidden_act", "\"mish\""}}));
               }),
               HasSubstr("hidden_act \"mish\" is not known"));
+  const auto of_flag = [](const char* key) {
+    return message_of([&] { require_computed(read({{key, "true"}})); });
+  };
+  EXPECT_THAT(of_flag("mlp_bias"), HasSubstr("mlp_bias is true: the biases of the MLP are not counted"));
+  EXPECT_THAT(of_flag("use_bias"),
+              HasSubstr("use_bias is true: the biases of the projections of recurrences"));
+  const auto of_mamba = [](const char* key, const char* value) {
+    return message_of([&] {
+      require_computed(read({{"model_type", "\"nemotron_h\""},
+                             {"hybrid_override_pattern", "\"M*-M\""},
+                             {"mamba_num_heads", "8"},
+                             {"mamba_head_dim", "8"},
+                             {"ssm_state_size", "8"},
+                             {key, value}}));
+    });
+  };
+  for (const char* none : {"null", "[0.0, Infinity]", R"([0.0, {"__float__": "Infinity"}])"})
+    EXPECT_EQ(of_mamba("time_step_limit", none), "no error") << none;
+  EXPECT_THAT(of_mamba("time_step_limit", "[0.0, 10.0]"),
+              HasSubstr("time_step_limit [0.0,10.0] is not described; time steps from 0 to Infinity are"));
+  EXPECT_THAT(of_mamba("mamba_hidden_act", "\"relu2\""), HasSubstr("mamba_hidden_act \"relu2\" is not"));
   const ReadModel llama4 = read({{"model_type", "\"llama4_text\""},
                                  {"num_local_experts", "4"},
                                  {"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})"}});

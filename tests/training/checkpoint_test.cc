@@ -67,7 +67,7 @@ class Checkpoints : public ::testing::Test {
 
   fs::path folder_;
   CheckpointFacts facts_;
-  DiskNames names_{"", {{"matrix", 3, 5}, {"vector", 1, 4}}};
+  DiskNames names_{"", {{"matrix", 3, 5}, {"vector", 1, 4}}, {}};
 };
 
 TEST_F(Checkpoints, AreReadInOtherPartsThanTheyWereWrittenIn) {
@@ -94,9 +94,20 @@ TEST_F(Checkpoints, AreModelsForOtherTools) {
   reader.read(0, {vector, 0, 4}, values), reader.read(1, {vector, 0, 4}, states);
   EXPECT_THAT(values, ElementsAre(0, -0.125, -0.25, -0.375));
   EXPECT_THAT(states, ElementsAre(0, 0, 0, 0));
+  reader.require();
+  const auto as_others = [&](const TensorShape& other) {
+    return testing::message_of([&] {
+      const DiskNames others("", {other}, {});
+      CheckpointReader(path(7), others).require();
+    });
+  };
+  EXPECT_THAT(as_others({"matrix", 3, 6}),
+              HasSubstr(" has 15 elements of matrix, where the model has 18: it"));
+  EXPECT_THAT(as_others({"matrices", 3, 5}),
+              HasSubstr(" has no elements of matrices, where the model has 15"));
   EXPECT_THAT(
       testing::message_of([&] {
-        const DiskNames others("", {{"matrix", 5, 3}, {"vectors", 1, 4}});
+        const DiskNames others("", {{"matrix", 5, 3}, {"vectors", 1, 4}}, {});
         PretrainedReader(path(7), others).require();
       }),
       HasSubstr(
@@ -190,7 +201,7 @@ TEST_F(Checkpoints, HoldExpertsTransposed) {
     shapes.push_back({std::string(expert) + "gate_proj.weight", 2, 3});
     shapes.push_back({std::string(expert) + "up_proj.weight", 2, 3});
   }
-  const DiskNames names("gpt_oss", shapes);
+  const DiskNames names("gpt_oss", shapes, {});
   CheckpointWriter::begin(path(7), facts_, names, "{}");
   CheckpointWriter writer(path(7), facts_, names);
   const auto number = [](std::size_t tensor, std::int64_t row, std::int64_t column) {
@@ -210,7 +221,7 @@ TEST_F(Checkpoints, HoldExpertsTransposed) {
   writer.finish(0);
   CheckpointWriter::commit(path(7), facts_, names, 1);
   // As one tensor: [experts, columns, gate and up of each row].
-  const DiskNames plain("", {{"a.mlp.experts.gate_up_proj", 6, 4}});
+  const DiskNames plain("", {{"a.mlp.experts.gate_up_proj", 6, 4}}, {});
   const PretrainedReader disk(path(7), names), other(path(7), plain);
   disk.require();
   std::vector<double> all(24), part(4);
@@ -253,7 +264,7 @@ TEST_F(Checkpoints, HoldRecurrencesInTheOrderOfTheirFamily) {
   }
   writer.finish(0);
   CheckpointWriter::commit(path(7), facts_, names, 1);
-  const DiskNames plain("", {{there + "in_proj.weight", 12, 2}, {there + "conv1d.bias", 1, 6}});
+  const DiskNames plain("", {{there + "in_proj.weight", 12, 2}, {there + "conv1d.bias", 1, 6}}, {});
   const PretrainedReader disk(path(7), names), other(path(7), plain);
   disk.require(), other.require();
   std::vector<double> all(24), biases(6), part(5);
@@ -287,19 +298,26 @@ TEST_F(Checkpoints, RefuseWhatPlansDoNotCompute) {
   const auto message = [&](const DiskNames& names) {
     return testing::message_of([&] { PretrainedReader(folder_.string(), names).require(); });
   };
-  const DiskNames experts("gpt_oss", {{"a.mlp.experts.0.down_proj.weight", 2, 3}});
+  const DiskNames experts("gpt_oss", {{"a.mlp.experts.0.down_proj.weight", 2, 3}}, {});
   write_file(folder_, "a.mlp.experts.down_proj_blocks", {1});
   EXPECT_THAT(message(experts),
               HasSubstr("has a.mlp.experts.down_proj_blocks: its experts are quantized (MXFP4), "
                         "which is not read; the nearest thing is a folder in bf16"));
   const std::string correction = "mlp.gate.e_score_correction_bias";
-  const DiskNames router("", {{correction, 1, 2}});
+  const DiskNames router("", {{correction, 1, 2}}, {});
   write_file(folder_, "a." + correction, {0, 0.5F});
   EXPECT_THAT(message(router),
               HasSubstr("which its router adds to the scores that it chooses experts by, and the model's "
                         "routers add nothing; the nearest thing is a config with topk_method \"noaux_tc\""));
   write_file(folder_, "a." + correction, {0, 0});
   EXPECT_THAT(message(router), HasSubstr("it has no tensor mlp.gate"));  // and that alone
+  const DiskNames products("", {{"a.out_proj.weight", 2, 3}}, {});
+  write_file(folder_, "a.out_proj.bias", {0, 0.5F});
+  EXPECT_THAT(message(products), HasSubstr("has a.out_proj.bias, which the model does not add; the nearest"));
+  write_file(folder_, "a.out_proj.bias", {0, 0});
+  EXPECT_THAT(message(products), HasSubstr("it has no tensor a.out_proj.weight"));
+  write_file(folder_, "b.out_proj.bias", {0.5F});  // of a part that the model has not, such as its pictures
+  EXPECT_THAT(message(products), HasSubstr("it has no tensor a.out_proj.weight"));
 }
 
 TEST_F(Checkpoints, SayWhichFolderHoldsNoModel) {

@@ -139,7 +139,7 @@ TEST(DiskNames, PutExpertsOneBehindTheOther) {
       shapes.push_back({name + up + ".weight", 2, 4}), shapes.push_back({name + up + ".bias", 1, 2});
     shapes.push_back({name + "down_proj.weight", 4, 2}), shapes.push_back({name + "down_proj.bias", 1, 4});
   }
-  const DiskNames llama4("llama4_text", shapes), gpt_oss("gpt_oss", shapes);
+  const DiskNames llama4("llama4_text", shapes, {}), gpt_oss("gpt_oss", shapes, {});
   const std::string own = "a.mlp.experts.1.", there = "a.feed_forward.experts.", also = "a.mlp.experts.";
   EXPECT_EQ(llama4.place(own + "gate_proj.weight"), (DiskPlace{there + "gate_up_proj", 16, 1, 4}));
   EXPECT_EQ(llama4.place(own + "up_proj.weight"), (DiskPlace{there + "gate_up_proj", 18, 1, 4}));
@@ -167,6 +167,8 @@ TEST(DiskNames, PutHeadsOfRecurrencesOneBelowTheOther) {
                          {own + "norm.weight", 1, 3},
                          {attention + "q_proj.weight", 6, 5},
                          {attention + "gate_proj.weight", 6, 5},
+                         {attention + "q_proj.bias", 1, 6},
+                         {attention + "gate_proj.bias", 1, 6},
                          {attention + "k_proj.weight", 2, 5}},
                         model);
   using Stretches = std::vector<DiskPlace::Rows>;
@@ -178,23 +180,28 @@ TEST(DiskNames, PutHeadsOfRecurrencesOneBelowTheOther) {
   EXPECT_EQ(names.place(own + "conv1d.weight"), (DiskPlace{own + "conv1d.weight", 0, 4}));
   EXPECT_EQ(names.place(attention + "q_proj.weight").stretches, (Stretches{{0, 0}, {2, 20}, {4, 40}}));
   EXPECT_EQ(names.place(attention + "gate_proj.weight").stretches, (Stretches{{0, 10}, {2, 30}, {4, 50}}));
+  EXPECT_EQ(names.place(attention + "q_proj.bias").stretches, (Stretches{{0, 0}, {2, 4}, {4, 8}}));
+  EXPECT_EQ(names.place(attention + "gate_proj.bias").stretches, (Stretches{{0, 2}, {2, 6}, {4, 10}}));
   std::vector<std::string> tensors;
   for (const DiskTensor& tensor : names.tensors())
     tensors.push_back(str(tensor.tensor, " ", join(tensor.shape, "x")));
   EXPECT_THAT(tensors, ElementsAre(own + "in_proj_qkvz.weight 32x5", own + "in_proj_ba.weight 8x5",
                                    own + "conv1d.weight 20x1x4", own + "norm.weight 3",
-                                   attention + "q_proj.weight 12x5", attention + "k_proj.weight 2x5"));
+                                   attention + "q_proj.weight 12x5", attention + "q_proj.bias 12",
+                                   attention + "k_proj.weight 2x5"));
 }
 
 // Queries, keys and values lie one below the other, whatever their order in the model; so do gates and what
 // they multiply.
 TEST(DiskNames, PutTensorsOneBelowTheOther) {
-  const DiskNames names("phi3", {{"a.self_attn.v_proj.weight", 2, 5},
-                                 {"a.self_attn.q_proj.weight", 4, 5},
-                                 {"a.mlp.up_proj.weight", 3, 5},
-                                 {"a.self_attn.k_proj.weight", 2, 5},
-                                 {"a.mlp.gate_proj.weight", 3, 5},
-                                 {"a.norm.weight", 1, 5}});
+  const DiskNames names("phi3",
+                        {{"a.self_attn.v_proj.weight", 2, 5},
+                         {"a.self_attn.q_proj.weight", 4, 5},
+                         {"a.mlp.up_proj.weight", 3, 5},
+                         {"a.self_attn.k_proj.weight", 2, 5},
+                         {"a.mlp.gate_proj.weight", 3, 5},
+                         {"a.norm.weight", 1, 5}},
+                        {});
   EXPECT_EQ(names.place("a.self_attn.q_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 0, 5}));
   EXPECT_EQ(names.place("a.self_attn.k_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 20, 5}));
   EXPECT_EQ(names.place("a.self_attn.v_proj.weight"), (DiskPlace{"a.self_attn.qkv_proj.weight", 30, 5}));

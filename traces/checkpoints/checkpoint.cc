@@ -436,6 +436,18 @@ CheckpointReader::CheckpointReader(std::string folder, const DiskNames& names)
   tensors_ = by_name(layouts_);
 }
 
+void CheckpointReader::require() const {
+  for (const DiskTensor& of : names_->tensors()) {
+    const auto found = tensors_.find(of.tensor);
+    const std::int64_t has = found == tensors_.end() ? 0 : found->second.second->numel();
+    if (has == of.numel()) continue;
+    throw InvalidInput(str(folder_, " has ", has == 0 ? "no elements" : str(has, " elements"), " of ",
+                           of.tensor, ", where the model has ", of.numel(),
+                           ": it was written by a version with other names for this family's tensors; go on "
+                           "with that version, or use another folder to save in"));
+  }
+}
+
 std::string CheckpointReader::torn(std::int64_t part, std::int64_t parts) const {
   std::int64_t number = 0;
   std::vector<std::byte> bytes;
@@ -513,18 +525,28 @@ void PretrainedReader::require() const {
       findings.push_back(str(of.tensor, " is ", name(tensor.dtype), " [", join(tensor.shape, ", "),
                              "], and the model's is [", join(of.shape, ", "), "]"));
   }
-  std::set<std::string_view> known;
+  std::set<std::string, std::less<>> known;
   for (const DiskTensor& of : names_.tensors()) known.insert(of.tensor);
+  const std::string_view bias = ".bias";
   for (const auto& [name, place] : tensors_) {
-    if (!name.ends_with(".e_score_correction_bias") || known.contains(name)) continue;
+    const bool corrects = name.ends_with(".e_score_correction_bias"),
+               is_bias = name.ends_with(bias) &&
+                         known.contains(name.substr(0, name.size() - bias.size()) + ".weight");
+    if ((!corrects && !is_bias) || known.contains(name)) continue;
     const auto& [file, tensor] = place;
     std::vector<std::byte> bytes(idx(tensor->numel() * size_bytes(tensor->dtype)));
     files_[idx(file)].read(layouts_[idx(file)].data + tensor->offset, bytes);
-    if (std::any_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte != std::byte{0}; }))
-      throw InvalidInput(str(folder_, " has ", name,
-                             ", which its router adds to the scores that it chooses experts by, and the "
-                             "model's routers add nothing; the nearest thing is a config with topk_method "
-                             "\"noaux_tc\", or of a model_type whose routers do, such as deepseek_v3"));
+    if (std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; }))
+      continue;
+    if (is_bias)
+      throw InvalidInput(
+          str(folder_, " has ", name,
+              ", which the model does not add; the nearest thing is a config whose flag for it "
+              "is true, if it has one (attention_bias), or a model without biases"));
+    throw InvalidInput(str(folder_, " has ", name,
+                           ", which its router adds to the scores that it chooses experts by, and the "
+                           "model's routers add nothing; the nearest thing is a config with topk_method "
+                           "\"noaux_tc\", or of a model_type whose routers do, such as deepseek_v3"));
   }
   if (findings.empty()) return;
   constexpr std::size_t kMost = 5;  // chosen: mostly all have one cause

@@ -99,6 +99,10 @@ class CheckpointReader {
 
   const std::string& folder() const { return folder_; }
   const CheckpointFacts& facts() const { return facts_; }
+  // Throws InvalidInput if a tensor of the model is missing or has another number of elements: the version
+  // that wrote the checkpoint may have had other names for a family's tensors. For checkpoints of the same
+  // model.
+  void require() const;
   // Compares the sums of every `parts`-th tensor, from the part-th on: ranks share the work. Returns what is
   // wrong, in words, or nothing.
   std::string torn(std::int64_t part, std::int64_t parts) const;
@@ -130,7 +134,8 @@ void remove_old_checkpoints(const std::string& folder, std::int64_t keep, std::i
 class PretrainedReader {
  public:
   PretrainedReader(const std::string& folder, const DiskNames& names);
-  // Throws InvalidInput if a tensor of the model is missing or has another shape, for all of them.
+  // Throws InvalidInput if a tensor of the model is missing or has another shape, for all of them; or if
+  // there is a bias that the model does not add, unless it is 0.
   void require() const;
   void read(int role, const TensorRun& run, std::span<double> values) const;
 

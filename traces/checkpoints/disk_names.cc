@@ -159,9 +159,10 @@ struct RowOrder {
   std::vector<RowsOnDisk> stretches;
 };
 std::optional<RowOrder> rows_of_queries(std::string_view tensor, const Transformer& model) {
-  const bool is_gate = tensor == "gate_proj.weight";
-  if (!model.gated_attention || (!is_gate && tensor != "q_proj.weight")) return std::nullopt;
-  RowOrder rows{"q_proj.weight", 2 * model.q_heads * model.head_dim, {}};
+  const bool is_gate = tensor.starts_with("gate_proj.");
+  if (!model.gated_attention || (!is_gate && !tensor.starts_with("q_proj."))) return std::nullopt;
+  RowOrder rows{
+      tensor.ends_with(".bias") ? "q_proj.bias" : "q_proj.weight", 2 * model.q_heads * model.head_dim, {}};
   for (std::int64_t head = 0; head < model.q_heads; ++head)
     rows.stretches.push_back({model.head_dim, (2 * head + (is_gate ? 1 : 0)) * model.head_dim});
   return rows;

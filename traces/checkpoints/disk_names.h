@@ -45,7 +45,7 @@ class DiskNames {
     return DiskNames(family, tensors_of_model(model), model);
   }
   // Of some of its tensors. Of the model no more is read than what heads and recurrences it has.
-  DiskNames(std::string_view family, const std::vector<TensorShape>& shapes, const Transformer& model = {});
+  DiskNames(std::string_view family, const std::vector<TensorShape>& shapes, const Transformer& model);
 
   // The tensors on disk, in the order of the model's; those that are put together stand where their first one
   // does.

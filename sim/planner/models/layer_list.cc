@@ -119,14 +119,17 @@ class LayerList {
   }
 
  private:
+  static constexpr const char* kLetters = "hybrid_override_pattern";
+
   std::int64_t size() const { return static_cast<std::int64_t>(kinds_.size()); }
+
+  bool has_letters() const { return fields_.has(kLetters); }
 
   // `dense` sets a layer apart from those with experts.
   void require_no_experts(LayerKind& kind) {
     if (has_pattern_ && kind.mixer == Mixer::none && !kind.dense)
-      fields_.fail(
-          "hybrid_override_pattern has E, and n_routed_experts is missing; add how many experts a "
-          "layer has");
+      fields_.fail(str(pattern_key_, has_letters() ? " has E" : " has \"moe\"",
+                       ", and n_routed_experts is missing; add how many experts a layer has"));
     kind.dense = false;
   }
 
@@ -150,13 +153,13 @@ class LayerList {
 
   // Of Nemotron-H: a letter for each layer, which has one part; or, as Transformers 5 save it, a word.
   std::string pattern_of_words(const std::vector<std::string>& words) {
-    static const std::map<std::string_view, char> kLetters = {{"mamba", 'M'},     {"linear_attention", 'M'},
-                                                              {"attention", '*'}, {"full_attention", '*'},
-                                                              {"mlp", '-'},       {"moe", 'E'}};
+    static const std::map<std::string_view, char> kWords = {{"mamba", 'M'},     {"linear_attention", 'M'},
+                                                            {"attention", '*'}, {"full_attention", '*'},
+                                                            {"mlp", '-'},       {"moe", 'E'}};
     std::string pattern;
     for (const std::string& word : words) {
-      const auto letter = kLetters.find(word);
-      if (letter == kLetters.end()) {
+      const auto letter = kWords.find(word);
+      if (letter == kWords.end()) {
         fields_.fail(str("layers_block_type has \"", word, "\" for layer ", pattern.size(),
                          "; what is described is mamba (or linear_attention), attention (or "
                          "full_attention), mlp and moe"));
@@ -170,24 +173,30 @@ class LayerList {
   // Both may be there, and must say the same then.
   void take_pattern() {
     const std::vector<std::string> words = fields_.words("layers_block_type");
-    const bool has_letters = fields_.has("hybrid_override_pattern");
-    if (!has_letters && words.empty()) {
+    if (!has_letters() && words.empty()) {
       fields_.fail(
           "hybrid_override_pattern is missing; write a letter for each layer: M (Mamba-2), * "
-          "(attention), - (an MLP) or E (experts)");
+          "(attention), - (an MLP) or E (experts); or in layers_block_type a word for each: mamba, "
+          "attention, mlp or moe");
       return;
     }
     const std::string of_words = pattern_of_words(words);
     if (!words.empty() && of_words.empty()) return;
-    const std::string pattern = has_letters ? fields_.word("hybrid_override_pattern").value_or("") : of_words;
-    const char* const key = has_letters ? "hybrid_override_pattern" : "layers_block_type";
-    if (has_letters && !words.empty() && pattern != of_words) {
+    std::string pattern = of_words;
+    if (has_letters()) {
+      const std::optional<std::string> letters = fields_.word(kLetters);
+      if (!letters) return;  // it is no text, which is said
+      pattern = *letters;
+    } else {
+      pattern_key_ = "layers_block_type";
+    }
+    if (has_letters() && !words.empty() && pattern != of_words) {
       fields_.fail(str("hybrid_override_pattern is ", pattern, ", and layers_block_type says ", of_words,
                        "; leave one of the two out"));
       return;
     }
     if (static_cast<std::int64_t>(pattern.size()) != size()) {
-      fields_.fail(str(key, " has ", pattern.size(), has_letters ? " letters" : " entries",
+      fields_.fail(str(pattern_key_, " has ", pattern.size(), has_letters() ? " letters" : " entries",
                        ", and num_hidden_layers is ", size(), "; write one for each layer"));
       return;
     }
@@ -265,6 +274,7 @@ class LayerList {
   ConfigFields& fields_;
   std::vector<LayerKind> kinds_;
   bool has_pattern_ = false;
+  const char* pattern_key_ = kLetters;  // or the key of its words
 };
 
 }  // namespace

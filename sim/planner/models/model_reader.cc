@@ -37,6 +37,7 @@ class ModelReader {
     take_mlp();
     take_layers();
     take_biases();
+    take_rest_of_recurrence();
     take_scores();
     take_numerics();
     take_tied();
@@ -282,13 +283,30 @@ class ModelReader {
     read_.model.qk_norm_of_all_heads = read_.model.qk_norm && family_.qk_norm_of_all_heads;
     read_.model.qk_norm_behind_rotary = read_.model.qk_norm && family_.qk_norm_behind_rotary;
     read_.model.out_bias = all && !family_.qkv_bias && !family_.bias_of_qkv_alone;
-    for (const char* key : {"use_bias", "mamba_proj_bias"}) {
-      if (fields_.flag(key).value_or(false))
-        fields_.assume(str(key, " is true: the biases of the projections of recurrences are not counted"));
+    for (const auto& [key, whose] :
+         {std::pair{"use_bias", "the projections of recurrences"},
+          std::pair{"mamba_proj_bias", "the projections of recurrences"}, std::pair{"mlp_bias", "the MLP"}}) {
+      if (!fields_.flag(key).value_or(false)) continue;
+      const std::string what = str(key, " is true: the biases of ", whose, " are not counted");
+      fields_.assume(what);
+      read_.not_computed.push_back(what);
     }
-    if (fields_.flag("mlp_bias").value_or(false)) {
-      fields_.assume("mlp_bias is true: the biases of the MLP are not counted");
-    }
+  }
+
+  // What no kernel does of a recurrence: another activation behind its convolution, and time steps that are
+  // kept within bounds.
+  void take_rest_of_recurrence() {
+    if (!read_.model.recurrence) return;
+    const std::string activation = fields_.word("mamba_hidden_act").value_or("silu");
+    if (activation != "silu" && activation != "swish")
+      take_without(str("mamba_hidden_act \"", activation, "\" is not described; silu is"));
+    const char* key = "time_step_limit";
+    // Infinity is null here (read_model.cc); Transformers 5 write it as an object.
+    static constexpr std::string_view kNone[] = {"", "[0.0,null]", "[0,null]",
+                                                 R"([0.0,{"__float__":"Infinity"}])"};
+    const std::string limit = fields_.text_of(key);
+    if (std::find(std::begin(kNone), std::end(kNone), limit) == std::end(kNone))
+      take_without(str(key, " ", limit, " is not described; time steps from 0 to Infinity are"));
   }
 
   void take_scores() {
