@@ -47,6 +47,7 @@ std::string config_of(const std::string& text, const Transformer& model) {
                      shared = model.experts ? model.experts->shared : 0;
   // Transformers' classes with latent rows call what is rotated of a head so.
   const Latent latent = model.latent.value_or(Latent{});
+  const Recurrence recurrence = model.recurrence.value_or(Recurrence{});
   const std::int64_t head_dim = model.latent ? latent.rope_dim : model.head_dim;
   const std::pair<const char*, std::int64_t> sizes[] = {
       {"hidden_size", model.hidden},
@@ -54,6 +55,7 @@ std::string config_of(const std::string& text, const Transformer& model) {
       {"num_attention_heads", model.q_heads},
       {"num_key_value_heads", model.kv_heads},
       {"head_dim", head_dim},
+      {"attention_head_dim", head_dim},
       {"q_lora_rank", latent.q_rank},
       {"kv_lora_rank", latent.kv_rank},
       {"qk_rope_head_dim", latent.rope_dim},
@@ -67,6 +69,17 @@ std::string config_of(const std::string& text, const Transformer& model) {
       {"num_experts_per_tok", top_k},
       {"intermediate_size_mlp", model.intermediate},
       {"shared_expert_intermediate_size", shared},
+      {"moe_shared_expert_intermediate_size", shared},
+      {"n_group", model.numerics.router.groups},
+      {"topk_group", model.numerics.router.top_groups},
+      {"linear_num_key_heads", recurrence.key_heads},
+      {"linear_num_value_heads", recurrence.value_heads},
+      {"linear_key_head_dim", recurrence.key_dim},
+      {"linear_value_head_dim", recurrence.value_dim},
+      {"n_groups", recurrence.key_heads},
+      {"mamba_num_heads", recurrence.value_heads},
+      {"ssm_state_size", recurrence.key_dim},
+      {"mamba_head_dim", recurrence.value_dim},
       {"moe_intermediate_size", width}};
   for (const auto& [key, value] : sizes) {
     if (of.contains(key) && value > 0) of[key] = value;
@@ -88,10 +101,13 @@ std::string config_of(const std::string& text, const Transformer& model) {
     const double scale = model.numerics.score_scale;
     of[scalar] = static_cast<double>(model.head_dim) / (scale * scale);
   }
-  for (const char* key : {"layer_types", "no_rope_layers"}) {
-    if (of.contains(key) && of[key].size() > static_cast<std::size_t>(model.layers))
+  const auto layers = static_cast<std::size_t>(model.layers);
+  for (const char* key : {"layer_types", "layers_block_type", "no_rope_layers"}) {
+    if (of.contains(key) && of[key].size() > layers)
       of[key].erase(of[key].begin() + model.layers, of[key].end());
   }
+  const char* pattern = "hybrid_override_pattern";  // a letter for each layer
+  if (of.contains(pattern)) of[pattern] = of[pattern].get<std::string>().substr(0, layers);
   return json.dump(2) + "\n";
 }
 

@@ -224,8 +224,8 @@ TEST_F(Resumed, WithItsDocuments) {
 
 // What a checkpoint says of the model is the model: another training begins where it ended.
 TEST_F(Resumed, AsAModelOfAnotherTraining) {
-  for (const char* model :
-       {"llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "phi-4", "gemma-3-27b", "smollm3-3b", "gpt-oss-20b"}) {
+  for (const char* model : {"llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "phi-4", "gemma-3-27b", "smollm3-3b",
+                            "gpt-oss-20b", "nemotron-h-8b", "qwen3-next-80b-a3b"}) {
     fs::remove_all(folder_);
     proto::Train first = saved("tp=2", 100);
     first.set_model(model);
@@ -377,7 +377,8 @@ TEST(TrainJob, TakesTheTokensOfATokenizer) {
 
 // Other tools read the config of a checkpoint: what was made in small has to be in it.
 TEST(TrainJob, WritesWhatWasMadeInSmall) {
-  for (const char* preset : {"gemma-3-27b", "deepseek-v3", "gpt-oss-20b"}) {
+  for (const char* preset : {"gemma-3-27b", "deepseek-v3", "gpt-oss-20b", "nemotron-h-8b",
+                             "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b"}) {
     SCOPED_TRACE(preset);
     proto::Train train = small("tp=1");
     train.set_model(preset);
@@ -386,6 +387,10 @@ TEST(TrainJob, WritesWhatWasMadeInSmall) {
                       written = read_model(job.config, "config.json", preset).model;
     EXPECT_EQ(written.head_dim, made.head_dim);
     EXPECT_EQ(written.latent, made.latent);
+    EXPECT_EQ(written.recurrence, made.recurrence);
+    EXPECT_EQ(written.kinds, made.kinds);
+    EXPECT_EQ(written.order, made.order);
+    EXPECT_EQ(written.numerics.router, made.numerics.router);
     EXPECT_EQ(written.numerics.rotary, made.numerics.rotary);
     EXPECT_EQ(written.numerics.window_rotary, made.numerics.window_rotary);
     EXPECT_NEAR(written.numerics.score_scale, made.numerics.score_scale, 1e-15);
