@@ -105,7 +105,7 @@ TEST(RecurrenceCommand, AnEstimateComparesTheStrategies) {
     EXPECT_GE(us, before) << "the fastest stands first";
     before = us;
   }
-  EXPECT_THAT(cpsim(asked).out, HasSubstr("nobody's rates are known here"));
+  EXPECT_THAT(cpsim(asked).out, HasSubstr("no plan takes measured rates yet"));
   const auto backward = nlohmann::json::parse(cpsim(with(asked, {"--pass", "backward", "--json"})).out);
   EXPECT_FALSE(backward["strategies"][0].contains("forward"));
   EXPECT_TRUE(backward["strategies"][0].contains("backward"));

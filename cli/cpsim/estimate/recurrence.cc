@@ -87,7 +87,7 @@ std::string text_of(const sim::RecurrenceJob& job, const RecurrenceEstimate& ask
   }
   return fmt::format(
       "{} on {}, {} of {} GPUs of {}, software {}\n\n{}\n{}Kernels of recurrences are taken to reach 80 % of "
-      "the GPU's products or memory, whichever takes longer; nobody's rates are known here.\n"
+      "the GPU's products or memory, whichever takes longer: no plan takes measured rates yet.\n"
       "What is received is that of the rank that receives most.\n",
       to_string(job.problem), job.where, job.ranks.size(), asked.cluster.num_gpus(), asked.cluster.name,
       asked.software.name, table.text(), refused.empty() ? "" : refused + "\n");
