@@ -477,6 +477,12 @@ TEST(ReadModel, WhatIsNotComputedIsPlannedAndSaid) {
   EXPECT_THAT(of_flag("mlp_bias"), HasSubstr("mlp_bias is true: the biases of the MLP are not counted"));
   EXPECT_THAT(of_flag("use_bias"),
               HasSubstr("use_bias is true: the biases of the projections of recurrences"));
+  EXPECT_THAT(message_of([] {
+                require_computed(read({{"model_type", "\"olmo7\""}}));
+              }),
+              HasSubstr("cannot be computed: model_type \"olmo7\" is not known"));
+  EXPECT_THAT(read({{"attention_dropout", "0.1"}}).assumptions,
+              Contains("attention_dropout is 0.1: steps are planned, and trained, without it"));
   const auto of_mamba = [](const char* key, const char* value) {
     return message_of([&] {
       require_computed(read({{"model_type", "\"nemotron_h\""},
@@ -797,6 +803,14 @@ TEST(ReadModelErrors, OtherKindsOfModelsAreRefusedWithTheNearestThing) {
       {{{"is_encoder_decoder", "true"}}, "is_encoder_decoder true: an encoder with a decoder"},
       {{{"model_type", "\"bert\""}}, "an encoder, which writes no tokens"},
       {{{"model_type", "\"gpt2\""}}, "layers of this family, with learned positions"},
+      {{{"model_type", "\"cohere\""}},
+       "model_type \"cohere\": blocks whose attention and MLP take the same rows"},
+      {{{"use_parallel_residual", "true"}}, "use_parallel_residual true: blocks whose attention and MLP"},
+      {{{"ffn_config", "{\"moe_num_experts\": 16}"}}, "sizes stand in parts of a config of their own"},
+      {{{"cross_attention_layers", "[3, 8]"}}, "layers that attend to another model's rows"},
+      {{{"num_kv_shared_layers", "2"}}, "layers that take the keys and values of another layer"},
+      {{{"clip_qkv", "8.0"}},
+       "clip_qkv 8.0: scores that grow with the distance of a key, and rows that are cut"},
       {{{"model_type", "\"ernie4_5_moe\""}}, "experts under keys of this family's own"},
       {{{"model_type", "\"bamba\""}, {"mamba_d_state", "16"}},
        "mamba_d_state 16: of layers with a recurrent"},

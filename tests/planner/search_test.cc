@@ -245,6 +245,12 @@ TEST(Search, NothingLegalSaysWhy) {
   PlanQuestion question = small_question(8, 4096, 3);
   question.fixed.cp = 1, question.fixed.tp = 1, question.fixed.pp = 1;
   EXPECT_THAT(testing::message_of([&] { search_layouts(question); }), HasSubstr("batch does not divide"));
+  question = testing::small_question(8);
+  question.model.experts = Experts{4096, 2, 512};
+  question.workload.seq_len = 100, question.workload.global_batch = 40;
+  EXPECT_THAT(testing::message_of([&] { search_layouts(question); }),
+              HasSubstr("a step has 4000 tokens, and each layer 4096 experts, of which some would have none; "
+                        "the nearest batch that has as many tokens is --global-batch 41"));
 }
 
 TEST(Search, StopsWithWhatItHas) {

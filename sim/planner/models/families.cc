@@ -135,6 +135,31 @@ const std::vector<OtherKind>& other_kinds() {
        {"n_embd", "n_inner"},
        "layers of this family, with learned positions, parallel blocks or biases everywhere, are not "
        "described; the nearest thing is a config of model_type nemotron, whose MLP has two matrices, too"},
+      {{"cohere", "cohere2", "stablelm_epoch"},
+       {"use_parallel_residual", "parallel_attn", "parallel_block"},
+       "blocks whose attention and MLP take the same rows, side by side, are not described; the nearest "
+       "thing "
+       "is a config without that field and of model_type llama, whose MLP comes behind its attention"},
+      {{"dbrx"},
+       {"attn_config", "ffn_config", "moe_config"},
+       "layers whose sizes stand in parts of a config of their own are not read; the nearest thing is a "
+       "config "
+       "with the same sizes under the keys of mixtral, such as num_local_experts and num_experts_per_tok"},
+      {{"mllama", "mllama_text_model"},
+       {"cross_attention_layers"},
+       "layers that attend to another model's rows are not described; the nearest thing is the same number "
+       "of "
+       "layers that attend to their own, for example llama-3.1-70b"},
+      {{"gemma3n", "gemma3n_text"},
+       {"num_kv_shared_layers"},
+       "layers that take the keys and values of another layer are not described; the nearest thing is a "
+       "config "
+       "of gemma3_text, whose layers all have their own"},
+      {{},
+       {"alibi", "clip_qkv"},
+       "scores that grow with the distance of a key, and rows that are cut off at a value, are not "
+       "described; "
+       "the nearest thing is the config without that field"},
       {{"ernie4_5_moe"},
        {"moe_num_shared_experts", "moe_layer_start_index"},
        "experts under keys of this family's own are not read; the nearest thing is a config of glm4_moe, "

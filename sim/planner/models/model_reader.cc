@@ -38,6 +38,7 @@ class ModelReader {
     take_layers();
     take_biases();
     take_rest_of_recurrence();
+    take_dropout();
     take_scores();
     take_numerics();
     take_tied();
@@ -61,6 +62,7 @@ class ModelReader {
                                  : str("model_type \"", family_.model_type, "\" is not known");
     fields_.warn(
         str(said, ", so its layers are taken as llama's, with two norms and an MLP of three matrices"));
+    if (!family_.model_type.empty()) read_.not_computed.push_back(said);
   }
 
   void take_sizes() {
@@ -290,6 +292,15 @@ class ModelReader {
       const std::string what = str(key, " is true: the biases of ", whose, " are not counted");
       fields_.assume(what);
       read_.not_computed.push_back(what);
+    }
+  }
+
+  // Of a step's plans; of attention alone, cpsim run and cprun know dropout.
+  void take_dropout() {
+    for (const char* key : {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop"}) {
+      if (!fields_.has(key)) continue;
+      if (const double share = fields_.number(key).value_or(0); share > 0)
+        fields_.assume(str(key, " is ", share, ": steps are planned, and trained, without it"));
     }
   }
 

@@ -357,17 +357,18 @@ Strategy::Keys LayoutSpace::fixed_keys(const ParallelLayout& family) const {
   return means_something ? question_.fixed.keys.value_or(Strategy::Keys::heads) : Strategy::Keys::heads;
 }
 
-// A balance that all layers of the member have anyway, or that is of a ring where it has none, is not said
-// again; that of a home that rows cannot go to is, and refused.
+// A core or a balance that all layers of the member have anyway, or that is of a ring where it has none, is
+// not said again; that of a home that rows cannot go to is, and refused.
 void LayoutSpace::set_fixed(ParallelLayout& member) const {
   if (member.cp == 1) return;
   const Fixed& fixed = question_.fixed;
   if (fixed.scan) member.scan = *fixed.scan;
-  member.window_core = fixed.window_core.value_or(std::nullopt);
+  const bool has_ring = member.strategy.ulysses_degree < member.cp;
+  const std::optional<Core> core = fixed.window_core.value_or(std::nullopt);
+  member.window_core = has_ring && core != member.strategy.core ? core : std::nullopt;
   const auto own = [&](const std::optional<std::optional<Balance>>& asked) {
     const std::optional<Balance> balance = asked.value_or(std::nullopt);
-    const bool says_more = member.strategy.ulysses_degree < member.cp && balance != member.strategy.balance;
-    return says_more ? balance : std::nullopt;
+    return has_ring && balance != member.strategy.balance ? balance : std::nullopt;
   };
   member.window_balance = own(fixed.window_balance), member.scan_balance = own(fixed.scan_balance);
 }

@@ -372,9 +372,26 @@ class Search {
 
 }  // namespace
 
+namespace {
+
+void require_tokens_for_experts(const Transformer& model, const Workload& workload) {
+  if (workload.phase != Phase::training || !model.experts) return;
+  const std::int64_t experts = model.experts->count, seq_len = workload.seq_len,
+                     batch = workload.global_batch;
+  if (batch >= ceil_div(experts, seq_len)) return;
+  throw InvalidInput(
+      str("a step has ", batch * seq_len, " tokens, and each layer ", experts,
+          " experts, of which some would have none; the nearest batch that has as many tokens is "
+          "--global-batch ",
+          ceil_div(experts, seq_len)));
+}
+
+}  // namespace
+
 PlanAnswer search_layouts(const PlanQuestion& question, const SearchOptions& options) {
   validate_model(question.model);
   validate_workload(question.workload);
+  require_tokens_for_experts(question.model, question.workload);
   return Search(question, options).run();
 }
 
