@@ -313,7 +313,7 @@ TEST(PlanCommand, AMisspeltConfigIsWarnedOfFirst) {
   std::ofstream(folder.file("config.json"))
       << R"({"model_type": "olmo7", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
              "num_key_value_head": 2, "intermediate_size": 1024, "vocab_size": 8000, "torch_dtype": "bfloat16",
-             "max_position_embeddings": 8192, "tie_word_embeddings": false, "bos_token_id": 1, "clip_qkv": 8})";
+             "max_position_embeddings": 8192, "tie_word_embeddings": false, "bos_token_id": 1, "vision_tower": "v"})";
   const Words plan = {"plan",      "--model", folder.file("config.json"), "--gpus", "2",
                       "--seq-len", "1K",      "--global-batch",           "2"};
   const char *slip =
@@ -324,8 +324,9 @@ TEST(PlanCommand, AMisspeltConfigIsWarnedOfFirst) {
   ASSERT_EQ(answer["warnings"].size(), 2U);
   EXPECT_THAT(answer["warnings"][0].get<std::string>(), HasSubstr(type));
   EXPECT_THAT(answer["warnings"][1].get<std::string>(), StartsWith(slip));
-  EXPECT_THAT(answer["question"]["assumptions"].dump(),
-              AllOf(HasSubstr("1 key of the config is not read: clip_qkv"), Not(HasSubstr("bos_token_id"))));
+  EXPECT_THAT(
+      answer["question"]["assumptions"].dump(),
+      AllOf(HasSubstr("1 key of the config is not read: vision_tower"), Not(HasSubstr("bos_token_id"))));
   for (const Words& brief : {Words{}, Words{"--quiet"}}) {
     const Finished screen = cpsim(with(plan, brief));
     const auto warning = screen.out.find("\n\nwarning     model_type ");

@@ -481,6 +481,12 @@ TEST(ReadModel, WhatIsNotComputedIsPlannedAndSaid) {
                 require_computed(read({{"model_type", "\"olmo7\""}}));
               }),
               HasSubstr("cannot be computed: model_type \"olmo7\" is not known"));
+  for (const char* key : {"clip_qkv", "alibi"}) {
+    const auto of = [&](const char* value) { return read({{key, value}}).not_computed; };
+    EXPECT_THAT(of("8.0"), ElementsAre(HasSubstr(" 8.0 is not described"))) << key;
+    EXPECT_THAT(of("false"), IsEmpty()) << key;
+    EXPECT_THAT(of("null"), IsEmpty()) << key;
+  }
   EXPECT_THAT(read({{"attention_dropout", "0.1"}}).assumptions,
               Contains("attention_dropout is 0.1: steps are planned, and trained, without it"));
   const auto of_mamba = [](const char* key, const char* value) {
@@ -809,8 +815,6 @@ TEST(ReadModelErrors, OtherKindsOfModelsAreRefusedWithTheNearestThing) {
       {{{"ffn_config", "{\"moe_num_experts\": 16}"}}, "sizes stand in parts of a config of their own"},
       {{{"cross_attention_layers", "[3, 8]"}}, "layers that attend to another model's rows"},
       {{{"num_kv_shared_layers", "2"}}, "layers that take the keys and values of another layer"},
-      {{{"clip_qkv", "8.0"}},
-       "clip_qkv 8.0: scores that grow with the distance of a key, and rows that are cut"},
       {{{"model_type", "\"ernie4_5_moe\""}}, "experts under keys of this family's own"},
       {{{"model_type", "\"bamba\""}, {"mamba_d_state", "16"}},
        "mamba_d_state 16: of layers with a recurrent"},

@@ -11,7 +11,7 @@
 namespace cp::sim {
 namespace {
 
-constexpr std::array<std::string_view, 93> kRead = {"model_type",
+constexpr std::array<std::string_view, 95> kRead = {"model_type",
                                                     "hidden_size",
                                                     "num_hidden_layers",
                                                     "vocab_size",
@@ -103,7 +103,9 @@ constexpr std::array<std::string_view, 93> kRead = {"model_type",
                                                     "routed_scaling_factor",
                                                     "n_group",
                                                     "topk_group",
-                                                    "topk_method"};
+                                                    "topk_method",
+                                                    "clip_qkv",
+                                                    "alibi"};
 
 // Keys that configs of llama, mistral, qwen, gemma, mixtral and nemotron on huggingface.co have, and those of
 // transformers' base class.

@@ -120,12 +120,11 @@ const std::vector<OtherKind>& other_kinds() {
       {{"longcat_flash"},
        {"zero_expert_num"},
        "layers with two attentions and experts that do nothing are not described; the nearest thing is "
-       "latent "
-       "attention with experts, for example deepseek-v3"},
+       "latent attention with experts, for example deepseek-v3"},
       {{"t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper", "m2m_100", "encoder-decoder"},
        {"is_encoder_decoder", "num_decoder_layers", "decoder_layers"},
-       "an encoder with a decoder that attends to it is not described; the nearest thing is a decoder "
-       "alone, for example llama-2-7b"},
+       "an encoder with a decoder that attends to it is not described; the nearest thing is a decoder alone, "
+       "for example llama-2-7b"},
       {{"bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "deberta", "deberta-v2", "electra",
         "vit", "clip", "siglip"},
        {"type_vocab_size"},
@@ -138,33 +137,24 @@ const std::vector<OtherKind>& other_kinds() {
       {{"cohere", "cohere2", "stablelm_epoch"},
        {"use_parallel_residual", "parallel_attn", "parallel_block"},
        "blocks whose attention and MLP take the same rows, side by side, are not described; the nearest "
-       "thing "
-       "is a config without that field and of model_type llama, whose MLP comes behind its attention"},
+       "thing is a config without that field and of model_type llama, whose MLP comes behind its attention"},
       {{"dbrx"},
        {"attn_config", "ffn_config", "moe_config"},
        "layers whose sizes stand in parts of a config of their own are not read; the nearest thing is a "
-       "config "
-       "with the same sizes under the keys of mixtral, such as num_local_experts and num_experts_per_tok"},
+       "config with the same sizes under the keys of mixtral, such as num_local_experts and "
+       "num_experts_per_tok"},
       {{"mllama", "mllama_text_model"},
        {"cross_attention_layers"},
        "layers that attend to another model's rows are not described; the nearest thing is the same number "
-       "of "
-       "layers that attend to their own, for example llama-3.1-70b"},
+       "of layers that attend to their own, for example llama-3.1-70b"},
       {{"gemma3n", "gemma3n_text"},
        {"num_kv_shared_layers"},
        "layers that take the keys and values of another layer are not described; the nearest thing is a "
-       "config "
-       "of gemma3_text, whose layers all have their own"},
-      {{},
-       {"alibi", "clip_qkv"},
-       "scores that grow with the distance of a key, and rows that are cut off at a value, are not "
-       "described; "
-       "the nearest thing is the config without that field"},
+       "config of gemma3_text, whose layers all have their own"},
       {{"ernie4_5_moe"},
        {"moe_num_shared_experts", "moe_layer_start_index"},
        "experts under keys of this family's own are not read; the nearest thing is a config of glm4_moe, "
-       "with "
-       "n_routed_experts, n_shared_experts and first_k_dense_replace"},
+       "with n_routed_experts, n_shared_experts and first_k_dense_replace"},
       {{"nemotron-nas"},
        {"block_configs"},
        "layers of different sizes are not described; the nearest thing is a config whose layers are all as "

@@ -38,6 +38,7 @@ class ModelReader {
     take_layers();
     take_biases();
     take_rest_of_recurrence();
+    take_cuts_and_slopes();
     take_dropout();
     take_scores();
     take_numerics();
@@ -292,6 +293,15 @@ class ModelReader {
       const std::string what = str(key, " is true: the biases of ", whose, " are not counted");
       fields_.assume(what);
       read_.not_computed.push_back(what);
+    }
+  }
+
+  // What other families do to rows and scores: rows of q, k and v that are cut off at a value, and scores
+  // that fall with the distance of a key.
+  void take_cuts_and_slopes() {
+    for (const char* key : {"clip_qkv", "alibi"}) {
+      const std::string text = fields_.text_of(key);
+      if (!text.empty() && text != "false") take_without(str(key, " ", text, " is not described"));
     }
   }
 
