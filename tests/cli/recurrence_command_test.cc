@@ -86,6 +86,11 @@ TEST(RecurrenceCommand, WhatHasNoMeaningIsRefusedByName) {
   const Finished large = cpsim(with(kShape, {"--recurrence", "delta", "--seq-len", "1000000000000"}));
   EXPECT_EQ(large.exit_code, 2);
   EXPECT_THAT(large.err, HasSubstr("of memory are free; use --seq-len"));
+  // A state alone takes 8 TB, forward, too.
+  const Finished wide =
+      cpsim({"run", "--mesh", "cp=4", "--recurrence", "delta", "--seq-len", "53", "--head-dim", "1000000"});
+  EXPECT_EQ(wide.exit_code, 2);
+  EXPECT_THAT(wide.err, HasSubstr("of memory are free; use fewer heads, or a smaller --head-dim"));
   const Finished heads = cpsim({"run", "--mesh", "cp=2", "--seq-len", "8", "--key-heads", "2"});
   EXPECT_THAT(heads.err, HasSubstr("add --recurrence delta or decay"));
 }

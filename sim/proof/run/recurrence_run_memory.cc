@@ -37,11 +37,10 @@ std::int64_t test_data_bytes(const RecurrenceProblem& problem, bool backward) {
   if (backward)
     results +=
         2 * keys_of_row(problem) + 3 * values_of_row(problem) + 2 * static_cast<double>(problem.value_heads);
-  // What the reference keeps of a head's states, on each core.
-  const double states = backward ? num_cores() * 2 * std::sqrt(static_cast<double>(problem.seq_len)) *
-                                       static_cast<double>(problem.key_dim) *
-                                       static_cast<double>(problem.value_dim)
-                                 : 0;
+  // What the reference keeps of a head's states, on each core: forward the state at hand.
+  const double kept = backward ? 2 * std::sqrt(static_cast<double>(problem.seq_len)) : 1,
+               states = num_cores() * kept * static_cast<double>(problem.key_dim) *
+                        static_cast<double>(problem.value_dim);
   results += states / (static_cast<double>(problem.batch) * static_cast<double>(problem.seq_len));
   const std::int64_t inputs = test_input_bytes(problem), more = float64_bytes(problem, results);
   return inputs + more;  // either is at most 2^62
@@ -58,12 +57,12 @@ std::int64_t ranks_state_bytes(std::span<const Plan> forward, std::span<const Pl
 void require_memory(const RecurrenceProblem& problem, std::string_view what, std::int64_t bytes,
                     std::int64_t limit) {
   if (bytes <= limit) return;
-  // All of it grows in proportion to the rows.
+  // All but the states at hand grows in proportion to the rows.
   const double share = static_cast<double>(limit) / static_cast<double>(bytes);
   const auto rows = static_cast<std::int64_t>(share * static_cast<double>(problem.seq_len));
-  throw InvalidInput(str(what, " take ", human_bytes(bytes), ", and ", human_bytes(limit),
-                         " of memory are free; use --seq-len ", std::max<std::int64_t>(1, rows),
-                         " or less, or fewer heads"));
+  throw InvalidInput(
+      str(what, " take ", human_bytes(bytes), ", and ", human_bytes(limit), " of memory are free; use ",
+          rows > 0 ? str("--seq-len ", rows, " or less, or ") : "", "fewer heads, or a smaller --head-dim"));
 }
 
 }  // namespace cp::sim
