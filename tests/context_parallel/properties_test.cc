@@ -295,6 +295,36 @@ RC_GTEST_PROP(AttentionProperties, KeysThatAQueryDoesNotSeeChangeNoBitOfIt, ()) 
   RC_ASSERT(inequality(before, after) == "");
 }
 
+// With equal scores and unit vectors as values an output has a number above 0 just where its row sees a key
+// that is not dropped, and with unit vectors as gradients that of v has one where the key is not dropped for
+// the row: the mask itself, bit for bit, forward and backward.
+RC_GTEST_PROP(AttentionProperties, TheSameCellsAreDroppedWhereverTheyAreComputed, ()) {
+  AttentionProblem problem;
+  problem.batch = 2, problem.q_heads = 4, problem.kv_heads = 2, problem.head_dim = 3;
+  problem.q_len = problem.kv_len = pick("rows", rc::gen::inRange<std::int64_t>(1, 40));
+  problem.v_head_dim = problem.q_len;
+  problem.causal = true;
+  problem.dropout = {0.5, pick("layer", rc::gen::inRange<std::int64_t>(0, 100))};
+  const auto unit_rows = [&](std::int64_t heads) {
+    Values rows(static_cast<std::size_t>(problem.batch * heads * problem.q_len * problem.q_len));
+    const auto length = static_cast<std::size_t>(problem.q_len);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i % length == i / length % length ? 1 : 0;
+    return rows;
+  };
+  const auto zeros = [&](std::int64_t heads) {
+    return Values(static_cast<std::size_t>(problem.batch * heads * problem.q_len * problem.head_dim));
+  };
+  const sim::AttentionTestData data(problem, {zeros(4), zeros(2), unit_rows(2), unit_rows(4)}, any_seed());
+  const auto above_0 = [](const Values& values) {
+    std::vector<bool> bits;
+    for (const double value : values) bits.push_back(value > 0);
+    return bits;
+  };
+  const sim::AttentionResults results = compute(data, any_ranks(problem)).results;
+  RC_ASSERT(above_0(results.out) == above_0(data.out()));
+  RC_ASSERT(above_0(results.dv) == above_0(data.dv()));
+}
+
 RC_GTEST_PROP(AttentionProperties, BatchesAreIndependent, ()) {
   AttentionProblem problem = *any_problem();
   problem.batch = 3;

@@ -49,6 +49,25 @@ TEST(ModelFlops, OfLatentAttentionByHand) {
             6 * 10 * (2 * (attention - 2 * 64 * 24 + 64 * 64 + 3 * 64 * 96) + 64 * 100));
 }
 
+// One of two layers has a state of 8 x 5 elements in each of 4 heads, of which each row is written and read
+// once, and by the delta rule read once more.
+TEST(ModelFlops, OfRecurrencesByHand) {
+  Workload workload;
+  workload.seq_len = 10, workload.global_batch = 3;
+  Transformer model = two_layers();
+  LayerKind recurrent;
+  recurrent.mixer = Mixer::recurrence;
+  set_layers(model, {recurrent, {}});
+  const double state = 4 * 8 * 5;
+  model.recurrence = Recurrence{RecurrenceRule::delta, 2, 4, 8, 5, 4, false};
+  EXPECT_EQ(model_flops(model, workload).recurrence, 3 * 2 * 3 * 10 * 3 * state);
+  EXPECT_EQ(model_flops(model, workload).attention, 3 * 4 * 3 * 16 * 4 * 55.0);
+  model.recurrence->rule = RecurrenceRule::decay;
+  EXPECT_EQ(model_flops(model, workload).recurrence, 3 * 2 * 3 * 10 * 2 * state);
+  workload.phase = Phase::decode, workload.cached = 9, workload.new_tokens = 1;
+  EXPECT_EQ(model_flops(model, workload).recurrence, 2 * 3 * 2 * state);
+}
+
 TEST(ModelFlops, TiedOnesMeetTheirHeadToo) {
   Workload workload;
   workload.seq_len = 10;
