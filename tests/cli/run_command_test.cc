@@ -74,6 +74,7 @@ TEST(RunCommand, ARefusedStrategysAlternativeRuns) {
   EXPECT_THAT(finished.out,
               HasSubstr("ulysses(8) contiguous: refused: ulysses_degree=8 is more than q_heads=6"));
   EXPECT_THAT(finished.out, HasSubstr("refused; this instead: exact"));
+  EXPECT_THAT(finished.out, HasSubstr(" exact, 1 in place of refused ones: 8 ranks"));
   EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
 }
 
@@ -159,7 +160,7 @@ TEST(RunCommand, LatentRowsRunWithEveryStrategy) {
            {"--qk-rope-head-dim", "3", "--dtype", "bf16", "--documents", "0/20/61", "--sinks"}}) {
     const Finished finished = cpsim(with(shape, flags));
     EXPECT_EQ(finished.exit_code, 0) << join(flags, " ") << ": " << finished.err << finished.out;
-    EXPECT_THAT(finished.out, AllOf(HasSubstr("exact: 4 ranks"), HasSubstr("keys travel as"),
+    EXPECT_THAT(finished.out, AllOf(HasSubstr(": 4 ranks"), HasSubstr("keys travel as"),
                                     HasSubstr("error dlatent"), HasSubstr("error dkv_up")));
     EXPECT_THAT(finished.out, Not(HasSubstr("WRONG")));
     const std::string keys = flags.empty() ? "" : flags[1];

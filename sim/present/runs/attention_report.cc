@@ -136,10 +136,13 @@ std::string summary_text(const sim::AttentionJob& job, const std::vector<Strateg
     cells = std::max(cells, run.forward.cells);
     for (const sim::TensorError& error : run.errors) tolerance = std::max(tolerance, error.tolerance);
   }
+  const auto refused =
+      std::count_if(outcomes.begin(), outcomes.end(), [](const auto& o) { return o.refusal.has_value(); });
   return fmt::format(
-      "{} of {} exact: {} ranks, {} allowed pairs each computed once{}; tolerances up to {:.1e}; {}\n", exact,
-      outcomes.size(), job.ranks.size(), human_count(cells), job.backward ? " forward and once backward" : "",
-      tolerance, human_seconds(seconds));
+      "{} of {} exact{}: {} ranks, {} allowed pairs each computed once{}; tolerances up to {:.1e}; {}\n",
+      exact, outcomes.size(), refused > 0 ? str(", ", refused, " in place of refused ones") : "",
+      job.ranks.size(), human_count(cells), job.backward ? " forward and once backward" : "", tolerance,
+      human_seconds(seconds));
 }
 
 ordered_json pass_json(const sim::AttentionPassResult& pass) {

@@ -95,9 +95,12 @@ std::string count_text(const RecurrenceJob& job, const std::vector<RecurrenceOut
   }
   const std::string rows = fmt::format(", {} rows each computed once{}", human_count(job.problem.seq_len),
                                        job.backward ? " forward and once backward" : "");
-  return fmt::format("{} of {} exact: {} ranks{}; tolerances up to {:.1e}; {}\n", exact, outcomes.size(),
-                     job.ranks.size(), exact == static_cast<std::ptrdiff_t>(outcomes.size()) ? rows : "",
-                     tolerance, human_seconds(seconds));
+  const auto refused = std::count_if(outcomes.begin(), outcomes.end(),
+                                     [](const auto& one) { return one.refusal.has_value(); });
+  return fmt::format("{} of {} exact{}: {} ranks{}; tolerances up to {:.1e}; {}\n", exact, outcomes.size(),
+                     refused > 0 ? str(", ", refused, " in place of refused ones") : "", job.ranks.size(),
+                     exact == static_cast<std::ptrdiff_t>(outcomes.size()) ? rows : "", tolerance,
+                     human_seconds(seconds));
 }
 
 ordered_json pass_of(const RecurrencePassResult& pass) {
