@@ -104,7 +104,8 @@ std::vector<Strategy> strategies_of(const PlanQuestion& question, int cp) {
 
 // Legal for attention's heads, which tp shares, and not what the header leaves out.
 TEST(LayoutSpace, StandardStrategiesAreAllThereButOne) {
-  for (const auto& [tp, cp] : {std::pair{1, 2}, {1, 4}, {2, 4}, {1, 6}, {1, 8}, {4, 4}, {1, 16}}) {
+  for (const auto& degrees : {std::pair{1, 2}, {1, 4}, {2, 4}, {1, 6}, {1, 8}, {4, 4}, {1, 16}}) {
+    const int tp = degrees.first, cp = degrees.second;  // clang 14 takes no bindings into lambdas
     PlanQuestion question = testing::small_question(cp == 6 ? 12 : 16);
     question.fixed.tp = tp, question.fixed.cp = cp, question.fixed.pp = 1, question.fixed.micro_batch = 1;
     question.fixed.recompute = Recompute{}, question.fixed.loss_chunks = 1;
