@@ -227,6 +227,10 @@ TEST(PublishedModels, AreRefusedWhereTheListOfPartsIsWrong) {
               HasSubstr("hybrid_override_pattern is read of model_type nemotron_h alone"));
   EXPECT_THAT(error_of("olmo-2-13b", "\"hidden_act\": \"silu\"", "\"layers_block_type\": [\"mamba\"]"),
               HasSubstr("layers_block_type is read of model_type nemotron_h alone"));
+  std::string words = R"("layers_block_type": ["moe")";  // one of 52
+  for (int layer = 1; layer < 52; ++layer) words += R"(, "mamba")";
+  EXPECT_THAT(error_of("nemotron-h-8b", "\"hybrid_override_pattern\"", words + "], \"_letters\""),
+              HasSubstr("layers_block_type has \"moe\", and n_routed_experts is missing"));
   EXPECT_THAT(
       error_of("qwen3-next-80b-a3b", "\"linear_num_key_heads\": 16", "\"linear_num_key_heads\": 15"),
       HasSubstr("the 15 key heads of recurrences do not divide their 32 value heads; the nearest number "
