@@ -16,13 +16,14 @@ namespace {
 // The tokens of the rank, and its part of VocabularyRule.
 struct OwnTokens {
   std::int64_t first = 0, count = 0;
-  float scale = 1, softcap = 0;
+  float scale = 1, softcap = 0, logit_scale = 1;
 
   explicit OwnTokens(const VocabularyRule& rule)
       : first(rule.first),
         count(rule.count),
         scale(static_cast<float>(rule.scale)),
-        softcap(static_cast<float>(rule.softcap)) {}
+        softcap(static_cast<float>(rule.softcap)),
+        logit_scale(static_cast<float>(rule.logit_scale)) {}
 
   // The row of its table or the column of its logits; -1: another rank has it.
   CP_DEVICE std::int64_t index_of(std::int32_t token) const {
@@ -30,13 +31,14 @@ struct OwnTokens {
     return index >= 0 && index < count ? index : -1;
   }
   CP_DEVICE float capped(float logit) const {
-    return softcap == 0 ? logit : softcap * tanhf(logit / softcap);
+    const float scaled = logit_scale * logit;
+    return softcap == 0 ? scaled : softcap * tanhf(scaled / softcap);
   }
-  // Caps a pack of logits. The branch stands before the loop, so that without a cap the elements of a pack
-  // have none.
+  // Scales and caps a pack of logits. The branch stands before the loop, so that where neither is asked for
+  // the elements of a pack have none.
   template <int kPack>
   CP_DEVICE void cap(float (&values)[kPack]) const {
-    if (softcap == 0) return;
+    if (softcap == 0 && logit_scale == 1) return;
     CP_UNROLL
     for (int i = 0; i < kPack; ++i) values[i] = capped(values[i]);
   }
@@ -357,7 +359,8 @@ struct CrossEntropyBackward {
       const std::int32_t token = labels.at(row);
       const bool counts = token != ignored;
       const std::int64_t label = own.index_of(token);
-      const float most = maxima.at(row), sum = sums.at(row, 0), factor = weight.at(0), share = factor / sum;
+      const float most = maxima.at(row), sum = sums.at(row, 0), factor = weight.at(0) * own.logit_scale,
+                  share = factor / sum;
       if (lanes.lane(thread) == 0) losses.at(row) = counts ? logf(sum) + most - sums.at(row, 1) : 0;
       for_packs(
           lanes.lane(thread), lanes.lanes(), lanes.packs,

@@ -1,4 +1,5 @@
-// Norms of rows by their root mean square, and their gradients.
+// Norms of rows by their root mean square, or by that of what is left without their mean, and their
+// gradients.
 //
 // A row of these kernels is a group of columns, which is normalized alone. The sums of a pack are f32, and
 // those of packs f64, so that they do not round the more the longer a row is: f64 for each element, with its
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -77,7 +79,8 @@ struct NormOperands {
 #endif
     return static_cast<float>(1 / sqrt(mean(sum)));
   }
-  CP_DEVICE double mean(double sum) const { return (is_power ? sum * inverse_divisor : sum / divisor) + eps; }
+  CP_DEVICE double mean(double sum) const { return quotient(sum) + eps; }
+  CP_DEVICE double quotient(double sum) const { return is_power ? sum * inverse_divisor : sum / divisor; }
 };
 
 // The sum of a pack's products.
@@ -87,6 +90,19 @@ CP_DEVICE float product_of(const float (&a)[kPack], const float (&b)[kPack]) {
   CP_UNROLL
   for (int i = 0; i < kPack; ++i) sum += a[i] * b[i];
   return sum;
+}
+
+template <int kPack>
+CP_DEVICE float sum_of(const float (&a)[kPack]) {
+  float sum = 0;
+  CP_UNROLL
+  for (int i = 0; i < kPack; ++i) sum += a[i];
+  return sum;
+}
+template <int kPack>
+CP_DEVICE void subtract(float mean, float (&from)[kPack]) {
+  CP_UNROLL
+  for (int i = 0; i < kPack; ++i) from[i] -= mean;
 }
 
 // The packs of a thread that it keeps.
@@ -120,7 +136,8 @@ CP_DEVICE void keep(const RowLanes& lanes, int lane, const RowMatrix<kPack>& x,
   }
 }
 
-template <int kPack>
+// Of kernels that subtract the mean of a group, kCentered: they find it first, and then the sums.
+template <int kPack, bool kCentered>
 struct NormForward {
   static constexpr int kThreads = kRowThreads;
   static constexpr const char* kName = "rms_norm";
@@ -134,31 +151,51 @@ struct NormForward {
     const RowLanes& lanes = norm.lanes;
     PerThread<KeptPacks<kPacksOfLane>> kept(block);
     PerThread<double> sums(block);
+    PerThread<float> means(block);
+    const auto join = [](double a, double b) { return a + b; };
+    if constexpr (kCentered) {
+      block.for_each_thread([&](int thread) {
+        sums[thread] = 0;
+        const std::int64_t group = lanes.row(block.index(), thread);
+        if (group >= lanes.rows) return;
+        const auto place = norm.groups.at(group);
+        keep(lanes, lanes.lane(thread), norm.x, place, kept[thread]);
+        double sum = 0;
+        for_row(lanes, lanes.lane(thread), kept[thread], norm.x, place,
+                [&](std::int64_t, const RowBits& bits) {
+                  float values[kPack];
+                  norm.x.values(bits, values);
+                  sum += sum_of(values);
+                });
+        sums[thread] = sum;
+      });
+      join_lanes(block, lanes, sums, shared, join, [&](double sum, int) { return norm.quotient(sum); });
+      block.for_each_thread(
+          [&](int thread) { means[thread] = static_cast<float>(shared[lanes.first_lane(thread)]); });
+    }
     block.for_each_thread([&](int thread) {
       sums[thread] = 0;
       const std::int64_t group = lanes.row(block.index(), thread);
       if (group >= lanes.rows) return;
       const int lane = lanes.lane(thread);
       const auto place = norm.groups.at(group);
-      keep(lanes, lane, norm.x, place, kept[thread]);
+      if constexpr (!kCentered) keep(lanes, lane, norm.x, place, kept[thread]);
       if (norm.known) return;
       double sum = 0;
       for_row(lanes, lane, kept[thread], norm.x, place, [&](std::int64_t, const RowBits& bits) {
         float values[kPack];
         norm.x.values(bits, values);
+        if constexpr (kCentered) subtract(means[thread], values);
         sum += product_of(values, values);
       });
       sums[thread] = sum;
     });
-    join_lanes(
-        block, lanes, sums, shared, [](double a, double b) { return a + b; },
-        [&](double sum, int thread) {
-          const std::int64_t group = lanes.row(block.index(), thread);
-          if (group >= lanes.rows) return 0.0;
-          const double squares =
-              norm.known ? norm.squares.at(norm.groups.at(group).row, norm.statistic) : sum;
-          return static_cast<double>(norm.inverse_root(squares));
-        });
+    join_lanes(block, lanes, sums, shared, join, [&](double sum, int thread) {
+      const std::int64_t group = lanes.row(block.index(), thread);
+      if (group >= lanes.rows) return 0.0;
+      const double squares = norm.known ? norm.squares.at(norm.groups.at(group).row, norm.statistic) : sum;
+      return static_cast<double>(norm.inverse_root(squares));
+    });
     block.last([&](int thread) {
       const std::int64_t group = lanes.row(block.index(), thread);
       if (group >= lanes.rows) return;
@@ -168,6 +205,7 @@ struct NormForward {
               [&](std::int64_t column, const RowBits& bits) {
                 float values[kPack], factors[kPack];
                 norm.x.values(bits, values), norm.factors(column, factors);
+                if constexpr (kCentered) subtract(means[thread], values);
                 CP_UNROLL
                 for (int i = 0; i < kPack; ++i) values[i] *= r * factors[i];
                 y.write(place.row, place.column + column, values);
@@ -191,7 +229,7 @@ CP_DEVICE NormSums operator+(const NormSums& a, const NormSums& b) {
 // A thread keeps kKept packs of x and of dy. Where two are enough (4096 columns of 16 bits), there are
 // registers for those of the next group and for the weight, too: the next group is under way while this one's
 // lanes wait for their sums, and the weight is read once.
-template <int kPack, int kKept>
+template <int kPack, int kKept, bool kCentered>
 struct NormBackward {
   static constexpr int kThreads = kRowThreads;
   static constexpr const char* kName = "rms_norm_backward";
@@ -210,6 +248,7 @@ struct NormBackward {
   struct Own {
     KeptPacks<kKept> x, dy, next_x, next_dy, weight;  // the latter three if it reads ahead
     float sums[kKept][kPack];
+    float mean = 0, mean_gradient = 0;  // of the group's x and (w + o) dy, if centered
   };
 
   CP_DEVICE void operator()(Block& block) const {
@@ -245,12 +284,31 @@ struct NormBackward {
         } else {
           keep_group(group, thread, its.x, its.dy);
         }
-        if (group < lanes.rows && !norm.known)
-          sums[thread] = add_up(lanes.lane(thread), its, norm.groups.at(group));
+        if (group >= lanes.rows || norm.known) return;
+        const auto place = norm.groups.at(group);
+        sums[thread] =
+            kCentered ? add_up_means(lanes.lane(thread), its, place) : add_up(lanes.lane(thread), its, place);
       });
-      join_lanes(
-          block, lanes, sums, shared, [](const NormSums& a, const NormSums& b) { return a + b; },
-          [&](const NormSums& found, int thread) { return finish(found, lanes.row(turn, thread)); });
+      const auto join = [](const NormSums& a, const NormSums& b) { return a + b; };
+      if constexpr (kCentered) {
+        join_lanes(block, lanes, sums, shared, join, [&](const NormSums& found, int) {
+          return NormSums{norm.quotient(found.squares), norm.quotient(found.products)};
+        });
+        block.for_each_thread([&](int thread) {
+          Own& its = own[thread];
+          const NormSums& means = shared[lanes.first_lane(thread)];
+          its.mean = static_cast<float>(means.squares);
+          its.mean_gradient = static_cast<float>(means.products);
+        });
+        block.for_each_thread([&](int thread) {
+          const std::int64_t group = lanes.row(turn, thread);
+          sums[thread] = {};
+          if (group < lanes.rows)
+            sums[thread] = add_up(lanes.lane(thread), own[thread], norm.groups.at(group));
+        });
+      }
+      join_lanes(block, lanes, sums, shared, join,
+                 [&](const NormSums& found, int thread) { return finish(found, lanes.row(turn, thread)); });
       block.for_each_thread([&](int thread) {
         Own& its = own[thread];
         const std::int64_t group = lanes.row(turn, thread);
@@ -296,6 +354,11 @@ struct NormBackward {
     }
   }
 
+  CP_DEVICE void without_mean(const Own& kept, const float (&x)[kPack], float (&z)[kPack]) const {
+    CP_UNROLL
+    for (int i = 0; i < kPack; ++i) z[i] = kCentered ? x[i] - kept.mean : x[i];
+  }
+
   CP_DEVICE NormSums add_up(int lane, const Own& kept, const NormGroups::Place& place) const {
     NormSums sums;
     for_both(lane, kept, place,
@@ -304,8 +367,25 @@ struct NormBackward {
                factors(kept, column, number, scaled);
                CP_UNROLL
                for (int i = 0; i < kPack; ++i) scaled[i] *= d[i];
-               sums.squares += product_of(x, x);
-               sums.products += product_of(scaled, x);
+               float z[kPack];
+               without_mean(kept, x, z);
+               sums.squares += product_of(z, z);
+               sums.products += product_of(scaled, z);
+             });
+    return sums;
+  }
+
+  // The sums of x and of (w + o) dy.
+  CP_DEVICE NormSums add_up_means(int lane, const Own& kept, const NormGroups::Place& place) const {
+    NormSums sums;
+    for_both(lane, kept, place,
+             [&](std::int64_t column, int number, const float(&x)[kPack], const float(&d)[kPack]) {
+               float scaled[kPack];
+               factors(kept, column, number, scaled);
+               CP_UNROLL
+               for (int i = 0; i < kPack; ++i) scaled[i] *= d[i];
+               sums.squares += sum_of(x);
+               sums.products += sum_of(scaled);
              });
     return sums;
   }
@@ -329,10 +409,15 @@ struct NormBackward {
              [&](std::int64_t column, int number, const float(&x)[kPack], const float(&d)[kPack]) {
                float scaled[kPack], gradient[kPack], terms[kPack];
                factors(kept, column, number, scaled);
+               float z[kPack];
+               without_mean(kept, x, z);
                CP_UNROLL
                for (int i = 0; i < kPack; ++i) {
-                 gradient[i] = r * scaled[i] * d[i] - x[i] * along;
-                 terms[i] = d[i] * x[i] * r;
+                 if constexpr (kCentered)
+                   gradient[i] = r * (scaled[i] * d[i] - kept.mean_gradient) - z[i] * along;
+                 else
+                   gradient[i] = r * scaled[i] * d[i] - z[i] * along;
+                 terms[i] = d[i] * z[i] * r;
                }
                dx.give(place.row, place.column + column, gradient);
                if (number >= 0) {
@@ -529,10 +614,13 @@ PreparedKernel prepare_rms_norm(const RowKernel& kernel, const CudaMemory& memor
                       [norm, &x, &y]<int kPack>(std::integral_constant<int, kPack>, std::int64_t iteration,
                                                 cudaStream_t stream) {
                         norm.for_weights([&](std::int64_t weight, const NormGroups& groups) {
-                          using Body = NormForward<kPack>;
-                          const Body body{norm.operands<kPack>(weight, groups, iteration),
-                                          row_matrix<kPack>(y, norm.memory, iteration)};
-                          launch(stream, {body.norm.lanes.blocks(), Body::kSharedBytes}, body);
+                          const auto give = [&]<bool kCentered>(std::bool_constant<kCentered>) {
+                            using Body = NormForward<kPack, kCentered>;
+                            const Body body{norm.operands<kPack>(weight, groups, iteration),
+                                            row_matrix<kPack>(y, norm.memory, iteration)};
+                            launch(stream, {body.norm.lanes.blocks(), Body::kSharedBytes}, body);
+                          };
+                          norm.rule.centered ? give(std::true_type()) : give(std::false_type());
                         });
                         norm.launch_rest<kPack>(stream, x, {&y, false}, iteration);
                       });
@@ -545,31 +633,35 @@ PreparedKernel prepare_rms_norm_backward(const RowKernel& kernel, const CudaMemo
   const std::int64_t widest = std::max(norm.rule.width, norm.rule.more_width);
   const auto partial =
       std::make_shared<const GpuBytes>(static_cast<std::size_t>(kGradientBlocks * widest) * sizeof(float));
-  return prepare_rows(norm.with_weights({&x, norm.dy, results[0].view}), norm.bounds(), memory,
-                      [norm, results, partial]<int kPack>(std::integral_constant<int, kPack>,
-                                                          std::int64_t iteration, cudaStream_t stream) {
-                        auto* const sums = reinterpret_cast<float*>(partial->data());
-                        norm.for_weights([&](std::int64_t weight, const NormGroups& groups) {
-                          std::int64_t blocks = 0;
-                          const auto give = [&]<int kKept>(std::integral_constant<int, kKept>) {
-                            using Body = NormBackward<kPack, kKept>;
-                            Body body{norm.operands<kPack>(weight, groups, iteration),
-                                      row_matrix<kPack>(*norm.dy, norm.memory, iteration),
-                                      row_output<kPack>(results[0], norm.memory, iteration), 0, sums};
-                            body.norm.lanes = row_lanes(body.norm.lanes.rows, body.norm.lanes.packs, kKept);
-                            body.blocks = blocks = std::min(kGradientBlocks, body.norm.lanes.blocks());
-                            launch(stream, {blocks, Body::kSharedBytes}, body);
-                          };
-                          groups.width / kPack <= 2 * kRowThreads ? give(std::integral_constant<int, 2>())
-                                                                  : give(std::integral_constant<int, 4>());
-                          if (norm.rule.unweighted) return;
-                          const RowResult& result = results[idx(1 + weight)];
-                          launch_partial_sums(stream, sums, blocks, groups.width,
-                                              row_matrix<1>(*result.view, norm.memory, iteration),
-                                              result.adds);
-                        });
-                        norm.launch_rest<kPack>(stream, *norm.dy, results[0], iteration);
-                      });
+  return prepare_rows(
+      norm.with_weights({&x, norm.dy, results[0].view}), norm.bounds(), memory,
+      [norm, results, partial]<int kPack>(std::integral_constant<int, kPack>, std::int64_t iteration,
+                                          cudaStream_t stream) {
+        auto* const sums = reinterpret_cast<float*>(partial->data());
+        norm.for_weights([&](std::int64_t weight, const NormGroups& groups) {
+          std::int64_t blocks = 0;
+          const auto give = [&]<int kKept, bool kCentered>(std::integral_constant<int, kKept>,
+                                                           std::bool_constant<kCentered>) {
+            using Body = NormBackward<kPack, kKept, kCentered>;
+            Body body{norm.operands<kPack>(weight, groups, iteration),
+                      row_matrix<kPack>(*norm.dy, norm.memory, iteration),
+                      row_output<kPack>(results[0], norm.memory, iteration), 0, sums};
+            body.norm.lanes = row_lanes(body.norm.lanes.rows, body.norm.lanes.packs, kKept);
+            body.blocks = blocks = std::min(kGradientBlocks, body.norm.lanes.blocks());
+            launch(stream, {blocks, Body::kSharedBytes}, body);
+          };
+          const auto give_kept = [&]<class Centered>(Centered centered) {
+            groups.width / kPack <= 2 * kRowThreads ? give(std::integral_constant<int, 2>(), centered)
+                                                    : give(std::integral_constant<int, 4>(), centered);
+          };
+          norm.rule.centered ? give_kept(std::true_type()) : give_kept(std::false_type());
+          if (norm.rule.unweighted) return;
+          const RowResult& result = results[idx(1 + weight)];
+          launch_partial_sums(stream, sums, blocks, groups.width,
+                              row_matrix<1>(*result.view, norm.memory, iteration), result.adds);
+        });
+        norm.launch_rest<kPack>(stream, *norm.dy, results[0], iteration);
+      });
 }
 
 PreparedKernel prepare_norm_sums(const RowKernel& kernel, const CudaMemory& memory) {

@@ -17,9 +17,12 @@ std::int64_t own_index(const VocabularyRule& rule, std::int32_t token) {
   return index >= 0 && index < rule.count ? index : -1;
 }
 
-// The logits of the rank's tokens, capped.
+// The logits of the rank's tokens, scaled and capped.
 void load_logits(const VocabularyRule& rule, const RowView& logits, std::int64_t row, float* values) {
   logits.load(row, values, 0, rule.count);
+  if (const auto scale = static_cast<float>(rule.logit_scale); scale != 1) {
+    for (std::int64_t i = 0; i < rule.count; ++i) values[i] *= scale;
+  }
   if (rule.softcap == 0) return;
   const auto cap = static_cast<float>(rule.softcap);
   for (std::int64_t i = 0; i < rule.count; ++i) values[i] = cap * std::tanh(values[i] / cap);
@@ -100,7 +103,7 @@ void cross_entropy_backward(const RowKernel& kernel, const HostMemory& memory, s
   float* const sums = statistic(kernel.reads[2], memory, iteration);
   float* const losses = statistic(kernel.writes[1], memory, iteration);
   const std::vector<std::int32_t> labels = load_integers(kernel.reads[3], memory, iteration);
-  const float weight = *statistic(kernel.reads[4], memory, iteration);
+  const float weight = *statistic(kernel.reads[4], memory, iteration) * static_cast<float>(rule.logit_scale);
   std::vector<float> values(idx(logits.columns()));
   for (std::int64_t row = 0; row < logits.rows(); ++row) {
     float& loss = at(losses, kernel.writes[1], row);

@@ -1,6 +1,9 @@
-// Norms of rows by their root mean square. Sums are in f64: they are as long as a row is wide.
+// Norms of rows by their root mean square, or by that of what is left without their mean. Sums are in f64:
+// they are as long as a row is wide.
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -40,6 +43,17 @@ class Norm {
   const float* factors(const Columns& group) const { return factors_[group.kind].data(); }
   std::int64_t normalized() const { return rule_.normalized(); }
 
+  // Subtracts the means of groups from a row's columns. In the backward pass these are gradients, too: what
+  // subtracts a mean is its own transpose.
+  void center(std::vector<float>& row) const {
+    if (!rule_.centered) return;
+    for (const Columns& group : groups_) {
+      float* const values = row.data() + group.first;
+      const double sum = std::accumulate(values, values + group.width, 0.0);
+      const auto mean = static_cast<float>(sum / static_cast<double>(group.width));
+      std::for_each(values, values + group.width, [mean](float& value) { value -= mean; });
+    }
+  }
   double divisor(const Columns& group) const { return static_cast<double>(group.width * rule_.ranks); }
   double inverse_root(const Columns& group, double squares) const {
     return 1 / std::sqrt(squares / divisor(group) + rule_.eps);
@@ -88,6 +102,7 @@ void rms_norm(const RowKernel& kernel, const HostMemory& memory, std::int64_t it
   std::vector<float> values(idx(norm.x().columns()));
   for (std::int64_t row = 0; row < norm.x().rows(); ++row) {
     norm.x().load(row, values.data());
+    norm.center(values);
     for (const Columns& group : norm.groups()) {
       float* x = values.data() + group.first;
       const double sum = rule.ranks > 1 ? squares.of(group, row) : Norm::squares(group, values.data());
@@ -113,6 +128,7 @@ void rms_norm_backward(const RowKernel& kernel, const HostMemory& memory, std::i
   std::vector<float> x(idx(norm.x().columns())), d(x.size());
   for (std::int64_t row = 0; row < norm.x().rows(); ++row) {
     norm.x().load(row, x.data()), dy.load(row, d.data());
+    norm.center(x);
     for (const Columns& group : norm.groups()) {
       const double r =
           norm.inverse_root(group, shared ? squares.of(group, row) : Norm::squares(group, x.data()));
@@ -124,6 +140,7 @@ void rms_norm_backward(const RowKernel& kernel, const HostMemory& memory, std::i
         d[idx(group.first + i)] = static_cast<float>(r * norm.factors(group)[i] * gradient - value * along);
       }
     }
+    norm.center(d);
     dx.store(row, d.data(), results[0].adds);
   }
   for (std::size_t weight = 0; weight < weights; ++weight)

@@ -78,12 +78,13 @@ enum class ActivationFunction : std::uint8_t {
 //   norm_sums           reads x; writes squares [n, kinds of groups], statistics
 //   norm_sums_backward  reads x, weights, dy; writes sums [n, kinds of groups], statistics
 //
-// Of each group of columns, with o = 1 if unit_offset and else 0, and w + o = 1 if unweighted:
-//   S = sum of x x,  T = sum of (w + o) dy x                 over the group
+// Of each group of columns, with o = 1 if unit_offset and else 0, and w + o = 1 if unweighted; z = x and B =
+// 0, or if centered z = x - the mean of x, and B the mean of (w + o) dy, each over the group:
+//   S = sum of z z,  T = sum of (w + o) dy z                 over the group
 //   r = 1 / sqrt(S / (width ranks) + eps)
-//   y = x r (w + o)
-//   dx = r (w + o) dy - x r^3 T / (width ranks)
-//   dw = sum of dy x r                                       over rows and groups
+//   y = z r (w + o)
+//   dx = r ((w + o) dy - B) - z r^3 T / (width ranks)
+//   dw = sum of dy z r                                       over rows and groups
 // Norm_sums gives S of the one group of each kind, and its backward form T. The ranks that share the rows
 // add both up, and the norms read the sums. Columns behind the last group are copied, and so are their
 // gradients.
@@ -98,6 +99,7 @@ struct NormRule {
   std::int64_t more_groups = 0, more_width = 0;
   std::int64_t ranks = 1;   // that have `width` columns of a group each; more than 1 only with one group
   bool unweighted = false;  // no group has a weight (Llama 4)
+  bool centered = false;    // LayerNorm without a bias (Cohere); of groups that no ranks share
   bool operator==(const NormRule&) const = default;
   std::int64_t kinds_of_groups() const { return more_groups > 0 ? 2 : 1; }
   std::int64_t weights() const { return unweighted ? 0 : kinds_of_groups(); }
@@ -238,11 +240,13 @@ struct GatedNormRule {
 //   cross_entropy_backward
 //                   reads logits, maxima, sums, labels, weight [1], a statistic
 //                   writes d logits [n, columns], losses [n], statistics
-// With the logits l of the rank's tokens, which are cap tanh(l / cap) if there is a cap, the maximum is that
-// of l, and the sums are those of exp(l - maximum) and of l of the label, 0 if another rank has it. The tp
-// ranks take the maximum of the one over all of them, and then the sum of the other two. Then:
+// With l = logit_scale times the logits of the rank's tokens, or cap tanh(l / cap) of that if there is a cap,
+// the maximum is that of l, and the sums are those of exp(l - maximum) and of l of the label, 0 if another
+// rank has it. The tp ranks take the maximum of the one over all of them, and then the sum of the other two.
+// Then:
 //   loss = log(first sum) + maximum - second sum
-//   dl = weight (exp(l - maximum) / first sum - (1 at the label)), times 1 - (l / cap)^2 if capped
+//   d logits = logit_scale weight (exp(l - maximum) / first sum - (1 at the label)),
+//              times 1 - (l / cap)^2 if capped
 // and both are 0 for an ignored label. Losses are not weighted. The weight is what a row's loss counts in the
 // loss of the step: 1 / the number of labels of the global batch that are not ignored, times what the losses
 // of prediction layers count. Columns of no token have the gradient 0.
@@ -252,6 +256,7 @@ struct VocabularyRule {
   std::int64_t first = 0, count = 0;
   double scale = 1;             // of embedded rows: sqrt(hidden) in Gemma
   double softcap = 0;           // of logits; 0: none (Gemma 2)
+  double logit_scale = 1;       // what logits are multiplied with first (Cohere)
   std::int64_t ignored = -100;  // as PyTorch's cross_entropy
   bool operator==(const VocabularyRule&) const = default;
 };
@@ -349,7 +354,7 @@ void visit_rule_fields(Rule& rule, Visit&& visit) {
     visit("eps", rule.eps), visit("unit_offset", rule.unit_offset);
     visit("groups", rule.groups), visit("width", rule.width);
     visit("more_groups", rule.more_groups), visit("more_width", rule.more_width), visit("ranks", rule.ranks);
-    visit("unweighted", rule.unweighted);
+    visit("unweighted", rule.unweighted), visit("centered", rule.centered);
   } else if constexpr (std::is_same_v<T, ColumnMove>) {
     visit("source", rule.source), visit("from", rule.from), visit("from_step", rule.from_step);
     visit("target", rule.target), visit("to", rule.to), visit("to_step", rule.to_step);
@@ -364,7 +369,7 @@ void visit_rule_fields(Rule& rule, Visit&& visit) {
     visit("limit", rule.limit), visit("offset", rule.offset), visit("weighs_inputs", rule.weighs_inputs);
   } else if constexpr (std::is_same_v<T, VocabularyRule>) {
     visit("first", rule.first), visit("count", rule.count), visit("scale", rule.scale);
-    visit("softcap", rule.softcap), visit("ignored", rule.ignored);
+    visit("softcap", rule.softcap), visit("logit_scale", rule.logit_scale), visit("ignored", rule.ignored);
   } else if constexpr (std::is_same_v<T, RouterRule>) {
     visit("sigmoid", rule.sigmoid), visit("groups", rule.groups), visit("top_groups", rule.top_groups);
     visit("normalized", rule.normalized), visit("scale", rule.scale), visit("ranks", rule.ranks);

@@ -192,6 +192,8 @@ void RowRules::check_norm_columns(const NormRule& rule, const View& x) const {
           " of them on this one; what ranks share is one group for each weight");
   require(!rule.unweighted || !rule.unit_offset,
           "has no weights and adds 1 to them; leave unit_offset or unweighted out");
+  require(!rule.centered || rule.ranks == 1, "subtracts the mean of groups on ", rule.ranks,
+          " ranks, which add up squares alone; leave centered out, or use groups of one rank");
 }
 
 void RowRules::check_norm_weights(const NormRule& rule, const RowKernel& op) const {
@@ -514,6 +516,8 @@ void RowRules::check_vocabulary(const VocabularyRule& rule, std::int64_t rows) c
           rule.first + rule.count - 1, ", but a table or logits of ", rows);
   require(std::isfinite(rule.scale) && rule.softcap >= 0 && std::isfinite(rule.softcap), "has the scale ",
           rule.scale, " and the cap ", rule.softcap, "; use numbers, and 0 for no cap");
+  require(std::isfinite(rule.logit_scale) && rule.logit_scale > 0, "multiplies logits with ",
+          rule.logit_scale, "; use a number above 0, and 1 where they stay");
 }
 
 void RowRules::check_embedding(const RowKernel& op) const {

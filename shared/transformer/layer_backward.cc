@@ -9,6 +9,10 @@ void LayerBackward::write(const LayerPlace& place, const LayerPieces& weights,
   if (place.recomputed) {
     again_.write(place, weights, x, writer_.working_rows("x again", context_.tokens_tp, context_.hidden));
   }
+  if (context_.model.parallel_blocks) {
+    parallel_block(place, weights, gradients, x, dx);
+    return add_up_replicated(place, gradients.layer);
+  }
   if (place.parts.mlp != Mlp::none) {
     const bool alone = place.parts.mixer == Mixer::none;
     mlp(place, weights, gradients,
@@ -83,13 +87,19 @@ void LayerBackward::mlp(const LayerPlace& place, const LayerPieces& weights, con
   const View rows = norm_rows(A::norm2, place, mid, norm, weights.layer);
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
   const View d_rows = writer_.partial_rows(d_norm, "d partial");
+  mlp_of_rows(place, weights, gradients, rows, d_out, d_rows);
+  close_region(d_rows, mid, norm, weights.layer, gradients.layer, dx, "scatter d mlp");
+}
+
+void LayerBackward::mlp_of_rows(const LayerPlace& place, const LayerPieces& weights,
+                                const LayerGradients& gradients, const View& rows, const View& d_out,
+                                const View& d_rows) {
   if (place.parts.mlp == Mlp::experts) {
     experts_.backward(place, weights.layer, weights.experts, gradients.layer, gradients.experts, rows, d_out,
                       d_rows);
   }
   if (context_.sizes.columns(place.parts.mlp) > 0)
     dense_mlp(place, weights.layer, gradients.layer, rows, d_out, d_rows);
-  close_region(d_rows, mid, norm, weights.layer, gradients.layer, dx, "scatter d mlp");
 }
 
 void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
@@ -160,19 +170,54 @@ void LayerBackward::mix(const LayerPlace& place, const Window& weights, const Gr
   const View d_own = before_norm_behind(A::attended, place, layer.norm1_behind, weights, gradients, dx),
              d_projected = writer_.gather_rows(d_own, "d gathered",
                                                attends ? "gather d attention" : "gather d recurrence");
-  if (layer.out_bias.numel() > 0)
-    writer_.kernel_with_gradients({RowOperation::add_bias, {d_own}, {}, {}}, {layer.out_bias}, gradients,
-                                  "bias backward");
+  out_bias(d_own, layer, gradients);
   const View out = attends ? attention_output(place) : recurrences_.output(place, weights),
-             d_out = writer_.working_rows("d out", context_.tokens, out.shape[1]);
-  writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
-  writer_.weight_gradient(transposed(d_projected), out, layer.out, gradients, "out projection, wgrad");
-  if (attends) return attention(place, weights, gradients, x, d_out, dx);
+             d_out = out_projection(place, weights, gradients, d_projected, out);
+  View d_qkv;
+  if (attends) {
+    attention(place, weights, gradients, d_out);
+    if (context_.model.latent) return latent(place, weights, gradients, x, dx);
+    d_qkv = unrotate(place, weights, gradients);
+  }
   const View rows = norm_rows(A::norm1, place, x, layer.norm1, weights);
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden),
              d_rows = writer_.partial_rows(d_norm, "d partial");
-  recurrences_.backward(place, weights, gradients, rows, d_out, d_rows);
-  close_region(d_rows, x, layer.norm1, weights, gradients, dx, "scatter d recurrence");
+  attends ? projections(place, weights, gradients, rows, d_qkv, d_rows, false)
+          : recurrences_.backward(place, weights, gradients, rows, d_out, d_rows);
+  close_region(d_rows, x, layer.norm1, weights, gradients, dx,
+               attends ? "scatter d attention" : "scatter d recurrence");
+}
+
+// The gradient of what both gave is dx, which is gathered once; each has a part of that of the norm's rows.
+void LayerBackward::parallel_block(const LayerPlace& place, const LayerPieces& weights,
+                                   const LayerGradients& gradients, const View& x, const View& dx) {
+  const LayerWeights& layer = this->layer(place);
+  const View d_out = writer_.gather_rows(dx, "d gathered", "gather d block"),
+             rows = norm_rows(A::norm1, place, x, layer.norm1, weights.layer);
+  const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden),
+             d_rows = writer_.partial_rows(d_norm, "d partial");
+  mlp_of_rows(place, weights, gradients, rows, d_out, d_rows);
+  out_bias(dx, layer, gradients.layer);
+  attention(place, weights.layer, gradients.layer,
+            out_projection(place, weights.layer, gradients.layer, d_out, attention_output(place)));
+  projections(place, weights.layer, gradients.layer, rows, unrotate(place, weights.layer, gradients.layer),
+              d_rows, true);
+  close_region(d_rows, x, layer.norm1, weights.layer, gradients.layer, dx, "scatter d block");
+}
+
+void LayerBackward::out_bias(const View& d_out, const LayerWeights& layer, const GradientPlace& gradients) {
+  if (layer.out_bias.numel() == 0) return;
+  writer_.kernel_with_gradients({RowOperation::add_bias, {d_out}, {}, {}}, {layer.out_bias}, gradients,
+                                "bias backward");
+}
+
+View LayerBackward::out_projection(const LayerPlace& place, const Window& weights,
+                                   const GradientPlace& gradients, const View& d_projected, const View& out) {
+  const LayerWeights& layer = this->layer(place);
+  View d_out = writer_.working_rows("d out", context_.tokens, out.shape[1]);
+  writer_.matmul(d_projected, layer.out.matrix(weights), d_out, "out projection, dgrad");
+  writer_.weight_gradient(transposed(d_projected), out, layer.out, gradients, "out projection, wgrad");
+  return d_out;
 }
 
 View LayerBackward::attention_output(const LayerPlace& place) {
@@ -191,7 +236,7 @@ View LayerBackward::d_projections() {
 }
 
 void LayerBackward::attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
-                              const View& x, const View& d_gated, const View& dx) {
+                              const View& d_gated) {
   const LayerWeights& layer = this->layer(place);
   const std::int64_t tokens = context_.tokens, q_width = context_.sizes.q_width,
                      kv_width = context_.sizes.kv_width, v_width = context_.sizes.v_width,
@@ -223,19 +268,18 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
     return activations_.attention_operand(name, place, numel);
   });
   if (heads > 0) writer_.weight_gradient(d_sinks, layer.sinks, gradients, "d sinks");
+}
 
-  if (context_.model.latent) return latent(place, weights, gradients, x, dx);
-  const View d_qkv = unrotate(place, weights, gradients);
-  const View rows = norm_rows(A::norm1, place, x, layer.norm1, weights);
+void LayerBackward::projections(const LayerPlace& place, const Window& weights,
+                                const GradientPlace& gradients, const View& rows, const View& d_qkv,
+                                const View& d_rows, bool adds) {
+  const LayerWeights& layer = this->layer(place);
   if (context_.model.qkv_bias) {
     writer_.kernel_with_gradients({RowOperation::add_bias, {d_qkv}, {}, {}}, {layer.qkv_bias}, gradients,
                                   "qkv bias backward");
   }
-  const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden);
-  const View d_rows = writer_.partial_rows(d_norm, "d partial");
-  writer_.matmul(d_qkv, layer.qkv.matrix(weights), d_rows, "qkv, dgrad");
+  writer_.matmul(d_qkv, layer.qkv.matrix(weights), d_rows, "qkv, dgrad", adds);
   writer_.weight_gradient(transposed(d_qkv), rows, layer.qkv, gradients, "qkv, wgrad");
-  close_region(d_rows, x, layer.norm1, weights, gradients, dx, "scatter d attention");
 }
 
 void LayerBackward::latent(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,

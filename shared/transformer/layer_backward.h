@@ -32,16 +32,33 @@ class LayerBackward {
   // `mid`: the MLP's input.
   void mlp(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
            const View& mid, const View& dx);
+  // Of attention and MLP on the rows of one norm.
+  void parallel_block(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
+                      const View& x, const View& dx);
+  // From the gathered rows of a norm, and the gradient of what the MLP gives, `d_out`, to the partial
+  // gradient of these rows, which is written.
+  void mlp_of_rows(const LayerPlace& place, const LayerPieces& weights, const LayerGradients& gradients,
+                   const View& rows, const View& d_out, const View& d_rows);
   // Of the MLP that computes all rows; the shared one adds to the gradient that experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                  const View& rows, const View& d_out, const View& d_rows);
   void mix(const LayerPlace& place, const Window& weights, const GradientPlace& gradients, const View& x,
            const View& dx);
+  // Of attention's projection out, from the gradient of the rank's own rows of what it gives.
+  void out_bias(const View& d_out, const LayerWeights& layer, const GradientPlace& gradients);
   // Attention's output as the projection out took it: with its gates, where it has some.
   View attention_output(const LayerPlace& place);
-  // From the gradient of that to dx.
+  // Through the projection out: from the gradient of what it gives, gathered, to that of `out`, which it
+  // took.
+  View out_projection(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
+                      const View& d_projected, const View& out);
+  // From the gradient of attention's output, times its gates, to those of what attention took, d q and so on.
   void attention(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
-                 const View& x, const View& d_out, const View& dx);
+                 const View& d_out);
+  // From those, `d_qkv`, through the projections to d_rows, the partial gradient of the gathered rows: added
+  // to if it `adds`, else written.
+  void projections(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
+                   const View& rows, const View& d_qkv, const View& d_rows, bool adds);
   // The gradient of the projections' output: [tokens, q and k and v, and the gates].
   View d_projections();
   // From the gradients of q, k and v on: through the latent rows to dx.

@@ -34,6 +34,7 @@ void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, co
                          const View& x_next) {
   if (place.parts.mlp == Mlp::none) return mix(place, weights.layer, x, x_next);
   if (place.parts.mixer == Mixer::none) return mlp(place, weights, x, x_next);
+  if (context_.model.parallel_blocks) return parallel_block(place, weights, x, x_next);
   const View mid = activations_.rows(A::mid, place, context_.tokens_tp, context_.hidden);
   mix(place, weights.layer, x, mid);
   mlp(place, weights, mid, x_next);
@@ -73,9 +74,10 @@ void LayerForward::mix(const LayerPlace& place, const Window& weights, const Vie
   const bool attends = place.parts.mixer == Mixer::attention;
   const View norm = normed(A::norm1, place, x, layer(place).norm1.flat(weights),
                            attends ? "attention norm" : "recurrence norm");
-  const View out =
-      attends ? attention(place, weights, norm)
-              : recurrences_.forward(place, weights, writer_.gather_rows(norm, "gathered", "gather rows"));
+  const auto rows = [&] { return writer_.gather_rows(norm, "gathered", "gather rows"); };
+  const View out = !attends                ? recurrences_.forward(place, weights, rows())
+                   : context_.model.latent ? latent_attention(place, weights, norm)
+                                           : attention(place, weights, rows());
   const Region region{region_output(place, A::attended, mid), layer(place).norm1_behind.flat(weights),
                       layer(place).out_bias.flat(weights),
                       attends ? "scatter attention" : "scatter recurrence"};
@@ -84,15 +86,28 @@ void LayerForward::mix(const LayerPlace& place, const Window& weights, const Vie
   close_region(region, partial, x, mid);
 }
 
-View LayerForward::attention(const LayerPlace& place, const Window& weights, const View& norm) {
-  if (context_.model.latent) {
-    project_latent(place, weights, norm);
-  } else {
-    const View rows = writer_.gather_rows(norm, "gathered", "gather rows");
-    context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
-  }
+// The MLP writes its partial sums, and attention adds to them, so that both travel as one.
+void LayerForward::parallel_block(const LayerPlace& place, const LayerPieces& weights, const View& x,
+                                  const View& next) {
+  const View norm = normed(A::norm1, place, x, layer(place).norm1.flat(weights.layer), "block norm"),
+             rows = writer_.gather_rows(norm, "gathered", "gather rows"),
+             partial = writer_.partial_rows(next, "partial");
+  mlp_of_rows(place, weights, rows, partial);
+  const View out = attention(place, weights.layer, rows);
+  writer_.matmul(out, layer(place).out.transposed(weights.layer), partial, "out projection", true);
+  close_region({next, {}, layer(place).out_bias.flat(weights.layer), "scatter block"}, partial, x, next);
+}
+
+View LayerForward::latent_attention(const LayerPlace& place, const Window& weights, const View& norm) {
+  project_latent(place, weights, norm);
   attend(place, weights);
   if (context_.latent == LatentUse::absorbed) return expand_output(place, weights);
+  return activations_.rows(A::out, place, context_.tokens, context_.sizes.out_width);
+}
+
+View LayerForward::attention(const LayerPlace& place, const Window& weights, const View& rows) {
+  context_.model.qk_norm ? project_with_norms(place, weights, rows) : project(place, weights, rows);
+  attend(place, weights);
   return gated(place, activations_.rows(A::out, place, context_.tokens, context_.sizes.out_width));
 }
 
@@ -343,9 +358,14 @@ void LayerForward::mlp(const LayerPlace& place, const LayerPieces& weights, cons
                       {},
                       "scatter mlp"};
   const View partial = writer_.partial_rows(region.output, "partial");
+  mlp_of_rows(place, weights, rows, partial);
+  close_region(region, partial, x, next);
+}
+
+void LayerForward::mlp_of_rows(const LayerPlace& place, const LayerPieces& weights, const View& rows,
+                               const View& partial) {
   if (place.parts.mlp == Mlp::experts) experts_.forward(place, weights.layer, weights.experts, rows, partial);
   if (context_.sizes.columns(place.parts.mlp) > 0) dense_mlp(place, weights.layer, rows, partial);
-  close_region(region, partial, x, next);
 }
 
 void LayerForward::dense_mlp(const LayerPlace& place, const Window& weights, const View& rows,

@@ -72,8 +72,12 @@ class LayerForward {
 
   // mid = x + the mixer of its norm.
   void mix(const LayerPlace& place, const Window& weights, const View& x, const View& mid);
-  // From the norm, of the rank's own rows, to what the projection out takes: [tokens, width].
-  View attention(const LayerPlace& place, const Window& weights, const View& norm);
+  // next = x + what attention and MLP make of one norm of x.
+  void parallel_block(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
+  // From the norm, of the rank's own rows, to what the projection out takes: [tokens, width]; of latent
+  // attention, and of attention that takes the norm's gathered rows.
+  View latent_attention(const LayerPlace& place, const Window& weights, const View& norm);
+  View attention(const LayerPlace& place, const Window& weights, const View& rows);
   // Compute what attention takes, q and k and v or q and latent rows, from the norm: of the rank's own rows
   // for latent attention, which gathers its latent rows, and of the gathered ones else.
   void project_latent(const LayerPlace& place, const Window& weights, const View& norm);
@@ -92,6 +96,9 @@ class LayerForward {
               std::vector<View> operands);
   void attend(const LayerPlace& place, const Window& weights);
   void mlp(const LayerPlace& place, const LayerPieces& weights, const View& x, const View& next);
+  // From the gathered rows of a norm to the partial sums of what the MLP gives, which are written.
+  void mlp_of_rows(const LayerPlace& place, const LayerPieces& weights, const View& rows,
+                   const View& partial);
   // The MLP that computes all rows: the dense one, or the shared one, which adds to what experts made.
   void dense_mlp(const LayerPlace& place, const Window& weights, const View& rows, const View& partial);
   // What mixer or MLP takes: the norm of x, or x itself where there is none before them.

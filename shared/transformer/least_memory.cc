@@ -391,6 +391,7 @@ class LeastMemory::OfLayout {
   static std::size_t idx_of(Having what) { return static_cast<std::size_t>(what); }
   const LayerKept& kept_with(Having what) const { return kept_with_[idx_of(what)]; }
   LayerKept made_kept_with(Having what) const {
+    const bool parallel = model_.parallel_blocks;  // with one norm, and nothing between the two
     const std::int64_t rows = sizes_.tokens_tp * model_.hidden * width_,
                        before = model_.norms_before ? rows : 0,
                        behind = model_.norms_behind ? rows : 0;  // what is normalized behind
@@ -398,10 +399,11 @@ class LeastMemory::OfLayout {
       case Having::anything:
         return {.input = rows};
       case Having::mixer:
-      case Having::mlp:
         return {.cheap = before, .rest = behind};
+      case Having::mlp:
+        return {.cheap = parallel ? 0 : before, .rest = behind};
       case Having::both:
-        return {.rest = rows};  // between the two
+        return {.rest = parallel ? 0 : rows};  // between the two
       case Having::attention:
         return attention_.kept();
       case Having::recurrence:

@@ -155,6 +155,27 @@ double estimated_parameters(const Transformer& model) {
          2 * f(model.hidden) * (f(model.vocab) + f(model.prediction_layers) * f(model.hidden));
 }
 
+// What both parts of a parallel block take are gathered rows of one norm. Latent attention gathers narrower
+// rows of its own, and no model has recurrences there, or experts without attention beside them.
+void check_parallel_blocks(const Transformer& model, detail::Complaints& complaints) {
+  if (!model.parallel_blocks) return;
+  complaints.require(model.norms_before && !model.norms_behind,
+                     "parallel_blocks=true needs norms_before=true and norms_behind=false: attention and MLP "
+                     "take the rows of one norm, and nothing is normalized behind them");
+  complaints.require(
+      !model.latent,
+      "parallel_blocks with latent attention: such layers are not described; the nearest thing "
+      "is parallel_blocks=false");
+  for (const LayerKind& kind : model.kinds) {
+    if (kind.mixer == Mixer::attention && kind.has_mlp) continue;
+    complaints.add(str("parallel_blocks=true, and a kind of layers has the mixer ", name(kind.mixer),
+                       kind.has_mlp ? "" : " and no MLP",
+                       "; both attention and an MLP take a block's rows; give it both, or leave "
+                       "parallel_blocks out"));
+    break;
+  }
+}
+
 void check_rotary(std::string_view of, const RotaryFrequencies& rotary, detail::Complaints& complaints) {
   const auto& [theta, scaling, factor, low, high, original, whole_pairs, magnitude] = rotary;
   const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
@@ -201,6 +222,14 @@ void check_numerics(const Transformer& model, detail::Complaints& complaints) {
   complaints.require(
       std::isfinite(numerics.logit_softcap) && numerics.logit_softcap >= 0,
       str("logit_softcap=", numerics.logit_softcap, " must be a finite number above 0, or 0 for no cap"));
+  complaints.require(std::isfinite(numerics.logit_scale) && numerics.logit_scale > 0,
+                     str("logit_scale=", numerics.logit_scale,
+                         " must be a finite number above 0, or 1 for logits as they are"));
+  complaints.require(!numerics.norm_centered || (!model.qk_norm_of_all_heads && !model.qk_norm_behind_rotary),
+                     "norm_centered with qk_norm_of_all_heads, whose ranks add up squares alone, or with "
+                     "qk_norm_behind_rotary, which a rotation keeps without means alone, is not described; "
+                     "use norms of each "
+                     "head, before the rotation");
   const bool limits = std::isfinite(numerics.activation_limit) && numerics.activation_limit >= 0 &&
                       std::isfinite(numerics.up_offset);
   complaints.require(limits, str("activation_limit=", numerics.activation_limit, " and up_offset=",
@@ -283,6 +312,7 @@ void validate_model(const Transformer& model) {
   check_numerics(model, complaints);
   if (model.experts) check_experts(*model.experts, complaints), check_expert_products(model, complaints);
   if (model.latent) check_latent(model, complaints);
+  check_parallel_blocks(model, complaints);
   if (model.recurrence) check_recurrence(*model.recurrence, complaints);
   if (complaints.empty() && estimated_parameters(model) > kMaxParameters) {
     complaints.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,
@@ -399,7 +429,7 @@ void count_recurrence(const Transformer& model, ParameterCounts& counts) {
 }  // namespace
 
 std::int64_t ParameterCounts::layer(LayerParts of) const {
-  std::int64_t count = (of.mixer == Mixer::none || of.mlp == Mlp::none ? 1 : 2) * norms;
+  std::int64_t count = norms_of(of);
   if (of.mixer == Mixer::attention) count += attention + attention_rows;
   if (of.mixer == Mixer::recurrence) count += recurrence + recurrence_rows;
   if (of.mlp == Mlp::dense) count += mlp;
@@ -411,6 +441,7 @@ ParameterCounts parameter_counts(const Transformer& model) {
   ParameterCounts counts;
   counts.embedding = model.vocab * model.hidden;
   counts.norms = ((model.norms_before ? 1 : 0) + (model.norms_behind ? 1 : 0)) * model.hidden;
+  counts.norms_of_both = (model.parallel_blocks ? 1 : 2) * counts.norms;
   count_attention(model, counts);
   count_recurrence(model, counts);
   const std::int64_t matrices = model.up_matrices() + 1;
@@ -437,13 +468,12 @@ ParameterCounts parameter_counts(const Transformer& model) {
   counts.prediction_join = 2 * model.hidden * model.hidden;
   const std::int64_t of_prediction = counts.prediction_join + 3 * model.hidden;
   counts.prediction = counts.layer(last) + of_prediction;
-  std::int64_t of_layers = 0;
-  for (const LayerParts parts : kLayerParts) of_layers += layers[parts] * counts.layer(parts);
-  const std::int64_t of_rows =
-      count_of(layers, Mixer::attention) * counts.attention_rows +
-      count_of(layers, Mixer::recurrence) * counts.recurrence_rows +
-      count_of(layers, Mlp::experts) * counts.expert_rows +
-      (2 * count_of(layers) - count_of(layers, Mixer::none) - count_of(layers, Mlp::none)) * counts.norms;
+  std::int64_t of_layers = 0, of_norms = 0;
+  for (const LayerParts parts : kLayerParts)
+    of_layers += layers[parts] * counts.layer(parts), of_norms += layers[parts] * counts.norms_of(parts);
+  const std::int64_t of_rows = count_of(layers, Mixer::attention) * counts.attention_rows +
+                               count_of(layers, Mixer::recurrence) * counts.recurrence_rows +
+                               count_of(layers, Mlp::experts) * counts.expert_rows + of_norms;
   const std::int64_t met = of_layers - count_of(layers, Mlp::experts) * not_met;
   const std::int64_t beside_layers = counts.final_norm + model.prediction_layers * of_prediction;
   counts.total = counts.embedding + of_layers + beside_layers + counts.head;
@@ -475,6 +505,7 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   hasher.add(model.tied_embeddings).add(model.qkv_bias).add(model.qk_norm);
   if (model.norms_behind) hasher.add(std::string_view("norms behind"));
   if (!model.norms_before) hasher.add(std::string_view("no norms before"));
+  if (model.parallel_blocks) hasher.add(std::string_view("parallel blocks"));
   if (model.qk_norm_of_all_heads) hasher.add(std::string_view("norms of all heads"));
   if (model.qk_norm_behind_rotary) hasher.add(std::string_view("norms behind rotary"));
   if (model.out_bias) hasher.add(std::string_view("out bias"));
@@ -498,9 +529,9 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   if (model.prediction_layers > 0)
     hasher.add(std::string_view("prediction layers")).add(model.prediction_layers);
   if (model.numerics != Numerics{}) {
-    const auto& [eps, unit_offset, activation, limit, up_offset, embedding_scale, logit_softcap, rotary,
-                 window_rotary, interleaved, share, score_scale, temperature, router, weighs_inputs] =
-        model.numerics;
+    const auto& [eps, unit_offset, centered, activation, limit, up_offset, embedding_scale, logit_softcap,
+                 logit_scale, rotary, window_rotary, interleaved, share, score_scale, temperature, router,
+                 weighs_inputs] = model.numerics;
     hasher.add(std::string_view("numerics")).add(eps).add(unit_offset).add(static_cast<int>(activation));
     hasher.add(limit).add(up_offset).add(temperature.scale).add(temperature.floor).add(weighs_inputs);
     hasher.add(embedding_scale).add(logit_softcap);
@@ -508,6 +539,8 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
     hasher.add(interleaved).add(share);
     if (window_rotary) hash_rotary(hasher.add(std::string_view("windows")), *window_rotary);
     if (score_scale != 1) hasher.add(std::string_view("score scale")).add(score_scale);
+    if (centered) hasher.add(std::string_view("centered norms"));
+    if (logit_scale != 1) hasher.add(std::string_view("logit scale")).add(logit_scale);
     hasher.add(router.sigmoid).add(router.groups).add(router.top_groups).add(router.normalized);
     hasher.add(router.scale).add(router.ranks);
   }

@@ -7,11 +7,12 @@
 // All else is alike in all layers.
 //
 // Each layer computes x += mixer(norm(x)) and then x += mlp(norm(x)), or one of the two alone; with norms
-// behind, x += norm(mixer(norm(x))) and x += norm(mlp(norm(x))), or these without the inner norms. The mixer
-// is attention or a recurrence. The MLP is gated, down(act(gate(x)) * up(x)), or not, down(act(up(x))). A
-// mixture of experts has `experts` instead, of which each token uses top_k, and beside them it may have a
-// shared MLP, which all tokens use. Behind the last layer come a final norm and the head; the head may share
-// its weights with the embedding.
+// behind, x += norm(mixer(norm(x))) and x += norm(mlp(norm(x))), or these without the inner norms. In
+// parallel blocks both take the same rows, x += mixer(norm(x)) + mlp(norm(x)). The mixer is attention or a
+// recurrence. The MLP is gated, down(act(gate(x)) * up(x)), or not, down(act(up(x))). A mixture of experts
+// has `experts` instead, of which each token uses top_k, and beside them it may have a shared MLP, which all
+// tokens use. Behind the last layer come a final norm and the head; the head may share its weights with the
+// embedding.
 //
 // In training, prediction layers may follow (multi-token prediction, MTP; DeepSeek-V3, arXiv 2412.19437,
 // section 2.2). That of depth 1 takes the last layer's output and predicts the token behind the next one;
@@ -190,12 +191,15 @@ struct QueryTemperature {
 struct Numerics {
   double norm_eps = 1e-6;         // rms_norm_eps
   bool norm_unit_offset = false;  // norms multiply with 1 + weight (Gemma)
+  // All norms but those of recurrences' outputs subtract the mean first: LayerNorm without a bias (Cohere).
+  bool norm_centered = false;
   ActivationFunction activation = ActivationFunction::silu;
   // Of gated MLPs: the gate is at most so large, and what it multiplies within its opposite and it; 0: no
   // limit. And what is added to the latter before they are multiplied (7 and 1 in gpt-oss).
   double activation_limit = 0, up_offset = 0;
   double embedding_scale = 1;  // of looked-up rows: sqrt(hidden) in Gemma
   double logit_softcap = 0;    // of the head's logits; 0: none (Gemma 2)
+  double logit_scale = 1;      // what they are multiplied with before that (Cohere)
   RotaryFrequencies rotary;
   // Of layers with a window, where they have others than the rest (Gemma 3: rope_local_base_freq).
   std::optional<RotaryFrequencies> window_rotary;
@@ -238,6 +242,10 @@ struct Transformer {
   bool qk_norm_behind_rotary = false;
   // Mixer and MLP take normalized rows; or what they give is normalized (OLMo 2), or both (Gemma 2 and 3).
   bool norms_before = true, norms_behind = false;
+  // Attention and MLP of each layer take the rows of one norm, and x gets the sum of what both give (Cohere's
+  // Command R; of GPT-J and PaLM first). With tensor parallelism these rows are gathered once, and both
+  // partial sums are scattered as one.
+  bool parallel_blocks = false;
   bool sinks = false;            // of attention: a learnt number for each query head (gpt-oss)
   double softcap = 0;            // a cap of attention's scores, as in AttentionProblem; 0: none (Gemma 2)
   bool gated_attention = false;  // its output is multiplied with gates, one for each element (Qwen3-Next)
@@ -310,13 +318,17 @@ struct ParameterCounts {
   std::int64_t experts = 0;  // all together, without the shared MLP
   std::int64_t shared = 0, router = 0;
   std::int64_t expert_rows = 0;  // of what a token meets of both, the biases
-  std::int64_t norms = 0;        // before one part of a layer, and behind it
+  // Of a layer that is one part: before it and behind it. And of one with both parts.
+  std::int64_t norms = 0, norms_of_both = 0;
   // Behind the last layer:
   std::int64_t final_norm = 0;
   std::int64_t head = 0;  // 0 if the head uses the embedding's table
   // Of one prediction layer, all that is its own: layer, three norms, and the matrix that joins its inputs.
   std::int64_t prediction = 0, prediction_join = 0;
 
+  std::int64_t norms_of(LayerParts layer) const {
+    return layer.mixer == Mixer::none || layer.mlp == Mlp::none ? norms : norms_of_both;
+  }
   std::int64_t layer(LayerParts of) const;
   std::int64_t total = 0;  // of the whole model
   // The parameters that one token is multiplied with: of the experts top_k, the head even if it is tied, and

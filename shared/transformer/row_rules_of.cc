@@ -5,7 +5,9 @@
 namespace cp {
 
 NormRule norm_rule(const Transformer& model, std::int64_t width) {
-  return {model.numerics.norm_eps, model.numerics.norm_unit_offset, 1, width};
+  NormRule rule{model.numerics.norm_eps, model.numerics.norm_unit_offset, 1, width};
+  rule.centered = model.numerics.norm_centered;
+  return rule;
 }
 
 NormRule qk_norm_rule(const StepContext& context) {
@@ -119,6 +121,7 @@ VocabularyRule vocabulary_rule(const StepContext& context) {
   rule.first = first, rule.count = std::min(each, context.model.vocab - first);
   rule.scale = context.model.numerics.embedding_scale;
   rule.softcap = context.model.numerics.logit_softcap;
+  rule.logit_scale = context.model.numerics.logit_scale;
   return rule;
 }
 

@@ -61,7 +61,7 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
     out_bias = placing.vector(attends && model.out_bias ? hidden : 0);
     q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
     kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
-    norm2 = placing.vector(has_mlp && model.norms_before ? hidden : 0);
+    norm2 = placing.vector(has_mlp && model.norms_before && !model.parallel_blocks ? hidden : 0);
     const Placing::Ends behind_norms = placing.end();
     const bool norms = is_usual && model.qk_norm && !model.qk_norm_behind_rotary,
                of_all_heads = norms && model.qk_norm_of_all_heads;

@@ -51,7 +51,8 @@ struct LayerWeights {
   // Of latent attention: what makes the latent rows, and their norms. kv_down: the latent row, then the part
   // of the key that is rotated.
   Weight q_down, q_latent_norm, kv_down, kv_latent_norm;
-  // q_norm and k_norm are of one head, or of all heads of the rank; then they stand behind qkv_bias.
+  // norm2: before the MLP; a parallel block has norm1 alone. q_norm and k_norm are of one head, or of all
+  // heads of the rank; then they stand behind qkv_bias.
   Weight norm2, q_norm, k_norm;
   Weight head_norm;  // of a gated delta net's outputs, for all heads
   Weight router, router_bias;

@@ -110,6 +110,20 @@ class ModelDraw {
       step_.set_prediction_layers(numbers_.in(1, 3));
     choose_numerics();
     choose_frequencies();
+    choose_blocks_and_norms();
+  }
+
+  // Where all layers have attention and an MLP, on rows that are normalized before them alone.
+  void choose_blocks_and_norms() {
+    const auto has_both = [](const auto& kind) {
+      return !kind.recurrence() && !kind.no_mixer() && !kind.no_mlp();
+    };
+    const bool fits = step_.latent_kv_rank() == 0 && !step_.norms_behind() &&
+                      std::all_of(step_.kinds().begin(), step_.kinds().end(), has_both);
+    if (fits && swarm_.take(numbers_, "parallel_blocks")) step_.set_parallel_blocks(true);
+    const bool others = step_.qk_norm_of_all_heads() || step_.qk_norm_behind_rotary();
+    if (!others && swarm_.take(numbers_, "norm_centered")) step_.set_norm_centered(true);
+    if (swarm_.take(numbers_, "logit_scale")) step_.set_logit_scale(numbers_.of({0.25, 2.0}));
   }
 
   // Biases, positions and what an activation and a router's weights do. Biases of experts are split by tp, of

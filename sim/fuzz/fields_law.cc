@@ -279,7 +279,8 @@ Plan draw_steps(std::uint64_t seed) {
     const auto size = [&] { return numbers.in(0, 9); };
     switch (numbers.below(11)) {
       case 1:
-        return NormRule{scale(), numbers.one_in(2), size(), size(), size(), size(), size()};
+        return NormRule{scale(), numbers.one_in(2), size(),           size(), size(), size(),
+                        size(),  numbers.one_in(2), numbers.one_in(2)};
       case 2:
         return RotaryRule{
             {{size(), size(), size(), size(), size(), size(), size(), size(), numbers.one_in(2)}},
@@ -290,7 +291,7 @@ Plan draw_steps(std::uint64_t seed) {
         return ActivationRule{numbers.of({ActivationFunction::silu, ActivationFunction::gelu_tanh}),
                               numbers.one_in(2)};
       case 4:
-        return VocabularyRule{size(), size(), scale(), scale(), numbers.in(-100, 3)};
+        return VocabularyRule{size(), size(), scale(), scale(), scale(), numbers.in(-100, 3)};
       case 5:
         return RouterRule{numbers.one_in(2), size(), size(), numbers.one_in(2), scale(), size()};
       case 6:

@@ -426,7 +426,8 @@ class Simpler {
     with([&](proto::FuzzCase& next) {
       for (auto& kind : *std::invoke(job, next)->mutable_kinds()) kind.clear_no_rotary();
     });
-    without(job, {"no_norms_before", "qk_norm_of_all_heads", "sinks", "softcap", "prediction_layers"});
+    without(job, {"no_norms_before", "qk_norm_of_all_heads", "sinks", "softcap", "prediction_layers",
+                  "parallel_blocks", "norm_centered", "logit_scale"});
     without(job, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "gated_attention", "ungated_mlp",
                   "window", "kinds", "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "documents",
                   "expert_imbalance"});

@@ -48,6 +48,8 @@ Transformer model_of(const proto::ModelStep& step) {
   model.tied_embeddings = step.tied_embeddings(), model.qkv_bias = step.qkv_bias(),
   model.qk_norm = step.qk_norm();
   model.norms_before = !step.no_norms_before(), model.norms_behind = step.norms_behind();
+  model.parallel_blocks = step.parallel_blocks(), model.numerics.norm_centered = step.norm_centered();
+  if (step.logit_scale() != 0) model.numerics.logit_scale = step.logit_scale();
   model.qk_norm_of_all_heads = step.qk_norm_of_all_heads();
   if (step.has_rotary_share()) model.numerics.rotary_share = step.rotary_share();
   model.sinks = step.sinks(), model.softcap = step.softcap();

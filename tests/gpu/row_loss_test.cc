@@ -70,7 +70,7 @@ TEST(GpuRowLoss, IsTheHostsWithinTheRoundingOfExponentials) {
     RowRun run;
     const std::int64_t rows = RowRun::any_rows(), columns = RowRun::any_columns();
     VocabularyRule rule = any_vocabulary(std::max<std::int64_t>(0, columns - pick<std::int64_t>(0, 3)));
-    rule.softcap = any_of<double>({0, 0, 2});
+    rule.softcap = any_of<double>({0, 0, 2}), rule.logit_scale = any_of<double>({1, 1, 0.25});
     constexpr double kLargest = 4;  // of logits
     const View logits = run.read({rows, columns}, kLargest);
     const auto labels = [&] { return run.integers({rows}, [&] { return any_token(rule); }); };
@@ -101,7 +101,7 @@ TEST(GpuRowLoss, GradientsAreTheHostsWithinTheRoundingOfExponentials) {
     RowRun run;
     const std::int64_t rows = RowRun::any_rows(), columns = RowRun::any_columns();
     VocabularyRule rule = any_vocabulary(std::max<std::int64_t>(0, columns - pick<std::int64_t>(0, 3)));
-    rule.softcap = any_of<double>({0, 0, 2});
+    rule.softcap = any_of<double>({0, 0, 2}), rule.logit_scale = any_of<double>({1, 1, 0.25});
     constexpr double kLargest = 4, kLargestSum = 2;
     std::vector<double> maxima(idx(rows), kLargest), sums(idx(2 * rows));
     for (double& value : sums) value = pick(64, 128) / 64.0;

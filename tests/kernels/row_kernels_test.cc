@@ -27,9 +27,14 @@ Values normalized(const NormRule& rule, std::int64_t columns, const Values& x, c
       const std::int64_t width = more ? rule.more_width : rule.width,
                          first =
                              more ? rule.groups * rule.width + (group - rule.groups) * width : group * width;
-      double mean = 0;
-      for (std::int64_t i = 0; i < width; ++i)
-        mean += std::pow(x[row * idx(columns) + idx(first + i)], 2) / static_cast<double>(width);
+      double mean = 0, center = 0;
+      for (std::int64_t i = 0; rule.centered && i < width; ++i)
+        center += x[row * idx(columns) + idx(first + i)] / static_cast<double>(width);
+      for (std::int64_t i = 0; i < width; ++i) {
+        double& value = y[row * idx(columns) + idx(first + i)];
+        value -= center;
+        mean += std::pow(value, 2) / static_cast<double>(width);
+      }
       for (std::int64_t i = 0; i < width; ++i) {
         double& value = y[row * idx(columns) + idx(first + i)];
         const double factor =
@@ -46,11 +51,15 @@ struct NormCase {
   std::int64_t columns = 0;
 };
 std::vector<NormCase> norm_cases() {
-  return {{{1e-5, false, 1, 7, 0, 0, 1}, 7},       {{1e-2, true, 1, 6, 0, 0, 1}, 6},
+  return {{{1e-5, false, 1, 7, 0, 0, 1}, 7},
+          {{1e-2, true, 1, 6, 0, 0, 1}, 6},
           {{1e-6, false, 1, 5, 0, 0, 1}, 8},   // a latent row, and what stands behind it
           {{1e-6, false, 3, 4, 2, 4, 1}, 20},  // heads of q and of k
           {{1e-6, true, 1, 9, 1, 3, 1}, 12},   // all heads of each
-          {{1e-6, false, 3, 4, 2, 4, 1, true}, 20}};
+          {{1e-6, false, 3, 4, 2, 4, 1, true}, 20},
+          {{1e-2, false, 1, 7, 0, 0, 1, false, true}, 9},  // LayerNorm
+          {{1e-2, true, 3, 4, 2, 3, 1, false, true}, 18},
+          {{1e-2, false, 2, 4, 1, 3, 1, true, true}, 11}};
 }
 
 TEST(RowNorms, AreThoseOfTheDefinition) {
@@ -550,14 +559,15 @@ TEST(RowLoss, IsThatOfTheWholeVocabulary) {
   constexpr float kWeight = 0.25;
   const std::vector<double> labels{3, -100, 10, 6, 0};
   for (const DType dtype : kFloating) {
-    for (const double cap : {0.0, 2.0}) {
+    for (const auto& [cap, scale] :
+         std::vector<std::pair<double, double>>{{0, 1}, {2, 1}, {0, 0.25}, {2, 3}}) {
       Values logits = any_values(kRows * kVocabulary, dtype);
       logits[4] = 300;  // exp() of it is no number; 6.5e4 is the largest of f16
-      const Function losses = [&](const Values& all) {
+      const Function losses = [&, cap = cap, scale = scale](const Values& all) {
         Values each;
         for (std::size_t row = 0; row < kRows; ++row) {
           Values own = part(all, row * kVocabulary, kVocabulary);
-          for (double& value : own) value = cap == 0 ? value : cap * std::tanh(value / cap);
+          for (double& value : own) value = cap == 0 ? scale * value : cap * std::tanh(scale * value / cap);
           const double most = *std::max_element(own.begin(), own.end());
           double sum = 0;
           for (const double value : own) sum += std::exp(value - most);
@@ -577,7 +587,7 @@ TEST(RowLoss, IsThatOfTheWholeVocabulary) {
         for (std::int64_t rank = 0; rank < ranks; ++rank) {
           VocabularyRule& rule = rules.emplace_back();
           rule.first = rank * width, rule.count = std::min(width, kVocabulary - rule.first),
-          rule.softcap = cap;
+          rule.softcap = cap, rule.logit_scale = scale;
           Values of_rank;
           for (std::size_t row = 0; row < kRows; ++row) {
             for (std::int64_t i = 0; i < width; ++i)

@@ -345,8 +345,14 @@ TEST(RowRules, NameTheValue) {
   NormRule unweighted = qk_rule();
   unweighted.unweighted = unweighted.unit_offset = true;
   EXPECT_THAT(error(31, unweighted), HasSubstr("has no weights and adds 1 to them"));
+  NormRule centered = qk_rule(2);
+  centered.centered = true;
+  EXPECT_THAT(error(1, centered), HasSubstr("subtracts the mean of groups on 2 ranks"));
   EXPECT_THAT(error(7, ActivationRule{ActivationFunction::silu, true, -1}),
               HasSubstr("has limit=-1 and offset=0"));
+  VocabularyRule scaled = vocabulary();
+  scaled.logit_scale = 0;
+  EXPECT_THAT(error(9, scaled), HasSubstr("multiplies logits with 0; use a number above 0"));
   VocabularyRule tokens = vocabulary();
   tokens.count = 8;
   EXPECT_THAT(error(9, tokens), HasSubstr("has the tokens 8 to 15, but a table or logits of 7"));

@@ -142,11 +142,14 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   question.model.norms_behind = pick("norms behind", rc::gen::arbitrary<bool>());
   question.model.norms_before =
       !question.model.norms_behind || pick("norms before", rc::gen::element(true, true, false));
+  if (!question.model.latent && !question.model.norms_behind)
+    question.model.parallel_blocks = pick("parallel blocks", rc::gen::arbitrary<bool>());
   question.model.sinks = pick("sinks", rc::gen::element(false, false, true));
   question.model.gated_mlp = pick("gated MLP", rc::gen::element(true, true, false));
   question.model.gated_attention =
       !question.model.latent && pick("gated attention", rc::gen::arbitrary<bool>());
-  if (pick("whether recurrence", rc::gen::element(false, false, true))) choose_recurrence(question.model);
+  if (!question.model.parallel_blocks && pick("whether recurrence", rc::gen::element(false, false, true)))
+    choose_recurrence(question.model);
   question.model.prediction_layers = pick("prediction layers", rc::gen::element<std::int64_t>(0, 0, 1, 3));
   pick_and_check(question);
 }

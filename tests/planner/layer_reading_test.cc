@@ -120,7 +120,9 @@ RC_GTEST_PROP(LayerReading, IsWhatTheLayerTakes, ()) {
   question.model.norms_behind = pick("norms behind", rc::gen::arbitrary<bool>());
   question.model.gated_attention = pick("gates", rc::gen::arbitrary<bool>());
   LayerKind kind = question.model.kinds.front();
-  if (pick("alone", rc::gen::arbitrary<bool>())) kind.mixer = Mixer::none;
+  if (!question.model.norms_behind)
+    question.model.parallel_blocks = pick("parallel blocks", rc::gen::arbitrary<bool>());
+  if (!question.model.parallel_blocks && pick("alone", rc::gen::arbitrary<bool>())) kind.mixer = Mixer::none;
   const auto pass = pick("pass", rc::gen::element(LayerPass::forward, LayerPass::backward));
 
   const LayerPlan layer = plan_of(question, kind, pass, layout);

@@ -87,6 +87,7 @@ TEST(ModelPresets, HaveAsManyParametersAsPublished) {
       {"gemma-3-12b", 11'766'034'176},
       {"gemma-3-27b", 27'009'346'304},
       {"mistral-small-3.1-24b", 23'572'403'200},
+      {"command-r7b", 8'028'033'024},
       {"olmo-2-13b", 13'716'198'400},
       {"olmo-2-32b", 32'234'279'936},
       // Of 81,324,862,720 the layer that predicts a further token has 1,650,471,424.
@@ -794,6 +795,40 @@ TEST(ReadModelErrors, WrongTypesAndSenselessValuesAreNamed) {
   for (const Bad& bad : all) EXPECT_THAT(config_error(bad.changes), HasSubstr(bad.message));
 }
 
+// Blocks of one norm, which subtracts the mean; layers that see all keys have no positions (Cohere2Config of
+// transformers 5, and CohereConfig).
+TEST(ReadModel, TakesCoheresParallelBlocks) {
+  const Transformer r7b = find_model("command-r7b").model;
+  EXPECT_TRUE(r7b.parallel_blocks && r7b.tied_embeddings && r7b.numerics.norm_centered);
+  EXPECT_TRUE(r7b.numerics.interleaved_rotary);
+  EXPECT_EQ(r7b.numerics.logit_scale, 0.25);
+  EXPECT_EQ(r7b.numerics.norm_eps, 1e-5);
+  for (std::int64_t layer = 0; layer < r7b.layers; ++layer) {
+    const LayerKind& kind = r7b.kinds[idx(r7b.kind_of(layer))];
+    const bool full = layer % 4 == 3;
+    EXPECT_EQ(kind.window, full ? std::nullopt : std::optional<std::int64_t>(4096)) << layer;
+    EXPECT_EQ(kind.rotary, !full) << layer;
+  }
+  // By its list, too; of cohere no layer has a window, and all have positions.
+  const std::string types = R"(["full_attention", "sliding_attention"])";
+  const Transformer listed = read({{"model_type", "\"cohere2\""},
+                                   {"num_hidden_layers", "2"},
+                                   {"sliding_window", "7"},
+                                   {"layer_types", types}})
+                                 .model;
+  EXPECT_FALSE(listed.kinds[idx(listed.kind_of(0))].rotary);
+  EXPECT_EQ(listed.kinds[idx(listed.kind_of(1))].window, 7);
+  const ReadModel cohere = read({{"model_type", "\"cohere\""}});
+  EXPECT_TRUE(cohere.model.parallel_blocks && cohere.model.kinds.size() == 1);
+  EXPECT_TRUE(cohere.model.kinds.front().rotary && !cohere.model.kinds.front().window);
+  EXPECT_EQ(cohere.model.numerics.logit_scale, 0.0625);
+  EXPECT_THAT(cohere.not_computed, IsEmpty());
+  EXPECT_THAT(read({{"model_type", "\"cohere\""}, {"use_qk_norm", "true"}}).not_computed,
+              ElementsAre(HasSubstr("other weights for each head")));
+  EXPECT_THAT(find_model("nemotron-4-340b").not_computed,
+              ElementsAre("the biases of norms are not described"));
+}
+
 TEST(ReadModelErrors, SeveralAreSaidAtOnce) {
   EXPECT_THAT(config_error({{"hidden_size", "null"}, {"vocab_size", "-4"}, {"attention_bias", "\"no\""}}),
               AllOf(HasSubstr("hidden_size, the width of what layers hand on, is missing"),
@@ -809,9 +844,10 @@ TEST(ReadModelErrors, OtherKindsOfModelsAreRefusedWithTheNearestThing) {
       {{{"is_encoder_decoder", "true"}}, "is_encoder_decoder true: an encoder with a decoder"},
       {{{"model_type", "\"bert\""}}, "an encoder, which writes no tokens"},
       {{{"model_type", "\"gpt2\""}}, "layers of this family, with learned positions"},
-      {{{"model_type", "\"cohere\""}},
-       "model_type \"cohere\": blocks whose attention and MLP take the same rows"},
-      {{{"use_parallel_residual", "true"}}, "use_parallel_residual true: blocks whose attention and MLP"},
+      {{{"model_type", "\"gpt_neox\""}, {"use_parallel_residual", "true"}},
+       "use_parallel_residual true: blocks whose attention and MLP take the same rows, side by side, are "
+       "read "
+       "of model_type cohere"},
       {{{"ffn_config", "{\"moe_num_experts\": 16}"}}, "sizes stand in parts of a config of their own"},
       {{{"cross_attention_layers", "[3, 8]"}}, "layers that attend to another model's rows"},
       {{{"num_kv_shared_layers", "2"}}, "layers that take the keys and values of another layer"},

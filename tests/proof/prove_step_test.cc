@@ -173,6 +173,30 @@ TEST(ProveStep, HoldsForCorrectionsThatMove) {
   }
 }
 
+// Rows that attention and MLP share, under all that splits or moves them.
+TEST(ProveStep, HoldsForParallelBlocks) {
+  Transformer dense = dense_model(), experts = testing::model_of_experts();
+  dense.tied_embeddings = dense.out_bias = dense.numerics.interleaved_rotary = true;
+  dense.numerics.norm_centered = true, dense.numerics.logit_scale = 0.25;
+  LayerKind window, full;
+  window.window = 7, full.rotary = false;
+  set_layers(dense, {window, full, window, full});
+  experts.experts->shared = 12, experts.qk_norm = true;
+  dense.parallel_blocks = experts.parallel_blocks = true;
+  for (const char* layout :
+       {"tp=1", "tp=2,dp_shard=2,recompute=selective", "tp=2,sequence_parallel=no",
+        "cp=2,tp=2,strategy=ring,balance=head_tail", "cp=3,strategy=all_gather,recompute=full", "pp=2,tp=2",
+        "cp=2,strategy=ulysses,mlp_chunks=3", "dp_shard=4,bucket=2,recompute=every:2"}) {
+    const StepProof proof = prove_step(request_of(dense, layout));
+    EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+  }
+  for (const char* layout : {"tp=2,dp_shard=2", "ep=2,dp_shard=2,recompute=full",
+                             "ep=4,cp=2,dp_shard=2,strategy=ring", "pp=2,cp=2,strategy=ulysses"}) {
+    const StepProof proof = prove_step(request_of(experts, layout));
+    EXPECT_TRUE(proof.holds()) << layout << ": " << proof.finding();
+  }
+}
+
 // What Llama 4's, gpt-oss's and Qwen2-MoE's layers do beside those of others, each under layouts that split
 // it: rows between tensor-parallel regions and whole ones, experts, recomputation, stages.
 TEST(ProveStep, HoldsForFactsOfFamilies) {

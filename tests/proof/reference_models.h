@@ -65,6 +65,11 @@ inline std::vector<ReferenceCase> reference_cases() {
   without.model.qk_norm = without.model.qk_norm_behind_rotary = without.model.out_bias = true;
   without.rules.temperature_scale = 0.5, without.rules.temperature_floor = 2;
   set_layers(without.model, {{}, {{}, {}, false, Mixer::attention, true, false}});
+  ReferenceCase& parallel = add("attention and MLP of one norm, tied");
+  parallel.model.parallel_blocks = parallel.model.tied_embeddings = true;
+  parallel.rules.rotary.neighbours = parallel.rules.norm_centered = true;
+  parallel.rules.logit_scale = 0.25, parallel.model.qk_norm = true;
+  set_layers(parallel.model, {{3, {}}, {{}, {}, false, Mixer::attention, true, false}});
   ReferenceCase& weighed = add("experts of weighed rows, gate of the shared one");
   weighed.model.experts = Experts{3, 1, 5, 7, true};
   weighed.rules.weighs_expert_inputs = weighed.rules.router.sigmoid = true;

@@ -126,6 +126,12 @@ std::deque<PublishedStep> published_steps() {  // which moves none when it grows
   yarn.theta = 20, yarn.original = 12, yarn.truncate = true;
   yarn.size /= 0.05 * std::log(4) + 1, yarn.neighbours = true;
   deepseek_yarn.rules.rotary = yarn, deepseek_yarn.rules.score_scale = std::pow(0.05 * std::log(4) + 1, 2);
+  ReferenceCase& cohere = add("CohereForCausalLM", 2.8513686590671, 0.630862111409419);
+  cohere.model.parallel_blocks = cohere.model.tied_embeddings = true;
+  cohere.rules.norm_centered = cohere.rules.rotary.neighbours = true, cohere.rules.logit_scale = 0.25;
+  ReferenceCase& cohere2 = add("Cohere2ForCausalLM", 3.8885862559018656, 6.281719945201223);
+  cohere2.model = cohere.model, cohere2.rules = cohere.rules, cohere2.rules.logit_scale = 2;
+  set_layers(cohere2.model, {{3, {}}, without});
   ReferenceCase& gemma3 = add("Gemma3ForCausalLM", 4.95962652642392, 14.4316532238973);
   gemma3.model.norms_behind = gemma3.model.qk_norm = true;
   gemma3.rules = gemma2.rules, gemma3.rules.logit_softcap = 0;

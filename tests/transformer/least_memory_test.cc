@@ -180,6 +180,7 @@ Transformer of_kind(const char* kind) {
   if (model.name == "olmo2")
     model.qk_norm = model.qk_norm_of_all_heads = model.norms_behind = true, model.norms_before = false;
   if (model.name == "deepseek") model.kv_heads = 16, model.latent = Latent{192, 128, 32, 48};
+  if (model.name == "cohere") model.parallel_blocks = model.tied_embeddings = true;
   if (model.name == "gpt_oss") {
     model.sinks = true;
     std::vector<LayerKind> layers(8);
@@ -210,8 +211,8 @@ std::int64_t bytes_of_x(const StepRequest& request) {
   return layout.micro_batch * request.workload.seq_len / layout.cp / layout.tp * request.model.hidden * 2;
 }
 
-constexpr const char* kKinds[] = {"llama", "mixtral", "glm",     "qwen2",
-                                  "qwen3", "olmo2",   "gpt_oss", "deepseek"};
+constexpr const char* kKinds[] = {"llama", "mixtral", "glm",      "qwen2", "qwen3",
+                                  "olmo2", "gpt_oss", "deepseek", "cohere"};
 
 // What a micro-batch keeps is what its plan stacks up, but for the last layer's output, which the loss uses
 // up.

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shared/transformer/tensor_places.h"
 #include "tests/support/messages.h"
 
 namespace cp {
@@ -92,6 +93,25 @@ TEST(ParameterCounts, HaveNoCorrectionsOfScores) {
   EXPECT_EQ(with.multiplied, without.multiplied);
 }
 
+// One norm of a layer fewer, and nothing else.
+TEST(ParameterCounts, OfParallelBlocks) {
+  Transformer model = tiny();
+  model.experts = Experts{5, 2, 7, 4};
+  LayerKind window;
+  window.window = 3, window.dense = true;
+  set_layers(model, {{}, window, {}});
+  const ParameterCounts without = parameter_counts(model);
+  model.parallel_blocks = true;
+  const ParameterCounts with = parameter_counts(model);
+  EXPECT_EQ(without.total - with.total, 3 * model.hidden);
+  EXPECT_EQ(without.active - with.active, 3 * model.hidden);
+  EXPECT_EQ(without.multiplied, with.multiplied);
+  // As tensors have them, and so as weights have them on a rank.
+  std::int64_t of_tensors = 0;
+  for (const TensorShape& shape : tensors_of_model(model)) of_tensors += shape.rows * shape.columns;
+  EXPECT_EQ(of_tensors, with.total);
+}
+
 TEST(ValidateModel, RefusesWhatItsLayersCannotHave) {
   const auto said = [](auto change) {
     Transformer model = tiny();
@@ -103,6 +123,22 @@ TEST(ValidateModel, RefusesWhatItsLayersCannotHave) {
   EXPECT_THAT(
       said([](Transformer& m) { m.qk_norm = m.qk_norm_of_all_heads = m.qk_norm_behind_rotary = true; }),
       HasSubstr("norms behind the rotation are of each head"));
+  EXPECT_THAT(said([](Transformer& m) { m.parallel_blocks = m.norms_behind = true; }),
+              HasSubstr("parallel_blocks=true needs norms_before=true and norms_behind=false"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.parallel_blocks = true, m.kv_heads = m.q_heads, m.latent = Latent{0, 8, 1, 4};
+              }),
+              HasSubstr("parallel_blocks with latent attention: such layers are not described"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.parallel_blocks = true;
+                set_layers(m, {{}, {{}, {}, false, Mixer::attention, false}, {}});
+              }),
+              HasSubstr("a kind of layers has the mixer attention and no MLP"));
+  EXPECT_THAT(said([](Transformer& m) {
+                m.parallel_blocks = true;
+                set_layers(m, {{}, {{}, {}, false, Mixer::none}, {}});
+              }),
+              HasSubstr("a kind of layers has the mixer none; both attention and an MLP"));
   EXPECT_THAT(said([](Transformer& m) {
                 m.experts = Experts{5, 2, 7};
                 m.experts->shared_gate = true;
@@ -125,6 +161,10 @@ TEST(ValidateModel, RefusesWhatItsLayersCannotHave) {
   EXPECT_THAT(said([](Transformer& m) { m.numerics.temperature.floor = 0; }),
               HasSubstr("the floor a number of positions above 0"));
   EXPECT_THAT(said([](Transformer& m) { m.numerics.score_scale = 0; }), HasSubstr("score_scale=0 must be"));
+  EXPECT_THAT(said([](Transformer& m) { m.numerics.logit_scale = 0; }), HasSubstr("logit_scale=0 must be"));
+  EXPECT_THAT(
+      said([](Transformer& m) { m.qk_norm = m.qk_norm_behind_rotary = m.numerics.norm_centered = true; }),
+      HasSubstr("use norms of each head, before the rotation"));
   EXPECT_THAT(said([](Transformer& m) { m.numerics.window_rotary.emplace(); }),
               HasSubstr("window_rotary is of layers with a window, and no kind has one"));
   EXPECT_THAT(said([](Transformer& m) {
@@ -356,6 +396,7 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models.push_back(tiny()), models.back().softcap = 30;
   models.push_back(tiny()), models.back().prediction_layers = 1;
   models.push_back(tiny()), models.back().qk_norm_behind_rotary = true;
+  models.push_back(tiny()), models.back().parallel_blocks = true;
   models.push_back(tiny()), models.back().out_bias = true;
   models.push_back(tiny()), models.back().kinds.front().rotary = false;
   models.push_back(tiny()), models.back().numerics.activation_limit = 7;
@@ -363,6 +404,8 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models.push_back(tiny()), models.back().numerics.weighs_expert_inputs = true;
   models.push_back(tiny()), models.back().numerics.interleaved_rotary = true;
   models.push_back(tiny()), models.back().numerics.score_scale = 2;
+  models.push_back(tiny()), models.back().numerics.norm_centered = true;
+  models.push_back(tiny()), models.back().numerics.logit_scale = 2;
   RotaryFrequencies yarn{.scaling = RotaryScaling::yarn, .factor = 2}, pairs = yarn, larger = yarn;
   pairs.whole_pairs = false, larger.magnitude = 2;
   for (const RotaryFrequencies& rotary :

@@ -335,6 +335,13 @@ TEST(StepGradients, OfOtherLayersToo) {
     model.numerics.router.normalized = false, model.numerics.temperature = {0.5, 3};
     set_layers(model, {{}, {{}, {}, false, Mixer::attention, true, false}});
   });
+  const Transformer parallel = with([](Transformer& model) {
+    model.parallel_blocks = model.tied_embeddings = model.out_bias = true;
+    model.numerics.norm_centered = true, model.numerics.logit_scale = 0.5;
+  });
+  const Transformer parallel_experts = with([](Transformer& model) {
+    model.parallel_blocks = model.qk_norm = true, model.experts = Experts{4, 2, 24, 16};
+  });
   const Transformer gpt_oss = with([](Transformer& model) {
     model.experts = Experts{4, 2, 24, 0};
     model.experts->biases = model.qkv_bias = model.out_bias = true;
@@ -346,6 +353,9 @@ TEST(StepGradients, OfOtherLayersToo) {
   });
   for (const auto& [model, layout] :
        std::vector<std::pair<Transformer, const char*>>{{biased, "micro_batch=2"},
+                                                        {parallel, "micro_batch=2"},
+                                                        {parallel, "tp=2,cp=2,strategy=ring,micro_batch=2"},
+                                                        {parallel_experts, "micro_batch=2,recompute=full"},
                                                         {llama4, "micro_batch=2"},
                                                         {llama4, "tp=2,micro_batch=2"},
                                                         {gpt_oss, "micro_batch=2"},

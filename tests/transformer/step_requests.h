@@ -29,9 +29,9 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
       << (model.qk_norm_of_all_heads ? " over all heads" : "")
       << (model.qk_norm_behind_rotary ? " without weights" : "")
       << (model.out_bias ? ", bias of outputs" : "") << (model.norms_behind ? ", norms behind" : "")
-      << (model.norms_before ? "" : " alone") << (model.sinks ? ", sinks" : "")
-      << (model.softcap > 0 ? ", capped scores" : "") << (model.gated_attention ? ", gated attention" : "")
-      << (model.gated_mlp ? "" : ", two matrices");
+      << (model.norms_before ? "" : " alone") << (model.parallel_blocks ? ", parallel blocks" : "")
+      << (model.sinks ? ", sinks" : "") << (model.softcap > 0 ? ", capped scores" : "")
+      << (model.gated_attention ? ", gated attention" : "") << (model.gated_mlp ? "" : ", two matrices");
   if (model.recurrence) {
     const Recurrence& r = *model.recurrence;
     out << ", recurrence " << name(r.rule) << " of " << r.key_heads << "/" << r.value_heads << " heads, "
@@ -158,6 +158,10 @@ inline Transformer any_model() {
       set_layers(model, layers);
     }
   }
+  const auto has_both = [](const LayerKind& kind) { return kind.mixer == Mixer::attention && kind.has_mlp; };
+  model.parallel_blocks = !model.norms_behind && !model.latent &&
+                          std::all_of(model.kinds.begin(), model.kinds.end(), has_both) &&
+                          any_of(true, false, false);
   model.prediction_layers = any_of(0, 0, 1, 2);
   model.out_bias = !model.latent && any_of(true, false);
   model.qk_norm_behind_rotary = model.qk_norm && !model.qk_norm_of_all_heads && any_of(true, false);

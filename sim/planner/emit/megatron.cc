@@ -67,7 +67,11 @@ class MegatronFlags {
     flag("vocab-size", model_.vocab);
     flag("max-position-embeddings", std::max(model_.max_seq_len, workload_.seq_len));
     flag("position-embedding-type", "rope");
-    flag("normalization", "RMSNorm");
+    const Numerics& numerics = model_.numerics;
+    flag("normalization", numerics.norm_centered ? "LayerNorm" : "RMSNorm");
+    if (numerics.norm_centered && numerics.norm_unit_offset) flag("apply-layernorm-1p");
+    if (numerics.norm_centered) note("that norms have no biases, which LayerNorm adds there");
+    if (numerics.logit_scale != 1) note(str("that logits are multiplied with ", numerics.logit_scale));
     if (model_.gated_mlp) flag("swiglu");
     if (!model_.gated_mlp) flag("squared-relu");
     flag("disable-bias-linear");
@@ -80,6 +84,7 @@ class MegatronFlags {
     layers_of_other_parts();
     if (!model_.norms_before) note("that attention and MLP have no norms before them");
     if (model_.norms_behind) note("the norms behind attention and MLP: there is no flag for them");
+    if (model_.parallel_blocks) note("that attention and MLP of a layer take the same rows, side by side");
     if (!model_.tied_embeddings) flag("untie-embeddings-and-output-weights");
     windows();
     layers_without_positions();

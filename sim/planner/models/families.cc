@@ -86,7 +86,15 @@ const std::vector<Family>& families() {
     nemotron_h.norm_eps = 1e-5;
     Family& nemotron = add("nemotron");
     nemotron.gated_mlp = false, nemotron.rotary_share = 0.5, nemotron.norm_eps = 1e-5;
-    nemotron.left_out = "the biases of its norms";
+    nemotron.norm_centered = nemotron.norm_unit_offset = nemotron.norm_biases = true;
+    for (const char* model_type : {"cohere", "cohere2"}) {
+      Family& cohere = add(model_type);
+      cohere.parallel_blocks = cohere.tied_embeddings = cohere.interleaved_rotary = true;
+      cohere.norm_centered = true, cohere.norm_eps = 1e-5, cohere.logit_scale = 0.0625;
+    }
+    Family &cohere2 = list.back(), &cohere = list[list.size() - 2];
+    cohere.rotary_theta = 500'000;
+    cohere2.window = 4096, cohere2.full_layer_every = 4, cohere2.rope_in_windows_alone = true;
     Family& olmo2 = add("olmo2");
     olmo2.qk_norm = olmo2.qk_norm_of_all_heads = true;
     olmo2.norms_before = false, olmo2.norms_behind = true, olmo2.norm_eps = 1e-5;
@@ -134,10 +142,11 @@ const std::vector<OtherKind>& other_kinds() {
        {"n_embd", "n_inner"},
        "layers of this family, with learned positions, parallel blocks or biases everywhere, are not "
        "described; the nearest thing is a config of model_type nemotron, whose MLP has two matrices, too"},
-      {{"cohere", "cohere2", "stablelm_epoch"},
+      {{"stablelm_epoch"},
        {"use_parallel_residual", "parallel_attn", "parallel_block"},
-       "blocks whose attention and MLP take the same rows, side by side, are not described; the nearest "
-       "thing is a config without that field and of model_type llama, whose MLP comes behind its attention"},
+       "blocks whose attention and MLP take the same rows, side by side, are read of model_type cohere and "
+       "cohere2, where one norm is before both; the nearest thing is a config of one of these, without that "
+       "field"},
       {{"dbrx"},
        {"attn_config", "ffn_config", "moe_config"},
        "layers whose sizes stand in parts of a config of their own are not read; the nearest thing is a "

@@ -21,6 +21,9 @@ struct Family {
   // qk_norm: where the config leaves use_qk_norm out.
   bool qk_norm = false, qk_norm_of_all_heads = false, qk_norm_behind_rotary = false;
   bool norms_before = true, norms_behind = false;
+  bool parallel_blocks = false;
+  bool norm_centered = false;  // norms subtract the mean first
+  double logit_scale = 1;      // where the config leaves logit_scale out
   bool sinks = false;
   double softcap = 0;  // of attention's scores where the config leaves attn_logit_softcapping out
   bool gated_attention = false;
@@ -34,7 +37,8 @@ struct Family {
   double norm_eps = 1e-6;                            // where it leaves rms_norm_eps out
   // Of so many layers the last one has no positions, unless no_rope_layers lists them; 0: all have some.
   std::int64_t no_rope_every = 0;
-  bool tunes_temperature = false;  // of queries in layers without positions
+  bool rope_in_windows_alone = false;  // layers that see all keys have no positions
+  bool tunes_temperature = false;      // of queries in layers without positions
   // quick_gelu, with a limit and 1 added to what the gate multiplies.
   bool limits_activation = false;
   bool sigmoid_router = false;    // of experts, where the config leaves scoring_func out
@@ -46,6 +50,7 @@ struct Family {
   std::optional<RecurrenceRule> recurrence = {};  // of the layers that have one
   bool tied_embeddings = false;
   bool window_needs_flag = false;  // sliding_window counts only with use_sliding_window
+  bool norm_biases = false;        // of all norms, which nothing counts
   std::string left_out = {};       // what its layers have beside, and nothing counts or times
   // Of so many layers the last one attends to all keys, and the others have the window or the chunk; 0: all
   // have it.

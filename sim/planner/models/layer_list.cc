@@ -114,7 +114,10 @@ class LayerList {
 
   std::vector<LayerKind> take() && {
     // What has no attention has no positions that it might lack.
-    for (LayerKind& kind : kinds_) kind.rotary = kind.rotary || kind.mixer != Mixer::attention;
+    for (LayerKind& kind : kinds_) {
+      if (family_.rope_in_windows_alone) kind.rotary = kind.window.has_value();
+      kind.rotary = kind.rotary || kind.mixer != Mixer::attention;
+    }
     return std::move(kinds_);
   }
 

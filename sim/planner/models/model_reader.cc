@@ -42,6 +42,7 @@ class ModelReader {
     take_dropout();
     take_scores();
     take_numerics();
+    take_rest_of_norms();
     take_tied();
     take_storage();
     take_prediction_heads();
@@ -280,6 +281,7 @@ class ModelReader {
     const bool all = fields_.flag("attention_bias").value_or(false);
     read_.model.qkv_bias = family_.qkv_bias || all || fields_.flag("qkv_bias").value_or(false);
     read_.model.norms_before = family_.norms_before, read_.model.norms_behind = family_.norms_behind;
+    read_.model.parallel_blocks = family_.parallel_blocks;
     read_.model.gated_attention = family_.gated_attention, read_.model.gated_mlp = family_.gated_mlp;
     read_.model.qk_norm =
         fields_.flag("qk_norm").value_or(fields_.flag("use_qk_norm").value_or(family_.qk_norm));
@@ -351,10 +353,11 @@ class ModelReader {
     Transformer& model = read_.model;
     Numerics& numerics = model.numerics;
     numerics.norm_eps = family_.norm_eps;
-    for (const char* key : {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"})
+    for (const char* key : {"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"})
       numerics.norm_eps = fields_.number(key).value_or(numerics.norm_eps);
     take_rotary();
-    numerics.norm_unit_offset = family_.norm_unit_offset;
+    numerics.norm_unit_offset = family_.norm_unit_offset, numerics.norm_centered = family_.norm_centered;
+    numerics.logit_scale = fields_.number("logit_scale").value_or(family_.logit_scale);
     if (family_.gemma_numerics) numerics.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
     numerics.logit_softcap = fields_.number("final_logit_softcapping").value_or(0);
     if (family_.gemma_numerics) numerics.activation = ActivationFunction::gelu_tanh;
@@ -372,6 +375,16 @@ class ModelReader {
     router.scale = fields_.number("routed_scaling_factor").value_or(router.scale);
     router.groups = fields_.size("n_group").value_or(router.groups);
     router.top_groups = fields_.size("topk_group").value_or(router.groups);
+  }
+
+  // Norms of Nemotron add biases, and those of Cohere's q and k have weights of their own for each head.
+  void take_rest_of_norms() {
+    if (family_.norm_biases) take_without("the biases of norms are not described");
+    if (family_.norm_centered && read_.model.qk_norm)
+      take_without(
+          "use_qk_norm is true: norms of q and k that have other weights for each head are not described, "
+          "and "
+          "those of one head are counted");
   }
 
   // hidden_act says "silu" of what is x sigmoid(alpha x) (gpt-oss).

@@ -75,6 +75,7 @@ ordered_json model_json(const PlanQuestion& question) {
           {"qk_norm_of_all_heads", m.qk_norm_of_all_heads},
           {"norms_before", m.norms_before},
           {"norms_behind", m.norms_behind},
+          {"parallel_blocks", m.parallel_blocks},
           {"sinks", m.sinks},
           {"softcap", m.softcap == 0 ? ordered_json() : ordered_json(m.softcap)},
           {"gated_attention", m.gated_attention},

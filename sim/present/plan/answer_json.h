@@ -8,8 +8,8 @@
 //   question
 //     model        name, source, hidden, layers, q_heads, kv_heads, head_dim, intermediate, vocab,
 //                  max_seq_len (0: unknown), tied_embeddings, qkv_bias, qk_norm, qk_norm_of_all_heads,
-//                  norms_before, norms_behind, sinks, softcap (of attention's scores; null: none),
-//                  gated_attention, gated_mlp,
+//                  norms_before, norms_behind, parallel_blocks, sinks, softcap (of attention's scores;
+//                  null: none), gated_attention, gated_mlp,
 //                  latent (null, or q_rank, kv_rank, rope_dim, v_head_dim),
 //                  recurrence (null, or rule, key_heads, value_heads, key_dim, value_dim, convolution,
 //                  convolution_bias), window (of all layers; null if they differ), layer_kinds [{layers,

@@ -175,7 +175,8 @@ Variable ModelPass::rms_norm(Variable x, Variable factors, std::int64_t width) c
 // With 0 whole rows are normalized.
 Variable ModelPass::norm(Variable x, const std::string& name, std::int64_t width) const {
   const Variable weight = parameter(name), factors = rules_.norm_unit_offset ? add(weight, 1) : weight;
-  return rms_norm(x, factors, width == 0 ? x.columns() : width);
+  if (width == 0) width = x.columns();
+  return rms_norm(rules_.norm_centered ? center(x, width) : x, factors, width);
 }
 
 // Elements first .. first + count - 1 of each head turn.
@@ -243,7 +244,7 @@ void ModelPass::predict(const std::string& label, Variable x, const std::string&
   const Variable normed = note(label + "final_norm", norm(x, norm_name));
   const Variable head = parameter(model_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
   const double cap = rules_.logit_softcap;
-  Variable logits = linear(normed, head);
+  Variable logits = multiply(linear(normed, head), rules_.logit_scale);
   if (cap > 0) logits = multiply(map(multiply(logits, 1 / cap), kTanh), cap);
   note(label + "logits", logits);
   losses_.push_back(cross_entropy(logits, ahead(batch_.labels, distance, kIgnoredLabel)));
@@ -261,6 +262,13 @@ Variable ModelPass::layer(const Layer& at, Variable x) {
     note(label + activation, out);
     return model_.norms_behind ? norm(out, prefix + name + ".weight") : out;
   };
+  const auto mlp_of = [&](Variable rows) {
+    return parts.mlp == Mlp::experts ? mix_experts(at, rows) : mlp(prefix + "mlp.", rows);
+  };
+  if (model_.parallel_blocks) {
+    const Variable rows = before("norm1", "input_layernorm");
+    return note(label + "next", add(x, add(attend(at, rows), mlp_of(rows))));
+  }
   if (parts.mixer != Mixer::none) {
     const Variable rows = before("norm1", "input_layernorm");
     const Variable out = parts.mixer == Mixer::recurrence ? recur(at, rows)
@@ -270,8 +278,7 @@ Variable ModelPass::layer(const Layer& at, Variable x) {
   }
   if (parts.mlp != Mlp::none) {
     const Variable rows = before("norm2", mlp_norm_name(model_));
-    const Variable out = parts.mlp == Mlp::experts ? mix_experts(at, rows) : mlp(prefix + "mlp.", rows);
-    x = add(x, behind("mlp_out", out, "post_feedforward_layernorm"));
+    x = add(x, behind("mlp_out", mlp_of(rows), "post_feedforward_layernorm"));
   }
   return note(label + "next", x);
 }

@@ -282,6 +282,28 @@ Variable normalize(Variable x, std::int64_t width, double factor, double eps) {
 
 namespace {
 
+void subtract_means(std::vector<double>& values, std::int64_t width) {
+  for (auto group = values.begin(); group != values.end(); group += width) {
+    const double mean = std::accumulate(group, group + width, 0.0) / static_cast<double>(width);
+    std::for_each(group, group + width, [mean](double& value) { value -= mean; });
+  }
+}
+
+}  // namespace
+
+// A symmetric projection, which is its own transpose.
+Variable center(Variable x, std::int64_t width) {
+  Matrix64 out = x.value();
+  subtract_means(out.values, width);
+  return x.tape().record(std::move(out), [x, width](const Matrix64&, const Matrix64& d) {
+    std::vector<double> dx = d.values;
+    subtract_means(dx, width);
+    for (std::size_t i = 0; i < dx.size(); ++i) x.gradient().values[i] += dx[i];
+  });
+}
+
+namespace {
+
 // The logarithm of the sum of exponentials.
 double log_sum_exp(const double* row, std::int64_t columns) {
   const double greatest = *std::max_element(row, row + columns);

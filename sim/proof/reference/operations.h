@@ -60,8 +60,9 @@ Variable take_elements(Variable x, std::vector<std::int64_t> columns, std::int64
 // Each group of `width` neighbouring elements of a row is multiplied with 1 / sqrt(factor s + eps), where s
 // is the sum of its squares: factor 1/width for an RMS norm, 1 for the Euclidean norm.
 Variable normalize(Variable x, std::int64_t width, double factor, double eps);
-Variable softmax(Variable x);             // of each row
-Variable divide_by_row_sums(Variable x);  // each row
+Variable center(Variable x, std::int64_t width);  // each group less its mean
+Variable softmax(Variable x);                     // of each row
+Variable divide_by_row_sums(Variable x);          // each row
 // Of each row -log softmax(logits)[label], or 0 where its label is negative, [rows, 1]. There is a label for
 // each row.
 Variable cross_entropy(Variable logits, std::vector<std::int64_t> labels);

@@ -63,7 +63,7 @@ class ParameterList {
       if (model_.norms_behind) norm("post_attention_layernorm", model_.hidden);
     }
     if (parts.mlp == Mlp::none) return;
-    if (model_.norms_before) norm(mlp_norm_name(model_), model_.hidden);
+    if (model_.norms_before && !model_.parallel_blocks) norm(mlp_norm_name(model_), model_.hidden);
     parts.mlp == Mlp::experts ? add_experts(*model_.experts) : add_mlp("mlp.", model_.intermediate);
     if (model_.norms_behind) norm("post_feedforward_layernorm", model_.hidden);
   }

@@ -68,9 +68,12 @@ DropRule drops_beyond(std::int64_t capacity);
 struct ReferenceRules {
   double norm_eps = 1e-6;      // of RMS norms: "rms_norm_eps", whose usual default this is
   double key_norm_eps = 1e-6;  // of the Euclidean norms of a gated delta net's q and k: fixed in Qwen3-Next
-  bool norm_unit_offset = false;  // RMS norms, but those of recurrences' outputs, have 1 + weight (Gemma)
-  double embedding_scale = 1;     // of rows that are looked up: sqrt(hidden) in Gemma
-  double logit_softcap = 0;       // logits become cap tanh(logit / cap); 0: they stay (Gemma 2)
+  // Norms but those of recurrences' outputs have 1 + weight (Gemma), or subtract the mean first, as LayerNorm
+  // without a bias (Cohere).
+  bool norm_unit_offset = false, norm_centered = false;
+  double embedding_scale = 1;  // of rows that are looked up: sqrt(hidden) in Gemma
+  double logit_scale = 1;      // logits are multiplied with it before anything else (Cohere)
+  double logit_softcap = 0;    // logits become cap tanh(logit / cap); 0: they stay (Gemma 2)
   RotaryRules rotary;
   std::optional<RotaryRules> window_rotary;  // of layers with a window; unset: as the others (Gemma 3)
   double score_scale = 1;                    // scores are multiplied with it / sqrt(head_dim)

@@ -41,6 +41,10 @@ void validate_rules(const Transformer& model, const ReferenceRules& rules) {
     throw InvalidInput(str("norm_eps=", rules.norm_eps, ", key_norm_eps=", rules.key_norm_eps,
                            " and logit_softcap=", rules.logit_softcap,
                            " must be 0 or more; the usual ones are 1e-6, 1e-6 and 0, no cap"));
+  if (!(rules.logit_scale > 0))
+    throw InvalidInput(str("logit_scale=", rules.logit_scale, " must be above 0; the usual one is 1"));
+  if (rules.norm_centered && model.qk_norm && model.qk_norm_behind_rotary)
+    throw InvalidInput("norm_centered with qk_norm_behind_rotary is not described; leave one out");
   validate_rotary(rules.rotary);
   if (rules.window_rotary) validate_rotary(*rules.window_rotary);
   if (!model.experts) return;

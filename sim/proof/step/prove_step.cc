@@ -496,6 +496,7 @@ ReferenceRules reference_rules(const Transformer& model) {
   const Numerics& numerics = model.numerics;
   ReferenceRules rules;
   rules.norm_eps = numerics.norm_eps, rules.norm_unit_offset = numerics.norm_unit_offset;
+  rules.norm_centered = numerics.norm_centered, rules.logit_scale = numerics.logit_scale;
   rules.embedding_scale = numerics.embedding_scale, rules.logit_softcap = numerics.logit_softcap;
   rules.rotary = rotary_rules(numerics, numerics.rotary);
   if (numerics.window_rotary) rules.window_rotary = rotary_rules(numerics, *numerics.window_rotary);
