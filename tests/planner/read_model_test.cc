@@ -135,7 +135,7 @@ TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
         name == "llama-4-maverick" || name.starts_with("nemotron-h") || name.starts_with("nemotron-3");
     const bool alike = !leaves_out && !of_three && !name.starts_with("llama-4") &&
                        !name.starts_with("gpt-oss") && name != "smollm3-3b" && name != "deepseek-v2-lite" &&
-                       name != "kimi-k2" && !name.starts_with("gemma");
+                       name != "kimi-k2" && name != "command-r7b" && !name.starts_with("gemma");
     const bool of_one_kind = alike || name == "nemotron-4-340b";
     EXPECT_EQ(read.model.kinds.size(), of_one_kind ? 1U : of_three ? 3U : 2U) << name;
   }
@@ -406,10 +406,10 @@ TEST(ReadModel, FrequenciesAreScaledAsConfigsSay) {
   EXPECT_DOUBLE_EQ(gemma.score_scale, std::sqrt(128.0 / 168));
   EXPECT_EQ(of("gemma-3-12b").score_scale, 1);
   for (const std::string& preset : model_names()) {
-    EXPECT_THAT(find_model(preset).not_computed, IsEmpty()) << preset;
+    EXPECT_EQ(find_model(preset).not_computed.empty(), preset != "nemotron-4-340b") << preset;
     const nlohmann::json config = nlohmann::json::parse(config_text(preset));
     EXPECT_TRUE(config.contains("rms_norm_eps") || config.contains("norm_eps") ||
-                config.contains("layer_norm_epsilon"))
+                config.contains("layer_norm_eps") || config.contains("layer_norm_epsilon"))
         << preset;
   }
 }
