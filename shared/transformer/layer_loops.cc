@@ -1,6 +1,7 @@
 #include "shared/transformer/layer_loops.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "shared/base/index.h"
 
@@ -25,12 +26,12 @@ struct Pattern {
   std::vector<Traits> body;
 };
 
-// The least number b so that all entries equal those b places before them: that of "abababa" is 2.
-template <class T>
-std::int64_t least_period(std::span<const T> all) {
+// The least number b so that all entries are like those b places before them: that of "abababa" is 2.
+template <class Alike>
+std::int64_t least_period(std::span<const Traits> all, const Alike& alike) {
   const auto size = static_cast<std::int64_t>(all.size());
   std::int64_t period = 1;
-  while (period < size && !std::equal(all.begin() + period, all.end(), all.begin())) ++period;
+  while (period < size && !std::equal(all.begin() + period, all.end(), all.begin(), alike)) ++period;
   return period;
 }
 
@@ -40,17 +41,51 @@ bool are_alike(Traits a, const Traits& b) {
   return a == b;
 }
 
-// How many of the first layers are a whole number of repetitions of layers that are alike, of at least two
-// where there are any: as many as can be.
-std::int64_t repeating_layers(std::span<const Traits> layers) {
+// Cuts layers into segments, each a number of repetitions of one body, so that all bodies together have
+// fewest layers: a plan, and what it takes to write, place and replay it, is as long as these. Appends the
+// segments' lengths. For example "abababcabab" is "ab" three times, "c", and "ab" twice, with bodies of 5
+// layers. Of as few the first segment is the longest.
+void cut(std::span<const Traits> layers, std::vector<std::int64_t>& lengths) {
   const auto size = static_cast<std::int64_t>(layers.size());
-  std::int64_t most = 1;
-  for (std::int64_t period = 1; most < size && 2 * period <= size; ++period) {
-    std::int64_t end = period;
-    while (end < size && are_alike(layers[idx(end)], layers[idx(end - period)])) ++end;
-    if (end >= 2 * period) most = std::max(most, end / period * period);
+  // How many layers from i on are like those from j on, one by one, for all i < j.
+  std::vector<std::int32_t> alike(idx((size + 1) * (size + 1)));
+  const auto from = [&](std::int64_t i, std::int64_t j) -> std::int32_t& {
+    return alike[idx(i * (size + 1) + j)];
+  };
+  for (std::int64_t i = size - 1; i >= 0; --i) {
+    for (std::int64_t j = size - 1; j > i; --j)
+      from(i, j) = are_alike(layers[idx(i)], layers[idx(j)]) ? from(i + 1, j + 1) + 1 : 0;
   }
-  return most;
+  // Of the layers from i on, from the last one to the first: the fewest in bodies, and the first segment
+  // then.
+  std::vector<std::int64_t> fewest(idx(size + 1)), first(idx(size + 1));
+  for (std::int64_t i = size - 1; i >= 0; --i) {
+    fewest[idx(i)] = fewest[idx(i + 1)] + 1, first[idx(i)] = 1;
+    for (std::int64_t period = 1; i + 2 * period <= size; ++period) {
+      for (std::int64_t times = 2; times <= 1 + from(i, i + period) / period; ++times) {
+        const std::int64_t length = times * period, bodies = period + fewest[idx(i + length)];
+        if (bodies > fewest[idx(i)] || (bodies == fewest[idx(i)] && length <= first[idx(i)])) continue;
+        fewest[idx(i)] = bodies, first[idx(i)] = length;
+      }
+    }
+  }
+  for (std::int64_t i = 0; i < size; i += first[idx(i)]) lengths.push_back(first[idx(i)]);
+}
+
+// The lengths of the segments of a stage, in order. Layers that repeat one pattern from the first to the last
+// are a segment of whole patterns, and what is left; others are cut, so many at a time that the table above
+// stays small: more than any model has. Chosen.
+std::vector<std::int64_t> segments(std::span<const Traits> layers) {
+  constexpr std::size_t kMostCut = 256;
+  std::vector<std::int64_t> lengths;
+  const std::int64_t size = std::ssize(layers), period = least_period(layers, are_alike);
+  if (2 * period <= size) {
+    lengths.push_back(size / period * period);
+    layers = layers.subspan(idx(lengths.back()));
+  }
+  for (; !layers.empty(); layers = layers.subspan(std::min(layers.size(), kMostCut)))
+    cut(layers.first(std::min(layers.size(), kMostCut)), lengths);
+  return lengths;
 }
 
 // The bucket of the next of `all` layers that `counted` counts.
@@ -78,17 +113,16 @@ std::vector<Pattern> patterns(const StageLayers& stage, const Recompute& recompu
   }
   std::vector<Pattern> all;
   std::span<const Traits> rest = layers;
-  while (!rest.empty()) {
+  for (const std::int64_t length : segments(layers)) {
     // Of those whose kinds repeat, what repeats as a whole; then what remains of them, and so on.
-    const std::int64_t alike = repeating_layers(rest);
-    std::span<const Traits> segment = rest.first(idx(alike));
+    std::span<const Traits> segment = rest.first(idx(length));
     while (!segment.empty()) {
-      const std::int64_t period = least_period(segment),
+      const std::int64_t period = least_period(segment, std::equal_to<>()),
                          count = static_cast<std::int64_t>(segment.size()) / period;
       all.push_back({count, {segment.begin(), segment.begin() + period}});
       segment = segment.subspan(idx(count * period));
     }
-    rest = rest.subspan(idx(alike));
+    rest = rest.subspan(idx(length));
   }
   return all;
 }

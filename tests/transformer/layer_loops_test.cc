@@ -68,6 +68,30 @@ TEST(LayerLoops, OfAPatternRepeatIt) {
   EXPECT_THAT(forward("ababababab", every(3)), ElementsAre("1 x abAbaB", "1 x abAb"));
 }
 
+// Of patterns that come in turn, each is found again, so that bodies have fewest layers.
+TEST(LayerLoops, OfSeveralPatternsRepeatEach) {
+  EXPECT_THAT(forward("abababcabab"), ElementsAre("3 x ab", "1 x c", "2 x ab"));
+  EXPECT_THAT(forward("acacacacbacbacacacac"), ElementsAre("4 x ac", "2 x bac", "3 x ac"));
+  EXPECT_THAT(forward("abcabcabcaab"), ElementsAre("3 x abc", "2 x a", "1 x b"));
+  // Nemotron-H 47B: 24 layers in bodies stand for 98, and it is one of them that repeats most.
+  const std::string pattern =
+      "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-";
+  std::string letters;
+  for (const char layer : pattern) letters += layer == 'M' ? 'c' : layer == '*' ? 'a' : 'b';
+  const std::vector<int> kinds = kinds_of(letters);
+  std::size_t bodies = 0;
+  for (const LayerLoop& loop : forward_loops({kinds, kOfKinds}, {})) bodies += loop.body.size();
+  EXPECT_EQ(bodies, 24U);
+  // Far more layers than any model has, of no pattern, end soon, too.
+  std::string many;
+  for (int i = 0; i < 3000; ++i) many += i * i % 7 < 3 && i % 11 != 0 ? 'a' : 'b';
+  std::int64_t layers = 0;
+  const std::vector<int> of_many = kinds_of(many);
+  for (const LayerLoop& loop : forward_loops({of_many, kOfKinds}, every(3)))
+    layers += loop.count * std::ssize(loop.body);
+  EXPECT_EQ(layers, 3000);
+}
+
 // Where rows go from home to home, and back behind the last layer of a body, the pattern repeats all the
 // same; only the last layers of all, which hand rows on elsewhere, stand apart.
 TEST(LayerLoops, OfHomesThatAlternateRepeat) {
