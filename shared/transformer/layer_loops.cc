@@ -47,14 +47,14 @@ bool are_alike(Traits a, const Traits& b) {
 // layers. Of as few the first segment is the longest.
 void cut(std::span<const Traits> layers, std::vector<std::int64_t>& lengths) {
   const auto size = static_cast<std::int64_t>(layers.size());
-  // How many layers from i on are like those from j on, one by one, for all i < j.
+  // How many layers from i on equal those from j on, one by one, for all i < j.
   std::vector<std::int32_t> alike(idx((size + 1) * (size + 1)));
   const auto from = [&](std::int64_t i, std::int64_t j) -> std::int32_t& {
     return alike[idx(i * (size + 1) + j)];
   };
   for (std::int64_t i = size - 1; i >= 0; --i) {
     for (std::int64_t j = size - 1; j > i; --j)
-      from(i, j) = are_alike(layers[idx(i)], layers[idx(j)]) ? from(i + 1, j + 1) + 1 : 0;
+      from(i, j) = layers[idx(i)] == layers[idx(j)] ? from(i + 1, j + 1) + 1 : 0;
   }
   // Of the layers from i on, from the last one to the first: the fewest in bodies, and the first segment
   // then.

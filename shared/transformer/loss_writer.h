@@ -63,7 +63,8 @@ class LossWriter {
              const View& dx);
   // Adds up the gradient of the norm over the tp ranks, each of which has seen a part of the rows.
   void add_up_norm(const GradientPlace& norm);
-  // For serving: computes the logits of the last row of each sequence.
+  // For serving: computes the logits of the last row of each sequence, before they are scaled and capped:
+  // neither changes which is the largest.
   void last_logits(const HeadPieces& weights, const View& x);
 
  private:

@@ -225,11 +225,13 @@ void check_numerics(const Transformer& model, detail::Complaints& complaints) {
   complaints.require(std::isfinite(numerics.logit_scale) && numerics.logit_scale > 0,
                      str("logit_scale=", numerics.logit_scale,
                          " must be a finite number above 0, or 1 for logits as they are"));
-  complaints.require(!numerics.norm_centered || (!model.qk_norm_of_all_heads && !model.qk_norm_behind_rotary),
-                     "norm_centered with qk_norm_of_all_heads, whose ranks add up squares alone, or with "
-                     "qk_norm_behind_rotary, which a rotation keeps without means alone, is not described; "
-                     "use norms of each "
-                     "head, before the rotation");
+  complaints.require(!numerics.norm_centered || !model.qk_norm_of_all_heads,
+                     "norm_centered with qk_norm_of_all_heads: tensor-parallel ranks that share a row add up "
+                     "its squares, and not its mean; use norms of each head");
+  complaints.require(
+      !numerics.norm_centered || !model.qk_norm_behind_rotary,
+      "norm_centered with qk_norm_behind_rotary: a rotation changes the mean of a head, so that "
+      "its norm cannot be computed before it, as plans do; leave one out");
   const bool limits = std::isfinite(numerics.activation_limit) && numerics.activation_limit >= 0 &&
                       std::isfinite(numerics.up_offset);
   complaints.require(limits, str("activation_limit=", numerics.activation_limit, " and up_offset=",

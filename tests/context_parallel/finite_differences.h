@@ -1,4 +1,5 @@
-// Central differences of the loss <out, dout> along one row of q, k or v, with a bound on their error.
+// Central differences of the loss <out, dout> along one row of q, k or v, or along one sink, with a bound on
+// their error.
 //
 // Along q or k all scores of a query are linear in the step t, so its share of the loss is the mean of x_j =
 // dout v_j under weights ~ exp(s_j + t c_j). Its third derivative is a joint cumulant, E[x~ c~^3] - 3 E[x~
@@ -6,7 +7,8 @@
 // is off by at most 7/6 step^2 X C^3 a query, and by the errors of both forwards over 2 step. Along v the
 // loss is linear.
 //
-// A sink is one more x of 0, and dropout makes X larger. Under a cap c the scores are c tanh(. / c), whose
+// A sink is one more x of 0, and dropout makes X larger. Along a sink it alone moves, by c = 1, and no cap
+// bends it. Under a cap c the scores are c tanh(. / c), whose
 // second and third derivatives are at most 0.77 / c C^2 and 2 / c^2 C^3: the cumulants 3 of x, the first and
 // the second, and of x and the third, add (24 * 0.77 / c + 2 / c^2) X C^3 to the 7.
 #pragma once
@@ -38,9 +40,10 @@ inline sim::AttentionValues small_inputs(const AttentionProblem& problem, std::u
           small_fractions(problem.sinks ? problem.q_heads : 0, 4 * seed + 4)};
 }
 
-enum class Input : std::uint8_t { q, k, v };
+enum class Input : std::uint8_t { q, k, v, sink };
 
-// One row of an input, a row of [batch, heads, seq], and a sign for each of its elements.
+// One row of an input, a row of [batch, heads, seq], and a sign for each of its elements; or the sink of the
+// query head `row`.
 struct Direction {
   Input input = Input::q;
   std::int64_t row = 0;
@@ -48,12 +51,14 @@ struct Direction {
 };
 inline void showValue(const Direction& direction, std::ostream& out) {
   out << "row " << direction.row << " of "
-      << "qkv"[static_cast<int>(direction.input)];
+      << "qkvs"[static_cast<int>(direction.input)];
 }
 
 // The input must have a row.
 inline rc::Gen<Direction> any_direction(const AttentionProblem& problem, Input input) {
   return rc::gen::exec([problem, input] {
+    if (input == Input::sink)
+      return Direction{input, *rc::gen::inRange<std::int64_t>(0, problem.q_heads), {1}};
     const std::int64_t heads = input == Input::q ? problem.q_heads : problem.kv_heads;
     const std::int64_t seq_len = input == Input::q ? problem.q_len : problem.kv_len;
     Direction direction{input, *rc::gen::inRange<std::int64_t>(0, problem.batch * heads * seq_len), {}};
@@ -66,7 +71,10 @@ inline rc::Gen<Direction> any_direction(const AttentionProblem& problem, Input i
 
 template <class Values>  // const or not
 auto& tensor_of(Values& values, Input input) {
-  return input == Input::q ? values.q : input == Input::k ? values.k : values.v;
+  return input == Input::q   ? values.q
+         : input == Input::k ? values.k
+         : input == Input::v ? values.v
+                             : values.sinks;
 }
 
 inline sim::AttentionValues stepped(sim::AttentionValues values, const Direction& direction, double step) {
@@ -80,6 +88,14 @@ inline sim::AttentionValues stepped(sim::AttentionValues values, const Direction
 // Rows of out that depend on the row of the input.
 inline std::vector<std::int64_t> rows_that_see(const AttentionProblem& problem, const Direction& direction) {
   if (direction.input == Input::q) return {direction.row};
+  if (direction.input == Input::sink) {
+    std::vector<std::int64_t> rows;
+    for (std::int64_t b = 0; b < problem.batch; ++b) {
+      for (std::int64_t i = 0; i < problem.q_len; ++i)
+        rows.push_back((b * problem.q_heads + direction.row) * problem.q_len + i);
+    }
+    return rows;
+  }
   const std::int64_t key = direction.row % problem.kv_len, head = direction.row / problem.kv_len;
   std::vector<std::int64_t> rows;
   for (std::int64_t h = 0; h < problem.heads_per_kv(); ++h) {
@@ -121,15 +137,16 @@ Difference central_difference(const AttentionProblem& problem, const sim::Attent
   const std::vector<std::int64_t> rows = rows_that_see(problem, direction);
   const double signs = norm(direction.signs.data(), direction.signs.size()),
                scale = std::abs(problem.scale());
+  const bool of_sink = direction.input == Input::sink;
   const double kept = 1 / (1 - problem.dropout.probability), cap = problem.softcap,
-               bend = cap == 0 ? 0 : 24 * 0.77 / cap + 2 / (cap * cap);
+               bend = cap == 0 || of_sink ? 0 : 24 * 0.77 / cap + 2 / (cap * cap);
   double truncation = 0;  // over step^2
   for (const std::int64_t row : rows) {
     const std::size_t i = static_cast<std::size_t>(row);
     const double x = kept * norm(values.dout.data() + i * dim, dim) * largest_norm(values.v, dim);
     const double other = direction.input == Input::q ? largest_norm(values.k, head_dim)
                                                      : norm(values.q.data() + i * head_dim, head_dim);
-    const double c = scale * signs * other;
+    const double c = of_sink ? 1 : scale * signs * other;
     if (direction.input != Input::v) truncation += (7 + bend) / 6 * x * c * c * c;
   }
   const auto noise_of = [&](const Bounded& out) {

@@ -163,7 +163,7 @@ TEST(GpuRowNorms, TakeLongRowsAndManyOfThem) {
       // is f64.
       EXPECT_EQ(run.beyond(dw, 2 * static_cast<double>(rows) * (3 + 4 + 3) * kRounding), "")
           << rows << " rows of " << name(dtype);
-      rule.centered = true;  // tolerances as above; most of a weight is from its 1100 rows
+      rule.centered = true;  // tolerances as of drawn ones above
       run.run({RowOperation::rms_norm, {x, w}, {y}, {}, rule});
       EXPECT_EQ(run.beyond(y, 2 * 2 * (8 / 2 + 1 + 2 * 2) * kRounding), "") << rows << " centered rows";
       run.run({RowOperation::rms_norm_backward, {x, w, dy}, {dx}, {dw}, rule});

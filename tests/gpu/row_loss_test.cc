@@ -70,13 +70,15 @@ TEST(GpuRowLoss, IsTheHostsWithinTheRoundingOfExponentials) {
     RowRun run;
     const std::int64_t rows = RowRun::any_rows(), columns = RowRun::any_columns();
     VocabularyRule rule = any_vocabulary(std::max<std::int64_t>(0, columns - pick<std::int64_t>(0, 3)));
-    rule.softcap = any_of<double>({0, 0, 2}), rule.logit_scale = any_of<double>({1, 1, 0.25});
+    rule.softcap = any_of<double>({0, 0, 2}), rule.logit_scale = any_of<double>({1, 1, 0.25, 0.8333});
     constexpr double kLargest = 4;  // of logits
     const View logits = run.read({rows, columns}, kLargest);
     const auto labels = [&] { return run.integers({rows}, [&] { return any_token(rule); }); };
-    // Logits are exact without a cap; with it, a hyperbolic tangent of one unit in the last place (two
-    // roundings) on both sides, a quotient and a product.
-    const double of_logits = rule.softcap == 0 ? 0 : 2 * 4 * rule.softcap * kRounding;
+    // Logits are exact without a cap and a scale, whose product rounds on both sides; with a cap, a
+    // hyperbolic tangent of one unit in the last place (two roundings) on both sides, a quotient and a
+    // product.
+    const double of_logits = (rule.logit_scale == 1 ? 0 : 2 * kLargest * kRounding) +
+                             (rule.softcap == 0 ? 0 : 2 * 4 * rule.softcap * kRounding);
     std::vector<View> reads = {logits}, writes;
     const int mode = pick(0, 2);
     if (mode != 1) writes.push_back(run.written_statistic({rows, 1}));
@@ -101,7 +103,7 @@ TEST(GpuRowLoss, GradientsAreTheHostsWithinTheRoundingOfExponentials) {
     RowRun run;
     const std::int64_t rows = RowRun::any_rows(), columns = RowRun::any_columns();
     VocabularyRule rule = any_vocabulary(std::max<std::int64_t>(0, columns - pick<std::int64_t>(0, 3)));
-    rule.softcap = any_of<double>({0, 0, 2}), rule.logit_scale = any_of<double>({1, 1, 0.25});
+    rule.softcap = any_of<double>({0, 0, 2}), rule.logit_scale = any_of<double>({1, 1, 0.25, 0.8333});
     constexpr double kLargest = 4, kLargestSum = 2;
     std::vector<double> maxima(idx(rows), kLargest), sums(idx(2 * rows));
     for (double& value : sums) value = pick(64, 128) / 64.0;
@@ -117,7 +119,8 @@ TEST(GpuRowLoss, GradientsAreTheHostsWithinTheRoundingOfExponentials) {
              rule});
     // All terms are at most 1: an exponential, of two roundings and those of its argument, on both sides; its
     // product or quotient, the difference, and two of the slope of the cap.
-    const double of_logits = rule.softcap == 0 ? 0 : 2 * 4 * rule.softcap * kRounding,
+    const double of_logits = (rule.logit_scale == 1 ? 0 : 2 * kLargest * kRounding) +
+                             (rule.softcap == 0 ? 0 : 2 * 4 * rule.softcap * kRounding),
                  of_exponential = 2 * (2 + 2 * kLargest) * kRounding + 2 * of_logits;
     RC_ASSERT(run.beyond(d_logits, of_exponential + 2 * 6 * kRounding + 2 * of_logits) == "");
     // A logarithm of one unit in the last place, and two sums of at most 4 + 2.

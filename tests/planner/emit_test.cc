@@ -116,6 +116,18 @@ TEST(EmitGolden, TextsAreThese) {
   }
 }
 
+// Norms that subtract the mean, and what else Megatron has no flags for.
+TEST(Emit, MegatronsNormsAreThoseOfTheModel) {
+  const Emitted cohere = emitted(Framework::megatron, {"command-r7b", "tp=8"}),
+                nemotron = emitted(Framework::megatron, {"nemotron-4-340b", "tp=8,pp=8"});
+  EXPECT_THAT(cohere.text, AllOf(HasSubstr("--normalization LayerNorm"), Not(HasSubstr("layernorm-1p"))));
+  EXPECT_THAT(nemotron.text,
+              AllOf(HasSubstr("--normalization LayerNorm"), HasSubstr("--apply-layernorm-1p")));
+  EXPECT_THAT(cohere.text, HasSubstr("attention and MLP of a layer take the same rows"));
+  EXPECT_THAT(cohere.text, HasSubstr("logits are multiplied with 0.25"));
+  EXPECT_THAT(text_of(Framework::megatron, {"llama-3.1-8b", "tp=8"}), HasSubstr("--normalization RMSNorm"));
+}
+
 // ---- what cannot be expressed ----
 
 struct Lacking {

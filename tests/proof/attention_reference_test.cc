@@ -129,20 +129,26 @@ std::string difference(const char* name, const std::vector<double>& actual,
   return "";
 }
 
-// What all rows of a head add, and each may be off.
+// Of each head: what all of its rows add, and each may be off.
+Bounded dsinks_of(const sim::AttentionTestData& data, const sim::AttentionTolerances& tolerances) {
+  const AttentionProblem& p = data.problem();
+  const auto heads = static_cast<std::size_t>(p.sinks ? p.q_heads : 0);
+  Bounded dsinks{std::vector<double>(heads), std::vector<double>(heads)};
+  for (std::size_t row = 0; row < data.backward().row_dsink.size(); ++row) {
+    const std::size_t head = row / static_cast<std::size_t>(p.q_len) % heads;
+    dsinks.values[head] += data.backward().row_dsink[row];
+    dsinks.bounds[head] += kOfDouble * (std::sqrt(tolerances.row_dsink2[row]) + tolerances.row_dsink[row] +
+                                        0x1p-24 * static_cast<double>(p.q_len * p.batch));
+  }
+  return dsinks;
+}
+
 std::string dsinks_difference(const sim::AttentionTestData& data, const std::vector<double>& expected,
                               const sim::AttentionTolerances& tolerances) {
-  const AttentionProblem& p = data.problem();
-  std::vector<double> found(expected.size()), allowed(expected.size());
-  for (std::size_t row = 0; row < data.backward().row_dsink.size(); ++row) {
-    const std::size_t head = row / static_cast<std::size_t>(p.q_len) % static_cast<std::size_t>(p.q_heads);
-    found[head] += data.backward().row_dsink[row];
-    allowed[head] += kOfDouble * (std::sqrt(tolerances.row_dsink2[row]) + tolerances.row_dsink[row] +
-                                  0x1p-24 * static_cast<double>(p.q_len * p.batch));
-  }
+  const Bounded found = dsinks_of(data, tolerances);
   for (std::size_t head = 0; head < expected.size(); ++head) {
-    if (std::abs(found[head] - expected[head]) <= 2 * allowed[head]) continue;
-    return str("dsinks[", head, "] is ", found[head], ", by definition ", expected[head]);
+    if (std::abs(found.values[head] - expected[head]) <= 2 * found.bounds[head]) continue;
+    return str("dsinks[", head, "] is ", found.values[head], ", by definition ", expected[head]);
   }
   return "";
 }
@@ -194,13 +200,16 @@ RC_GTEST_PROP(AttentionReference, GradientsAreDifferencesOfTheOutputs, ()) {
         sim::reference_forward({problem, at.q, at.k, at.v, at.sinks, data.seed()});
     return bounded(result.out, tolerances.out, problem.v_head_dim);
   };
-  for (const Input input : {Input::q, Input::k, Input::v}) {
+  std::vector<Input> inputs{Input::q, Input::k, Input::v};
+  if (problem.sinks) inputs.push_back(Input::sink);
+  for (const Input input : inputs) {
     const Direction direction = *any_direction(problem, input);
     const Difference found = central_difference(problem, values, direction, forward);
     const Difference gradient =
         along(direction, input == Input::q   ? bounded(data.dq(), tolerances.dq, problem.head_dim)
                          : input == Input::k ? bounded(data.dk(), tolerances.dk, problem.head_dim)
-                                             : bounded(data.dv(), tolerances.dv, problem.v_head_dim));
+                         : input == Input::v ? bounded(data.dv(), tolerances.dv, problem.v_head_dim)
+                                             : dsinks_of(data, tolerances));
     RC_LOG() << "difference " << found.value << " +- " << found.bound << ", gradient " << gradient.value
              << " +- " << gradient.bound << "\n";
     RC_ASSERT(std::abs(found.value - gradient.value) <= found.bound + gradient.bound);

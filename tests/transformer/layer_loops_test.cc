@@ -82,6 +82,8 @@ TEST(LayerLoops, OfSeveralPatternsRepeatEach) {
   std::size_t bodies = 0;
   for (const LayerLoop& loop : forward_loops({kinds, kOfKinds}, {})) bodies += loop.body.size();
   EXPECT_EQ(bodies, 24U);
+  // What is computed again counts as well.
+  EXPECT_THAT(forward("abbbabbbbbb", every(4)), ElementsAre("2 x abbB", "3 x b"));
   // Far more layers than any model has, of no pattern, end soon, too.
   std::string many;
   for (int i = 0; i < 3000; ++i) many += i * i % 7 < 3 && i % 11 != 0 ? 'a' : 'b';

@@ -164,7 +164,10 @@ TEST(ValidateModel, RefusesWhatItsLayersCannotHave) {
   EXPECT_THAT(said([](Transformer& m) { m.numerics.logit_scale = 0; }), HasSubstr("logit_scale=0 must be"));
   EXPECT_THAT(
       said([](Transformer& m) { m.qk_norm = m.qk_norm_behind_rotary = m.numerics.norm_centered = true; }),
-      HasSubstr("use norms of each head, before the rotation"));
+      HasSubstr("a rotation changes the mean of a head"));
+  EXPECT_THAT(
+      said([](Transformer& m) { m.qk_norm = m.qk_norm_of_all_heads = m.numerics.norm_centered = true; }),
+      HasSubstr("use norms of each head"));
   EXPECT_THAT(said([](Transformer& m) { m.numerics.window_rotary.emplace(); }),
               HasSubstr("window_rotary is of layers with a window, and no kind has one"));
   EXPECT_THAT(said([](Transformer& m) {

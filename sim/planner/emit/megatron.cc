@@ -70,7 +70,7 @@ class MegatronFlags {
     const Numerics& numerics = model_.numerics;
     flag("normalization", numerics.norm_centered ? "LayerNorm" : "RMSNorm");
     if (numerics.norm_centered && numerics.norm_unit_offset) flag("apply-layernorm-1p");
-    if (numerics.norm_centered) note("that norms have no biases, which LayerNorm adds there");
+    if (numerics.norm_centered) note("that norms are planned without the biases of LayerNorm");
     if (numerics.logit_scale != 1) note(str("that logits are multiplied with ", numerics.logit_scale));
     if (model_.gated_mlp) flag("swiglu");
     if (!model_.gated_mlp) flag("squared-relu");

@@ -160,13 +160,14 @@ std::string ConfigFields::written_for(std::string_view key) const {
   return "";
 }
 
-void ConfigFields::look_at_other_keys() {
+void ConfigFields::look_at_other_keys(const std::vector<const char*>& idle) {
   // Both are chosen, so that the assumption stays readable: how many keys it names, and how many bytes of
   // each.
   constexpr std::size_t kNamed = 12, kLetters = 60;
   std::vector<std::string> others;
   for (const auto& [key, value] : config_.items()) {
     if (value.is_null() || is_read_key(key) || is_idle_key(key)) continue;
+    if (std::find(idle.begin(), idle.end(), key) != idle.end()) continue;
     const std::string meant = meant_key(key), shown = key.substr(0, kLetters);
     if (meant.empty() || has(meant.c_str())) {
       others.push_back(shown);

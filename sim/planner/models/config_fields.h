@@ -44,8 +44,8 @@ class ConfigFields {
   void fail(const std::string& message);
   // Looks at the keys from which nothing is read. It warns of each that is likely a slip (config_keys.h), and
   // adds an assumption that names all others but the idle ones. Call it last, since it says what is assumed
-  // instead.
-  void look_at_other_keys();
+  // instead. `idle`: those of the family.
+  void look_at_other_keys(const std::vector<const char*>& idle);
 
   void assume(std::string assumption) { assumptions_.push_back(std::move(assumption)); }
 

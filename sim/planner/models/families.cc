@@ -91,6 +91,15 @@ const std::vector<Family>& families() {
       Family& cohere = add(model_type);
       cohere.parallel_blocks = cohere.tied_embeddings = cohere.interleaved_rotary = true;
       cohere.norm_centered = true, cohere.norm_eps = 1e-5, cohere.logit_scale = 0.0625;
+      cohere.idle_keys = {"layer_switch",
+                          "logit_scale",
+                          "model_max_length",
+                          "order_of_interleaved_layers",
+                          "position_embedding_type",
+                          "rotary_pct",
+                          "use_embedding_sharing",
+                          "use_gated_activation",
+                          "use_parallel_embedding"};
     }
     Family &cohere2 = list.back(), &cohere = list[list.size() - 2];
     cohere.rotary_theta = 500'000;
@@ -109,7 +118,8 @@ struct OtherKind {
   std::vector<std::string_view> types;
   std::vector<const char*> keys;
   const char* reason;
-  bool recurrent = false;  // of other recurrences than the families above have
+  // Of other recurrences, and of other blocks whose parts take the same rows, than the families above have.
+  bool recurrent = false, parallel = false;
 };
 
 const std::vector<OtherKind>& other_kinds() {
@@ -142,11 +152,13 @@ const std::vector<OtherKind>& other_kinds() {
        {"n_embd", "n_inner"},
        "layers of this family, with learned positions, parallel blocks or biases everywhere, are not "
        "described; the nearest thing is a config of model_type nemotron, whose MLP has two matrices, too"},
-      {{"stablelm_epoch"},
-       {"use_parallel_residual", "parallel_attn", "parallel_block"},
+      {{"cohere", "cohere2", "stablelm_epoch"},
+       {"use_parallel_residual", "parallel_attn", "parallel_block", "use_parallel_block"},
        "blocks whose attention and MLP take the same rows, side by side, are read of model_type cohere and "
-       "cohere2, where one norm is before both; the nearest thing is a config of one of these, without that "
-       "field"},
+       "cohere2, where one norm is before both and the MLP is dense; the nearest thing is a config of one of "
+       "these",
+       false,
+       true},
       {{"dbrx"},
        {"attn_config", "ffn_config", "moe_config"},
        "layers whose sizes stand in parts of a config of their own are not read; the nearest thing is a "
@@ -200,7 +212,7 @@ bool is_key_of_other_kind(std::string_view key) {
 
 void refuse_other_kinds(const Family& family, ConfigFields& fields) {
   for (const OtherKind& kind : other_kinds()) {
-    if (kind.recurrent && family.recurrence) continue;
+    if ((kind.recurrent && family.recurrence) || (kind.parallel && family.parallel_blocks)) continue;
     std::vector<std::string> signs;
     const bool of_type = std::any_of(kind.types.begin(), kind.types.end(), [&](std::string_view type) {
       return family.model_type == type || family.model_type.starts_with(str(type, "_"));

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shared/plan/plan.h"
 #include "sim/planner/models/config_fields.h"
@@ -50,8 +51,10 @@ struct Family {
   std::optional<RecurrenceRule> recurrence = {};  // of the layers that have one
   bool tied_embeddings = false;
   bool window_needs_flag = false;  // sliding_window counts only with use_sliding_window
-  bool norm_biases = false;        // of all norms, which nothing counts
-  std::string left_out = {};       // what its layers have beside, and nothing counts or times
+  // Keys of its configs that say what its layers always do, so that nothing reads them.
+  std::vector<const char*> idle_keys = {};
+  bool norm_biases = false;   // of all norms, which nothing counts
+  std::string left_out = {};  // what its layers have beside, and nothing counts or times
   // Of so many layers the last one attends to all keys, and the others have the window or the chunk; 0: all
   // have it.
   std::int64_t full_layer_every = 0;

@@ -62,6 +62,12 @@ class LayerList {
     const std::vector<std::string> types = fields_.words("layer_types");
     if (types.empty() && family_.recurrence == RecurrenceRule::delta) return take_full_layers();
     if (!types.empty()) return take_types(types, used, window, chunk);
+    if (family_.rope_in_windows_alone && !window) {
+      fields_.fail(
+          "sliding_window is 0 or null, and layers without a window have no positions in this family; give a "
+          "number of tokens, as 4096, or list full_attention for each layer in layer_types");
+      return;
+    }
     if (family_.chunk) return take_chunks(chunk);
     if (!used || !window) return;
     const std::int64_t pattern = fields_.whole("sliding_window_pattern").value_or(family_.full_layer_every);

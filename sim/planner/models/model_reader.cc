@@ -50,7 +50,7 @@ class ModelReader {
       fields_.assume(
           str("of model_type ", family_.model_type, " is neither counted nor timed: ", family_.left_out));
     fields_.raise();
-    fields_.look_at_other_keys();
+    fields_.look_at_other_keys(family_.idle_keys);
     read_.assumptions = fields_.assumptions();
     read_.warnings = fields_.warnings();
     return std::move(read_);
@@ -353,11 +353,14 @@ class ModelReader {
     Transformer& model = read_.model;
     Numerics& numerics = model.numerics;
     numerics.norm_eps = family_.norm_eps;
-    for (const char* key : {"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"})
+    for (const char* key : {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"})
       numerics.norm_eps = fields_.number(key).value_or(numerics.norm_eps);
+    if (family_.norm_centered)
+      numerics.norm_eps = fields_.number("layer_norm_eps").value_or(numerics.norm_eps);
     take_rotary();
     numerics.norm_unit_offset = family_.norm_unit_offset, numerics.norm_centered = family_.norm_centered;
-    numerics.logit_scale = fields_.number("logit_scale").value_or(family_.logit_scale);
+    if (family_.logit_scale != 1)  // no other class reads it
+      numerics.logit_scale = fields_.number("logit_scale").value_or(family_.logit_scale);
     if (family_.gemma_numerics) numerics.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
     numerics.logit_softcap = fields_.number("final_logit_softcapping").value_or(0);
     if (family_.gemma_numerics) numerics.activation = ActivationFunction::gelu_tanh;
@@ -379,12 +382,9 @@ class ModelReader {
 
   // Norms of Nemotron add biases, and those of Cohere's q and k have weights of their own for each head.
   void take_rest_of_norms() {
-    if (family_.norm_biases) take_without("the biases of norms are not described");
+    if (family_.norm_biases) leave_out("biases of norms");
     if (family_.norm_centered && read_.model.qk_norm)
-      take_without(
-          "use_qk_norm is true: norms of q and k that have other weights for each head are not described, "
-          "and "
-          "those of one head are counted");
+      leave_out("of use_qk_norm, the weights of all heads but one");
   }
 
   // hidden_act says "silu" of what is x sigmoid(alpha x) (gpt-oss).
@@ -434,6 +434,12 @@ class ModelReader {
   void take_without(const std::string& what) {
     fields_.assume(str(what, ". Plans are made without it: it changes neither times nor memory"));
     read_.not_computed.push_back(what);
+  }
+
+  // Parameters that are too few to matter for times and memory, and matter for results.
+  void leave_out(const std::string& what) {
+    fields_.assume(str("neither counted nor timed: ", what));
+    read_.not_computed.push_back(str(what, " are not described"));
   }
 
   // Latent attention has the width of its rotated part instead.

@@ -146,8 +146,8 @@ void require_computed(const ReadModel& read) {
   if (read.not_computed.empty()) return;
   throw InvalidInput(str("the results of ", read.model.name,
                          " cannot be computed: ", join(read.not_computed, "; "),
-                         ". cpsim plan answers for it; the nearest thing that is computed is the config "
-                         "without that field"));
+                         ". cpsim plan answers for it; the nearest thing that is computed is a config "
+                         "without that"));
 }
 
 std::vector<std::string> model_names() { return names_of(embedded_models()); }
