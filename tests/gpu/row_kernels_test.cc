@@ -81,7 +81,7 @@ TEST(GpuRowNorms, AreTheHosts) {
     // Sums of x are exact, and so means and what is left are the same: at most 2. Their squares are not, of
     // which a pack adds up 8, so that r, at most 2, is off by half as many roundings and its own. A factor is
     // at most 2, and two products round on both sides.
-    RC_ASSERT(norm.run.beyond(y, 2 * 2 * 2 * (8 / 2 + 1 + 2 * 2) * kRounding) == "");
+    RC_ASSERT(norm.run.beyond(y, 2 * 2 * 2 * (4 + 1 + 2 * 2) * kRounding) == "");
   }));
 }
 
@@ -165,7 +165,7 @@ TEST(GpuRowNorms, TakeLongRowsAndManyOfThem) {
           << rows << " rows of " << name(dtype);
       rule.centered = true;  // tolerances as of drawn ones above
       run.run({RowOperation::rms_norm, {x, w}, {y}, {}, rule});
-      EXPECT_EQ(run.beyond(y, 2 * 2 * (8 / 2 + 1 + 2 * 2) * kRounding), "") << rows << " centered rows";
+      EXPECT_EQ(run.beyond(y, 2 * 2 * (4 + 1 + 2 * 2) * kRounding), "") << rows << " centered rows";
       run.run({RowOperation::rms_norm_backward, {x, w, dy}, {dx}, {dw}, rule});
       EXPECT_EQ(run.beyond(dx, (5 + 8 + 2) * (8 + 16) * kRounding), "") << rows << " centered rows";
       EXPECT_EQ(run.beyond(dw, 4 * static_cast<double>(rows) * (3 + 5 + 4 + 3) * kRounding), "")
