@@ -354,19 +354,25 @@ struct NormBackward {
     }
   }
 
+  // (w + o) dy.
+  CP_DEVICE void weigh(const Own& kept, std::int64_t column, int number, const float (&d)[kPack],
+                       float (&to)[kPack]) const {
+    factors(kept, column, number, to);
+    CP_UNROLL
+    for (int i = 0; i < kPack; ++i) to[i] *= d[i];
+  }
   CP_DEVICE void without_mean(const Own& kept, const float (&x)[kPack], float (&z)[kPack]) const {
     CP_UNROLL
     for (int i = 0; i < kPack; ++i) z[i] = kCentered ? x[i] - kept.mean : x[i];
   }
 
+  // S and T.
   CP_DEVICE NormSums add_up(int lane, const Own& kept, const NormGroups::Place& place) const {
     NormSums sums;
     for_both(lane, kept, place,
              [&](std::int64_t column, int number, const float(&x)[kPack], const float(&d)[kPack]) {
                float scaled[kPack];
-               factors(kept, column, number, scaled);
-               CP_UNROLL
-               for (int i = 0; i < kPack; ++i) scaled[i] *= d[i];
+               weigh(kept, column, number, d, scaled);
                float z[kPack];
                without_mean(kept, x, z);
                sums.squares += product_of(z, z);
@@ -381,9 +387,7 @@ struct NormBackward {
     for_both(lane, kept, place,
              [&](std::int64_t column, int number, const float(&x)[kPack], const float(&d)[kPack]) {
                float scaled[kPack];
-               factors(kept, column, number, scaled);
-               CP_UNROLL
-               for (int i = 0; i < kPack; ++i) scaled[i] *= d[i];
+               weigh(kept, column, number, d, scaled);
                sums.squares += sum_of(x);
                sums.products += sum_of(scaled);
              });

@@ -100,10 +100,11 @@ const std::vector<Family>& families() {
                           "use_embedding_sharing",
                           "use_gated_activation",
                           "use_parallel_embedding"};
+      if (cohere.model_type == "cohere")
+        cohere.rotary_theta = 500'000;
+      else
+        cohere.window = 4096, cohere.full_layer_every = 4, cohere.rope_in_windows_alone = true;
     }
-    Family &cohere2 = list.back(), &cohere = list[list.size() - 2];
-    cohere.rotary_theta = 500'000;
-    cohere2.window = 4096, cohere2.full_layer_every = 4, cohere2.rope_in_windows_alone = true;
     Family& olmo2 = add("olmo2");
     olmo2.qk_norm = olmo2.qk_norm_of_all_heads = true;
     olmo2.norms_before = false, olmo2.norms_behind = true, olmo2.norm_eps = 1e-5;
