@@ -1,6 +1,6 @@
 // Of models whose layers differ: the search finds the fastest of all layouts, whatever strategies and
 // balances the layers of each kind may have, although it chooses them one by one
-// (AttentionTimer::best_mixers).
+// (AttentionTimer::best_mixers). Cores of long windows are an exception, which is said where they are tested.
 #include <algorithm>
 #include <limits>
 #include <optional>
