@@ -19,7 +19,8 @@
 namespace cp::testing {
 namespace {
 
-// Any slice of any plan, dropped, doubled or moved: found unless what is computed stays the same.
+// Any slice of any plan, dropped, doubled or moved: found unless what is computed stays the same. Where no
+// query sees a key, as in many small problems, there is nothing to change.
 RC_GTEST_PROP(AttentionLedgerOfAnyPlans, FindsEveryChangeOfASlice, ()) {
   const AttentionProblem problem = *any_problem();
   const int cp = pick("cp", rc::gen::inRange(1, 6));
@@ -37,7 +38,8 @@ RC_GTEST_PROP(AttentionLedgerOfAnyPlans, FindsEveryChangeOfASlice, ()) {
     const std::vector<Damage> more = change_slices(plans, change, {"computed query"});
     damages.insert(damages.end(), more.begin(), more.end());
   }
-  RC_PRE(!damages.empty());
+  RC_CLASSIFY(damages.empty(), "nothing to change");
+  if (damages.empty()) return;
   const Damage& damage = pick("damage", rc::gen::elementOf(damages));
   damage.apply();
   const Found found = look(request, pass, plans);
@@ -92,7 +94,8 @@ RC_GTEST_PROP(AttentionLedgerOfAnyPlans, FindsWhateverMakesResultsWrong, (std::u
   std::mt19937_64 random(seed);
   const bool in_backward = pick("in_backward", rc::gen::arbitrary<bool>());
   const std::optional<std::string> damage = damage_meaning(in_backward ? backward : forward, random);
-  RC_PRE(damage.has_value());
+  RC_CLASSIFY(!damage, "nothing to damage");
+  if (!damage) return;
   sim::AttentionRunOptions options;
   options.backward = in_backward;
   if (!in_backward) backward.clear();
