@@ -51,7 +51,6 @@ class LeastMemory::OfLayout {
     }
     for (const LayerParts parts : kLayerParts) {
       if (all[parts] == 0) continue;
-      kept_[parts] = kept_of_layer(parts);
       OfMixer& mixer = mixers_[static_cast<std::size_t>(parts.mixer)];
       mixer = {kept_by_mixer(parts.mixer), workspace_of(parts.mixer), bytes_inside(parts.mixer)};
     }
@@ -60,15 +59,7 @@ class LeastMemory::OfLayout {
   // Of the ranks of which one may need most memory.
   void look_at(const std::vector<RankLayers::OfRank>& ranks) {
     for (const RankLayers::OfRank& of_rank : ranks) {
-      const Layers* most = &of_rank.stages.front();
-      if (of_rank.stages.size() > 1) {
-        std::int64_t most_kept = kept_by(*most);
-        for (const Layers& stage : of_rank.stages) {
-          const std::int64_t kept = kept_by(stage);
-          if (kept > most_kept) most = &stage, most_kept = kept;
-        }
-      }
-      last_ = beside_loss(of_rank.rank, of_rank.layers, *most);
+      last_ = beside_loss(of_rank);
       if (of_rank.rank == layout_.pp - 1) break;
       const Memory memory = with_loss(last_, 0);
       if (memory.used() > most_before_last_.used()) most_before_last_ = memory;
@@ -88,16 +79,24 @@ class LeastMemory::OfLayout {
   }
 
  private:
-  // What these layers keep of one micro-batch for the backward pass.
-  std::int64_t kept_by(const Layers& layers) const {
-    std::int64_t bytes = 0;
-    for (const LayerParts parts : kLayerParts) {
-      if (layers.with[parts] == 0) continue;
-      bytes += layers.with[parts] * kept_[parts].input;
-      for (const ByParts<std::int64_t>& at_home : layers.keeping)
-        bytes += at_home[parts] * beside_input(kept_[parts]);
+  // What a slot has room for: the activations of one micro-batch that any of these stages keeps for the
+  // backward pass. Each of them has a place of its own, which is as large as the stage with most of it needs,
+  // so that stages of different layers need more than any one of them.
+  struct Slot {
+    std::int64_t inputs = 0, rest = 0;
+  };
+  Slot slot_of(const std::vector<Layers>& stages) const {
+    Slot slot;
+    for (const Layers& stage : stages)
+      slot.inputs = std::max(slot.inputs, stage.count() * kept_with(Having::anything).input);
+    for (std::size_t home = 0; home < kMostHomes; ++home) {
+      for (const Having what : kHaving) {
+        std::int64_t most = 0;
+        for (const Layers& stage : stages) most = std::max(most, count_of(stage.keeping[home], what));
+        if (most > 0) slot.rest += most * beside_input(kept_with(what));
+      }
     }
-    return bytes;
+    return slot;
   }
 
   // What a rank needs, but for the loss, and what is counted from all of it.
@@ -106,16 +105,16 @@ class LeastMemory::OfLayout {
     std::int64_t in_update = 0;    // bytes that the update makes for itself
     std::int64_t around_loss = 0;  // bytes that live while the loss is at work
   };
-  // Of a pipeline rank with those layers, and as many forward passes of the larger of its stages in flight.
-  BesideLoss beside_loss(int rank, const Layers& layers, const Layers& most_of_a_stage) const {
+  // Of a pipeline rank with those layers, and as many forward passes of its stages in flight.
+  BesideLoss beside_loss(const RankLayers::OfRank& of_rank) const {
+    const auto& [rank, layers, stages] = of_rank;
     const bool first = rank == 0, last = rank == layout_.pp - 1;
     BesideLoss beside;
     Memory& memory = beside.memory;
     beside.in_update = add_parameters(memory, layers, first, last);
     if (training_) {
-      memory.activations = layout_.host_activations
-                               ? slots_of_activations(layers)
-                               : in_slots(rank, layout_.virtual_stages == 1 ? layers : most_of_a_stage);
+      memory.activations =
+          layout_.host_activations ? slots_of_activations(layers) : in_slots(rank, slot_of(stages));
       if (count_of(layers.with, Mixer::attention) > 0) memory.activations += positions();
     } else {
       memory.kv_cache = attention_.cached_elements(rank) *
@@ -140,11 +139,13 @@ class LeastMemory::OfLayout {
   Memory with_loss(const BesideLoss& beside, std::int64_t logits) const {
     Memory memory = beside.memory;
     memory.logits = logits + beside.around_loss;
-    // The update of a stage has the shards of its gradients, when nothing of a micro-batch is left.
+    // The update of a stage has the shards of its gradients, when nothing of a micro-batch is left; but slots
+    // of passes stay where they are.
     const std::int64_t at_work =
-        std::max(memory.unsharded + memory.working + memory.attention, memory.logits);
+                           std::max(memory.unsharded + memory.working + memory.attention, memory.logits),
+                       gone = layout_.pp == 1 ? memory.activations : 0;
     if (layout_.virtual_stages == 1)
-      memory.working += std::max<std::int64_t>(0, beside.in_update - memory.activations - at_work);
+      memory.working += std::max<std::int64_t>(0, beside.in_update - gone - at_work);
     memory.slack =
         static_cast<std::int64_t>(std::llround(rules_.slack * static_cast<double>(memory.allocated())));
     return memory;
@@ -159,15 +160,13 @@ class LeastMemory::OfLayout {
            sizes_.tokens * model_.hidden * width_;
   }
 
-  // What a rank keeps of a stage for all passes in flight, with the slots of inputs that transfers touch.
-  std::int64_t in_slots(int rank, const Layers& stage) const {
-    if (layout_.pp == 1) return kept_by(stage);
+  // What a rank keeps for all passes in flight, with the slots of inputs that transfers touch.
+  std::int64_t in_slots(int rank, const Slot& slot) const {
+    if (layout_.pp == 1) return slot.inputs + slot.rest;
     const std::int64_t micro_batches = accumulation(workload_, layout_),
                        passes = in_flight(rank, layout_.pp, layout_.virtual_stages, micro_batches),
                        rows = slots_of_rows(rank, layout_.pp, layout_.virtual_stages, micro_batches);
-    std::int64_t inputs = 0;
-    for (const LayerParts parts : kLayerParts) inputs += stage.with[parts] * kept_[parts].input;
-    return passes * kept_by(stage) + (rows - passes) * inputs;
+    return passes * slot.rest + rows * slot.inputs;
   }
 
   // Which prediction layers have.
@@ -575,7 +574,6 @@ class LeastMemory::OfLayout {
     std::int64_t kept = 0, workspace = 0, inside = 0;
   };
   std::array<LayerKept, kHaving.size()> kept_with_;  // by Having
-  ByParts<LayerKept> kept_;                          // by a layer of the model with these parts
   std::array<OfMixer, 3> mixers_;                    // by Mixer
 
   Memory most_before_last_;  // of the ranks before the last, of that which needs most

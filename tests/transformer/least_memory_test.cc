@@ -1,8 +1,13 @@
 #include "shared/transformer/least_memory.h"
 
+#include <algorithm>
+#include <map>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "shared/base/text.h"
+#include "shared/transformer/memory_reading.h"
 #include "shared/transformer/step_plan.h"
 
 namespace cp {
@@ -311,6 +316,28 @@ TEST(LeastMemoryOfModels, HasActivationsOfAllMicroBatchesInFlight) {
       }
     }
   }
+}
+
+// Of two stages of a rank one has attention and the other MLPs: a slot has room for either, and so for both.
+TEST(LeastMemoryOfModels, HasSlotsForAnyOfARanksStages) {
+  StepRequest request{of_kind("llama"), {}, parse_parallel_layout("pp=2,virtual_stages=2,loss_chunks=16")};
+  constexpr LayerKind kMixer{{}, {}, false, Mixer::attention, false}, kMlp{{}, {}, false, Mixer::none, true};
+  set_layers(request.model, {kMixer, kMixer, kMixer, kMixer, kMlp, kMlp, kMlp, kMlp});
+  request.workload.seq_len = 4096, request.workload.global_batch = 4;
+  const std::int64_t positions = 4096 * request.model.rotated_dim() * 4, x = bytes_of_x(request);
+  std::map<std::string, std::int64_t> slot;
+  for (const int stage : {0, 2}) {
+    for (const Buffer& buffer : step_plan(request, StepPart::forward, stage, 0).buffers) {
+      if (!buffer.name.starts_with("activations/") || buffer.name == "activations/positions") continue;
+      std::int64_t& bytes = slot[buffer.name];
+      bytes = std::max(bytes, buffer.bytes());
+    }
+  }
+  std::int64_t bytes = -x;  // the last layer's output
+  for (const auto& [name, of_buffer] : slot) bytes += of_buffer;
+  const Memory least = least_memory_of(request.model, request.workload, request.layout, {});
+  EXPECT_EQ(least.activations, positions + 5 * bytes + slot.at("activations/x") - x);
+  EXPECT_EQ(least.activations, memory_of(request, {}).activations - 6 * x);
 }
 
 // With stages whole parameters and gradients stay for the step.
