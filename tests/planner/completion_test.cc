@@ -5,6 +5,7 @@
 
 #include "shared/base/error.h"
 #include "shared/base/text.h"
+#include "sim/planner/search/feasible.h"
 #include "sim/planner/search/inverse.h"
 #include "sim/scenario/plan_fixed.h"
 #include "tests/planner/questions.h"

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/transformer/memory_reading.h"
+#include "sim/planner/search/feasible.h"
 #include "tests/planner/questions.h"
 #include "tests/support/messages.h"
 
@@ -106,6 +108,34 @@ TEST(Feasible, IsLegalAndFits) {
   EXPECT_LE(memory.used() - memory.context, usable_bytes(question));
   question.max_memory_gib = 0.05;
   EXPECT_FALSE(feasible(question).has_value());
+}
+
+// Where ranks are is no matter of memory, so that one order of axes stands for all.
+TEST(Feasible, MemoryIsTheSameInAnyOrderOfAxes) {
+  PlanQuestion question = small_question(16, 4096, 16);
+  const MemoryRules rules = memory_rules(question);
+  int pairs = 0;
+  for (const char* text : {"tp=2,cp=2,dp_shard=2,pp=2,strategy=ring,balance=head_tail",
+                           "tp=2,cp=4,dp_shard=2,strategy=all_gather,balance=contiguous",
+                           "cp=2,dp_shard=2,dp_replicate=2,pp=2,virtual_stages=2,strategy=ulysses"}) {
+    const auto memory_in = [&](AxisOrder order) {
+      ParallelLayout layout = parse_parallel_layout(text);
+      layout.order = order;
+      return terms(memory_of({question.model, question.workload, layout}, rules));
+    };
+    for (const AxisOrder order : axis_orders()) {
+      EXPECT_EQ(memory_in(order), memory_in(AxisOrder::tp_cp_dp_pp)) << text << " " << to_string(order);
+      ++pairs;
+    }
+  }
+  EXPECT_GE(pairs, 9);
+}
+
+// With no plan to look at nothing is found, and with one what fits at once.
+TEST(Feasible, GivesUpBehindAsManyPlans) {
+  const PlanQuestion question = tight_question(8, 16384, 2);
+  EXPECT_FALSE(feasible(question, 0).has_value());
+  EXPECT_TRUE(feasible(question, 1).has_value());
 }
 
 TEST(LongestSeqLen, OneGrainMoreDoesNotFit) {

@@ -7,6 +7,7 @@
 
 #include "shared/base/error.h"
 #include "sim/planner/search/evaluate.h"
+#include "sim/planner/search/feasible.h"
 #include "sim/planner/search/inverse.h"
 #include "sim/planner/search/layout_space.h"
 #include "sim/planner/search/ranking.h"

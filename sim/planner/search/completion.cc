@@ -10,7 +10,7 @@
 #include "shared/transformer/short_layout.h"
 #include "sim/base/stop.h"
 #include "sim/planner/search/doubt.h"
-#include "sim/planner/search/inverse.h"
+#include "sim/planner/search/feasible.h"
 
 namespace cp::sim {
 namespace {

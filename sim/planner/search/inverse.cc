@@ -5,14 +5,9 @@
 #include <utility>
 
 #include "shared/base/error.h"
-#include "shared/transformer/least_memory.h"
-#include "shared/transformer/memory_reading.h"
-#include "sim/base/stop.h"
 #include "sim/cost/cluster/used_part.h"
 #include "sim/planner/search/evaluate.h"
-#include "sim/planner/search/layout_space.h"
-#include "sim/planner/search/living_cache.h"
-#include "sim/planner/search/overlap.h"
+#include "sim/planner/search/feasible.h"
 
 namespace cp::sim {
 namespace {
@@ -90,48 +85,6 @@ std::vector<SweepPoint> sweep(const std::vector<PlanQuestion>& questions, const 
   }
   if (refused > 0 && refused == questions.size()) throw InvalidInput(first_refusal);
   return points;
-}
-
-std::optional<ParallelLayout> feasible(const PlanQuestion& question) {
-  const LayoutSpace space(question);
-  const MemoryRules rules = memory_rules(question);
-  const std::int64_t usable = usable_bytes(question);
-  MixerPlanCache mixer_plans;
-  LivingCache living;
-  LeastMemory least_memory(
-      question.model, question.workload, rules,
-      [&](const StageLayers& layers, const Recompute& recompute) { return living.get(layers, recompute); });
-  const auto least = [&](const ParallelLayout& layout) { return least_memory.of(layout); };
-  const auto may_fit = [&](const Memory& of) { return counted_bytes(of) <= usable; };
-  const auto fits = [&](const ParallelLayout& layout) {
-    return may_fit(least(layout)) && counted_bytes(memory_of({question.model, question.workload, layout},
-                                                             rules, &mixer_plans)) <= usable;
-  };
-  AttentionTimer timer(question);
-  std::vector<ParallelLayout> by_member;  // families of which another member than the leanest may fit
-  for (const ParallelLayout& family : space.families()) {
-    look_at_stop();
-    const ParallelLayout leanest = space.leanest_member(family);
-    if (refuse(question.model, question.workload, leanest)) continue;
-    if (fits(leanest)) return leanest;
-    const auto rows = with_rows(space, timer, leanest);
-    if (rows && fits(*rows)) return rows;
-    Memory of = least(rows.value_or(leanest));
-    of.attention = of.communicators = of.slack = 0;
-    if (may_fit(of)) by_member.push_back(family);
-  }
-  for (const ParallelLayout& family : by_member) {
-    for (const ParallelLayout& layout : space.members(family)) {
-      look_at_stop();
-      if (refuse(question.model, question.workload, layout)) continue;
-      for (const ParallelLayout& choice : space.overlaps(layout)) {
-        if (fits(choice)) return choice;
-      }
-      const std::optional<ParallelLayout> rows = with_rows(space, timer, layout);
-      if (rows && fits(*rows)) return rows;
-    }
-  }
-  return std::nullopt;
 }
 
 PlanQuestion at_seq_len(PlanQuestion question, std::int64_t seq_len) {

@@ -37,10 +37,6 @@ std::vector<SweepPoint> sweep(const std::vector<PlanQuestion>& questions, const 
 
 // ---- what fits ----
 
-// Returns the first layout, in the order of the layout space, that is legal and fits; nothing if there is
-// none. It is quick, because nothing is replayed.
-std::optional<ParallelLayout> feasible(const PlanQuestion& question);
-
 struct InverseOptions {
   const std::atomic<bool>* stop = nullptr;   // when it becomes true, the search ends without an answer
   std::function<void(std::int64_t)> trying;  // called with each length, or number of GPUs

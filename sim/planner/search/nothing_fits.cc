@@ -12,6 +12,7 @@
 #include "shared/transformer/memory_reading.h"
 #include "sim/base/number_text.h"
 #include "sim/planner/search/completion.h"
+#include "sim/planner/search/feasible.h"
 #include "sim/planner/search/inverse.h"
 
 namespace cp::sim {
@@ -42,9 +43,11 @@ namespace {
                                                                              : ""));
 }
 
+// Whether a few plans are enough to find something that fits: a remedy that is not found in time is none.
 bool something_fits(const PlanQuestion& question) {
+  constexpr std::int64_t kMostPlans = 64;  // chosen: those whose families need least
   try {
-    return feasible(question).has_value();
+    return feasible(question, kMostPlans).has_value();
   } catch (const InvalidInput&) {  // the degrees that are fixed do not divide the GPUs
     return false;
   }
