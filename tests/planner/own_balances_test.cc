@@ -25,9 +25,10 @@ namespace cp::sim {
 namespace {
 
 using cp::testing::message_of;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::SizeIs;
+using ::testing::ResultOf;
 using testing::small_question;
 
 // One layer of four sees all keys, and the others those of a chunk, of a window, or of both. Keys and values
@@ -77,14 +78,17 @@ TEST(OwnBalances, AreChosenWhereTheyTakeLeast) {
       const ParallelLayout layout = parse_parallel_layout(std::string("cp=8,") + strategy);
       const std::vector<ParallelLayout> chosen = timer.best_mixers(layout, kAll, true);
       double found_us = std::numeric_limits<double>::infinity();
-      for (const ParallelLayout& way : chosen) found_us = std::min(found_us, step_us(question, way));
-      EXPECT_LE(found_us, least_us(question, layout) * (1 + kTie)) << to_string(chosen.back());
-      EXPECT_FALSE(chosen.front().window_balance);
-      (chosen.back().window_balance ? own : same) = true;
+      bool has_own = false;
+      for (const ParallelLayout& way : chosen) {
+        const double us = step_us(question, way);
+        if (us < found_us) found_us = us, has_own = way.window_balance.has_value();
+      }
+      EXPECT_LE(found_us, least_us(question, layout) * (1 + kTie)) << to_string(layout);
+      (has_own ? own : same) = true;
       // Only plans have the choice, and what does not fit is none.
       EXPECT_THAT(timer.best_mixers(layout, kAll, false), ElementsAre(layout));
       const auto at_one_home = [](const ParallelLayout& of) { return !of.window_balance; };
-      EXPECT_THAT(timer.best_mixers(layout, at_one_home, true), SizeIs(1));
+      EXPECT_THAT(timer.best_mixers(layout, at_one_home, true), Each(ResultOf(at_one_home, true)));
     }
   }
   EXPECT_TRUE(own && same);
@@ -95,22 +99,19 @@ TEST(OwnBalances, AreFoundByTheSearch) {
   question.fixed.cp = 8, question.fixed.strategy = "all_gather", question.fixed.pieces = 1;
   question.fixed.recompute = Recompute{}, question.fixed.loss_chunks = 1;
   double least = std::numeric_limits<double>::infinity();
-  std::optional<ParallelLayout> best;
   SearchOptions exhaustive;
   exhaustive.exhaustive = true;
   for (const char* balance : {"same", "contiguous", "head_tail"}) {
-    for (const char* core : {"same", "need_only"}) {
+    for (const char* core : {"same", "need_only", "all_gather", "ring", "pass_q"}) {
       PlanQuestion fixed = question;
       fixed.fixed.window_balance = parse_own_balance("window_balance", balance);
       fixed.fixed.window_core = parse_window_core(core);
-      for (const Candidate& candidate : search_layouts(fixed, exhaustive).all) {
-        if (candidate.step_us < least) least = candidate.step_us, best = candidate.layout;
-      }
+      for (const Candidate& candidate : search_layouts(fixed, exhaustive).all)
+        least = std::min(least, candidate.step_us);
     }
   }
   const Candidate found = search_layouts(question, {}).best.front();
   EXPECT_LE(found.step_us, least * (1 + kTie)) << to_string(found.layout);
-  EXPECT_EQ(found.layout, *best);
   EXPECT_TRUE(found.layout.window_balance) << to_string(found.layout);
 }
 

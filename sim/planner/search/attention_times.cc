@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shared/base/index.h"
+#include "shared/context_parallel/cores.h"
 #include "shared/recurrence/recurrence_plan.h"
 #include "shared/transformer/layout_axes.h"
 #include "shared/transformer/rank_groups.h"
@@ -211,70 +212,90 @@ StateScan AttentionTimer::best_scan(const ParallelLayout& layout, const Fits& fi
   return best;
 }
 
-std::optional<Core> AttentionTimer::best_window_core(const ParallelLayout& layout, const Fits& fits) {
-  ParallelLayout tried = layout;
-  tried.window_core = Core::need_only;
-  if (question_.fixed.window_core || layout.window_core || layout.cp == 1 ||
-      refuse(question_.model, question_.workload, tried) || !fits(tried))
-    return layout.window_core;
-  const auto ns = [&](const ParallelLayout& of) {
-    const auto& [forward, backward] = this->of(of).mean;
-    return forward.kernels_ns + forward.exposed_ns + backward.kernels_ns + backward.exposed_ns;
-  };
-  return ns(tried) < ns(layout) ? tried.window_core : std::nullopt;
-}
-
-// Layers differ in their homes, and what they take is the sum of what each kind takes and of what goes
-// between neighbours: of two balances for each of two kinds of layers there are four layouts.
+// Layers differ in their homes and cores. What they take is the sum of what each kind takes and of what goes
+// between neighbours, so that each combination is known once its parts are.
 std::vector<ParallelLayout> AttentionTimer::best_mixers(const ParallelLayout& layout, const Fits& fits,
                                                         bool plans_run) {
-  const auto completed = [&](ParallelLayout of) {
-    of.scan = best_scan(of, fits);
-    if (plans_run) of.window_core = best_window_core(of, fits);
-    return of;
+  ParallelLayout first = layout;
+  first.scan = best_scan(first, fits);
+  if (!plans_run || layout.cp == 1) return {first};
+  struct Choice {
+    ParallelLayout layout;
+    MixersTime time;
   };
-  std::vector<ParallelLayout> best{completed(layout)};
+  std::vector<Choice> ways;
+  for (const ParallelLayout& balances : own_balances(layout)) {
+    ParallelLayout tried = balances;
+    tried.scan = best_scan(tried, fits);
+    for (const std::optional<Core>& core : own_cores(layout)) {
+      tried.window_core = core;
+      const bool is_own = tried != layout && tried != first;
+      if (is_own && (refuse(question_.model, question_.workload, tried) || !fits(tried))) continue;
+      ways.push_back({tried, {}});
+    }
+  }
+  if (ways.size() == 1) return {ways.front().layout};
+  double least_ns = std::numeric_limits<double>::infinity();
+  for (Choice& way : ways) {
+    way.time = mixers_time(way.layout);
+    least_ns = std::min(least_ns, way.time.alone_ns);
+  }
+  std::erase_if(ways, [&](const Choice& way) { return way.time.least_ns > least_ns; });
+  std::stable_sort(ways.begin(), ways.end(),
+                   [](const Choice& a, const Choice& b) { return a.time.alone_ns < b.time.alone_ns; });
+  std::vector<ParallelLayout> best;
+  for (Choice& way : ways) best.push_back(std::move(way.layout));
+  return best;
+}
+
+std::vector<std::optional<Core>> AttentionTimer::own_cores(const ParallelLayout& layout) const {
+  std::vector<std::optional<Core>> cores{layout.window_core};
+  if (question_.fixed.window_core || layout.window_core) return cores;
+  for (const CoreFacts* core : all_cores()) {
+    if (core->core != layout.strategy.core) cores.emplace_back(core->core);
+  }
+  return cores;
+}
+
+std::vector<ParallelLayout> AttentionTimer::own_balances(const ParallelLayout& layout) const {
   const Balance head_tail{Balance::Kind::head_tail}, contiguous{}, &of_all = layout.strategy.balance;
   const bool has_other = of_all == head_tail || of_all == contiguous;
-  if (!plans_run || layout.cp == 1 || !has_other || question_.workload.phase != Phase::training) return best;
+  if (!has_other || question_.workload.phase != Phase::training) return {layout};
   const auto choices = [&](bool is_fixed, const std::optional<Balance>& given) {
     std::vector<std::optional<Balance>> all{given};
     if (!is_fixed) all.emplace_back(of_all == head_tail ? contiguous : head_tail);
     return all;
   };
   const Fixed& fixed = question_.fixed;
-  std::optional<double> least_ns;
+  std::vector<ParallelLayout> all;
   for (const auto& of_windows : choices(fixed.window_balance.has_value(), layout.window_balance)) {
     for (const auto& of_scans : choices(fixed.scan_balance.has_value(), layout.scan_balance)) {
-      ParallelLayout tried = layout;
-      tried.window_balance = of_windows, tried.scan_balance = of_scans;
-      if (tried == layout || refuse(question_.model, question_.workload, tried)) continue;
-      tried = completed(tried);
-      if (!fits(tried)) continue;
-      if (!least_ns) least_ns = mixers_ns(best.front());
-      const double ns = mixers_ns(tried);
-      if (ns >= *least_ns) continue;
-      least_ns = ns;
-      best.resize(1);
-      best.push_back(tried);
+      ParallelLayout& one = all.emplace_back(layout);
+      one.window_balance = of_windows, one.scan_balance = of_scans;
     }
   }
-  return best;
+  return all;
 }
 
-double AttentionTimer::mixers_ns(const ParallelLayout& layout) {
+AttentionTimer::MixersTime AttentionTimer::mixers_time(const ParallelLayout& layout) {
   const auto& [forward, backward] = of(layout).mean;
-  double ns = static_cast<double>(question_.model.layers) *
-              (forward.kernels_ns + forward.exposed_ns + backward.kernels_ns + backward.exposed_ns);
+  const auto layers = static_cast<double>(question_.model.layers);
+  MixersTime time;
+  const double kernels_ns = layers * (forward.kernels_ns + backward.kernels_ns);
+  time.alone_ns = kernels_ns + layers * (forward.exposed_ns + backward.exposed_ns);
+  time.least_ns =
+      kernels_ns + layers * ((forward.may_come_early ? 0 : forward.exposed_ns) + backward.behind_ns);
   const std::array<double, kMostHomes> move_ns = moves(layout, first_busiest(layout));
   const std::vector<int> homes = homes_of_layers(question_.model, question_.workload, layout);
   // Gradients go back beside what is computed again, if anything is.
   const bool hides = layout.recompute.kind != Recompute::Kind::none;
   for (std::size_t layer = 0; layer + 1 < homes.size(); ++layer) {
     const auto from = idx(homes[layer]), to = idx(homes[layer + 1]);
-    if (from != to) ns += move_ns[from] + (hides ? 0 : move_ns[to]);
+    if (from == to) continue;
+    const double ns = move_ns[from] + (hides ? 0 : move_ns[to]);
+    time.alone_ns += ns, time.least_ns += ns;
   }
-  return ns;
+  return time;
 }
 
 bool AttentionTimer::rows_are_fewer(const ParallelLayout& layout) {
@@ -392,7 +413,8 @@ const AttentionTimes& AttentionTimer::of_rank(const ParallelLayout& layout, int 
       const double share = static_cast<double>(layers[kind]) / static_cast<double>(model.layers);
       const auto add = [&](AttentionTimes::Pass& mean, const AttentionTimes::Pass& of) {
         mean.kernels_ns += share * of.kernels_ns, mean.exposed_ns += share * of.exposed_ns;
-        mean.ring_ns += share * of.ring_ns;
+        mean.ring_ns += share * of.ring_ns, mean.behind_ns += share * of.behind_ns;
+        mean.may_come_early |= of.may_come_early;
       };
       add(times.mean.forward, of_kind.forward), add(times.mean.backward, of_kind.backward);
     }

@@ -80,14 +80,12 @@ class AttentionTimer {
   // takes; the layout's own where the model has none.
   using Fits = std::function<bool(const ParallelLayout&)>;
   StateScan best_scan(const ParallelLayout& layout, const Fits& fits);
-  // The same of ParallelLayout::window_core: need_only, or the strategy of all layers.
-  std::optional<Core> best_window_core(const ParallelLayout& layout, const Fits& fits);
-  // The layout with the scan and the core that best_scan() and best_window_core() say. Behind it, the same
-  // with balances of layers with a window or with a recurrence of their own, where attention, recurrences and
-  // the moves between homes, replayed alone, take less than without: of those that `fits` takes, the ones
-  // with which they take least. A step tells which of both is faster: transfers of attention may be hidden
-  // there that are not alone, and moves put off other transfers. Where `plans_run` is false, nothing but the
-  // scan is chosen: other software has no such choices.
+  // The layout with the scan that best_scan() says, and with a core and balances of their own for layers with
+  // a window or a recurrence, of those that are legal and that `fits` takes: first the one with which
+  // attention, recurrences and the moves between homes, replayed alone, take least. A step tells which is the
+  // fastest, since transfers may be hidden there that are not alone. So those come behind it that would take
+  // less if all their transfers were. Where `plans_run` is false, nothing but the scan is chosen: other
+  // software has no such choices.
   std::vector<ParallelLayout> best_mixers(const ParallelLayout& layout, const Fits& fits, bool plans_run);
   // Whether latent rows that travel are fewer bytes than the heads that they expand to, by the rule of
   // Strategy::Keys::fewer_bytes, in the first kind of layers that have attention. The layout must be one that
@@ -107,8 +105,16 @@ class AttentionTimer {
   AttentionTimes::Passes recurrence(const ParallelLayout& layout, int cp_index);
   AttentionTimes::Pass replayed(const Plan& plan) const;
   double behind_ns(const Plan& plan) const;
-  // What attention, recurrences and moves of all layers of a micro-batch take alone.
-  double mixers_ns(const ParallelLayout& layout);
+  // The cores and the balances that best_mixers() tries; the layout's own are the first ones.
+  std::vector<std::optional<Core>> own_cores(const ParallelLayout& layout) const;
+  std::vector<ParallelLayout> own_balances(const ParallelLayout& layout) const;
+  // What attention, recurrences and moves of all layers of a micro-batch take alone, and what is left of that
+  // where the rest of a step hides what it can: nothing but weights' gradients runs beside the transfers of
+  // backward passes that come before their last kernel.
+  struct MixersTime {
+    double alone_ns = 0, least_ns = 0;
+  };
+  MixersTime mixers_time(const ParallelLayout& layout);
   // Of the rank with that index in its cp group: AttentionTimes::move_ns.
   std::array<double, kMostHomes> moves(const ParallelLayout& layout, int cp_index);
 

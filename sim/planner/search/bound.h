@@ -88,8 +88,13 @@ class StepBound {
   struct Attention {
     // The kernels of the rank that has most pairs or, if that takes longer, what it receives meanwhile.
     Pass kernels;
-    Pass moved;              // the transfers before and behind them
-    double backward_ns = 0;  // the kernels backward with the transfers behind them that nothing hides, or 0
+    Pass moved;  // the transfers before and behind them, beside which none of these kernels runs
+  };
+  // What the mixer of a layer takes at least.
+  struct MixerBound {
+    double forward_ns = 0, moved_ns = 0;  // with transfers, and these alone
+    double backward_ns = 0;               // kernels, and the transfers behind them that nothing hides
+    double chain_ns = 0;  // kernels and all transfers, beside which gradients of weights may be computed
   };
   // A group of `size` ranks, of which neighbours are `stride` ranks apart in the cluster.
   struct Ranks {
@@ -163,10 +168,10 @@ class StepBound {
   // Of a layer of each kind.
   std::vector<Pass> layers(const ParallelLayout& layout, const Shared& shared, bool whole_family,
                            const AttentionTimes* replayed) const;
-  Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const Attention& of_attention,
+  Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const MixerBound& of_mixer,
              bool whole_family) const;
   // The same where attention takes that of latent rows.
-  Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const Attention& of_attention,
+  Pass layer(const ParallelLayout& layout, const Shared& shared, int kind, const MixerBound& of_mixer,
              bool whole_family, LatentUse use) const;
   // What is read of a layer of that kind: found once for all layouts whose layers are alike, since a search
   // asks for the families of all layouts, and much of what these differ in is none of a layer's business.

@@ -157,46 +157,48 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
   };
   std::vector<Pass> passes;
   for (std::size_t kind = 0; kind < pairs_.size(); ++kind) {
-    Attention of_attention = attention(layout, shared.sizes, kind, whole_family);
+    auto [kernels, moved] = attention(layout, shared.sizes, kind, whole_family);
     const Mixer mixer = question_.model.kinds[kind].mixer;
-    of_attention.kernels.forward_ns +=
-        launch_ns_ * read(layout, shared, kind, Read::forward).forward_launches;
+    kernels.forward_ns += launch_ns_ * read(layout, shared, kind, Read::forward).forward_launches;
     if (question_.workload.phase == Phase::training)
-      of_attention.kernels.backward_ns +=
-          launch_ns_ * read(layout, shared, kind, Read::backward).backward_launches;
-    if (replayed != nullptr && mixer == Mixer::attention && !is_least_alone(question_.model.kinds[kind])) {
-      // Its kernels at least, as fast as they are without transfers beside them.
+      kernels.backward_ns += launch_ns_ * read(layout, shared, kind, Read::backward).backward_launches;
+    MixerBound of_mixer{kernels.forward_ns + moved.forward_ns, moved.forward_ns, kernels.backward_ns,
+                        kernels.backward_ns + moved.backward_ns};
+    if (replayed != nullptr && mixer != Mixer::none) {
+      // No sums of what was replayed and of what was not: kernels that pack and unpack rows, which the latter
+      // knows nothing of, may run beside transfers.
       const auto& [forward, backward] = replayed->of_kinds[kind];
-      const SoftwareProfile& software = question_.software;
-      Pass& kernels = of_attention.kernels;
-      kernels.forward_ns =
-          std::max(kernels.forward_ns, kSlack * software.forward_progress * forward.kernels_ns);
-      kernels.backward_ns =
-          std::max(kernels.backward_ns, kSlack * software.backward_progress * backward.kernels_ns);
-      of_attention.backward_ns =
-          kSlack * (software.backward_progress * backward.kernels_ns + backward.behind_ns);
-    } else if (replayed != nullptr && mixer != Mixer::none) {
-      const auto& [forward, backward] = replayed->of_kinds[kind];
-      of_attention.kernels = {kSlack * forward.kernels_ns, kSlack * backward.kernels_ns};
-      of_attention.backward_ns = kSlack * (backward.kernels_ns + backward.behind_ns);
-      // Backward, keys and values may come long before.
-      if (mixer == Mixer::attention) of_attention.moved.forward_ns = kSlack * forward.exposed_ns;
+      if (mixer == Mixer::attention && !is_least_alone(question_.model.kinds[kind])) {
+        // Its kernels at least, as fast as they are without transfers beside them.
+        const SoftwareProfile& software = question_.software;
+        of_mixer.forward_ns =
+            std::max(of_mixer.forward_ns, kSlack * software.forward_progress * forward.kernels_ns);
+        of_mixer.backward_ns =
+            std::max(of_mixer.backward_ns,
+                     kSlack * (software.backward_progress * backward.kernels_ns + backward.behind_ns));
+      } else {
+        // Backward, keys and values may come long before.
+        of_mixer.moved_ns = mixer == Mixer::attention ? kSlack * forward.exposed_ns : 0;
+        of_mixer.forward_ns = kSlack * forward.kernels_ns + of_mixer.moved_ns;
+        of_mixer.backward_ns = kSlack * (backward.kernels_ns + backward.behind_ns);
+      }
     }
-    passes.push_back(layer(layout, shared, static_cast<int>(kind), of_attention, whole_family));
+    of_mixer.chain_ns = std::max(of_mixer.chain_ns, of_mixer.backward_ns);
+    passes.push_back(layer(layout, shared, static_cast<int>(kind), of_mixer, whole_family));
   }
   return passes;
 }
 
 StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, int kind,
-                                 const Attention& of_attention, bool whole_family) const {
+                                 const MixerBound& of_mixer, bool whole_family) const {
   const LatentUse use = latent_use(question_.model, question_.workload, layout);
-  Pass pass = layer(layout, shared, kind, of_attention, whole_family, use);
+  Pass pass = layer(layout, shared, kind, of_mixer, whole_family, use);
   // Of a family, some members may take the rows themselves.
   if (!whole_family || !question_.model.latent || layout.cp == 1 ||
       question_.workload.phase != Phase::training)
     return pass;
   for (const LatentUse other : {LatentUse::nothing, LatentUse::rows}) {
-    const Pass of_other = layer(layout, shared, kind, of_attention, whole_family, other);
+    const Pass of_other = layer(layout, shared, kind, of_mixer, whole_family, other);
     pass.forward_ns = std::min(pass.forward_ns, of_other.forward_ns);
     pass.backward_ns = std::min(pass.backward_ns, of_other.backward_ns);
   }
@@ -204,22 +206,19 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
 }
 
 StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& shared, int kind,
-                                 const Attention& of_attention, bool whole_family, LatentUse use) const {
-  const Pass &kernels = of_attention.kernels, &moved = of_attention.moved;
+                                 const MixerBound& of_mixer, bool whole_family, LatentUse use) const {
   const auto read = [&](Read what) -> const LayerReading& {
     return this->read(layout, shared, idx(kind), what, use);
   };
   const LayerReading& forward = read(Read::forward);
   Pass pass;
-  pass.mixer_forward_ns = kernels.forward_ns + moved.forward_ns;
-  pass.mixer_backward_ns = std::max(kernels.backward_ns, of_attention.backward_ns);
+  pass.mixer_forward_ns = of_mixer.forward_ns, pass.mixer_backward_ns = of_mixer.backward_ns;
   pass.forward_ns = kSlack * std::max(forward.whole.at(pass.mixer_forward_ns, 0), forward.around_ns);
   if (question_.workload.phase != Phase::training) return pass;
-  // With the transfers of attention backward, gradients of weights may be computed beside these.
-  const double chain_ns = std::max(pass.mixer_backward_ns, kernels.backward_ns + moved.backward_ns);
   const auto backward_ns = [&](const LayerReading& backward) {
-    return kSlack * std::max({backward.whole.at(pass.mixer_forward_ns, pass.mixer_backward_ns),
-                              backward.chain.at(pass.mixer_forward_ns, chain_ns), backward.around_ns});
+    return kSlack *
+           std::max({backward.whole.at(pass.mixer_forward_ns, pass.mixer_backward_ns),
+                     backward.chain.at(pass.mixer_forward_ns, of_mixer.chain_ns), backward.around_ns});
   };
   // A family has members that keep all they can. Others have the same steps, and more.
   const Recompute::Kind recompute = layout.recompute.kind;
@@ -231,7 +230,7 @@ StepBound::Pass StepBound::layer(const ParallelLayout& layout, const Shared& sha
   pass.again_backward_ns = backward_ns(read(Read::again));
   const double share = recomputed_share(layout, question_.model, kind);
   pass.backward_ns += share * (pass.again_backward_ns - pass.kept_backward_ns);
-  pass.again_moved_ns = std::min(share * pass.forward_ns, moved.forward_ns + forward.moved_ns);
+  pass.again_moved_ns = std::min(share * pass.forward_ns, of_mixer.moved_ns + forward.moved_ns);
   return pass;
 }
 

@@ -113,10 +113,16 @@ void LayoutChoices::replay_choices(const ParallelLayout& asked, double update_ns
                                    std::size_t thread) {
   AttentionTimer& attention = tools_.attention;
   const auto fitting = [&](const ParallelLayout& choice) { return may_fit(choice, found); };
-  const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
-    return !sharper_ || marks_.needed(sharp_ns(choice, least, update_ns), choice);
+  // A choice comes in the place of another one only where it is faster than what counts as a tie.
+  const auto limit_ns = [&](const ParallelLayout& choice) {
+    const double needed_ns = marks_.limit_ns(choice);
+    if (!sharper_ || !found.best) return needed_ns;
+    return std::min(needed_ns, found.best->step_us * kNsPerUs / (1 + kTie));
   };
-  if (sharper_ && !marks_.needed(least_ns(asked, update_ns), asked)) return;
+  const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
+    return !sharper_ || sharp_ns(choice, least, update_ns) <= limit_ns(choice);
+  };
+  if (sharper_ && least_ns(asked, update_ns) > limit_ns(asked)) return;
   for (const ParallelLayout& layout :
        tools_.overlap.best_of(asked, tools_.bound.ns(asked), {fitting, matters})) {
     if (!fitting(layout)) continue;
@@ -127,7 +133,7 @@ void LayoutChoices::replay_choices(const ParallelLayout& asked, double update_ns
     if (found.prompt_us > most_prompt_us_) return;
     PipelineBound least;
     if (sharper_ && layout.pp > 1) least = tools_.bound.pipeline(layout, attention.least(layout), update_ns);
-    std::optional<Candidate> one = evaluators_[thread].evaluate(layout, marks_.limit_ns(layout), least);
+    std::optional<Candidate> one = evaluators_[thread].evaluate(layout, limit_ns(layout), least);
     if (!one) continue;
     if (!tools_.fits(one->memory)) {
       found.too_large.push_back(layout);
