@@ -6,7 +6,8 @@
 #include "shared/kernels/attention_dropout.h"
 
 namespace cp::runtime {
-ScoreTable::ScoreTable(double softcap, const AttentionDropout& dropout) {
+
+ScoreTable::ScoreTable(double softcap, const AttentionDropout& dropout, bool placed) {
   rules_.softcap = static_cast<float>(softcap);
   if (dropout.probability == 0) return;
   std::vector<std::uint32_t> numbers = row_numbers(dropout.queries);
@@ -15,6 +16,7 @@ ScoreTable::ScoreTable(double softcap, const AttentionDropout& dropout) {
   numbers_ = GpuBytes(std::as_bytes(std::span<const std::uint32_t>(numbers)));
   rules_.queries = reinterpret_cast<const std::uint32_t*>(numbers_.data());
   rules_.keys = rules_.queries + size(dropout.queries);
+  rules_.placed = placed;
   rules_.layer = static_cast<std::uint32_t>(dropout.layer);
   rules_.threshold = dropout_threshold(dropout.probability);
   rules_.factor = dropout_factor(rules_.threshold);

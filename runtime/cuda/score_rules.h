@@ -31,9 +31,17 @@ struct ScoreRules {
   // Dropout; a factor of 0 says that there is none. Numbers of the step's rows among all.
   float factor = 0;
   const std::uint32_t *queries = nullptr, *keys = nullptr;
-  const std::uint64_t* seed = nullptr;
+  const std::uint64_t* seed = nullptr;  // on the device
+  bool placed = false;                  // whether two numbers stand behind it (kPlacedSeed)
   std::uint32_t layer = 0, threshold = 0;
   std::int64_t first_batch = 0, first_head = 0, heads = 0;
+
+  CP_DEVICE std::uint32_t layer_number() const {
+    return placed ? layer + static_cast<std::uint32_t>(seed[1]) : layer;
+  }
+  CP_DEVICE std::int64_t first_entry() const {
+    return placed ? first_batch + static_cast<std::int64_t>(seed[2]) : first_batch;
+  }
 
   CP_DEVICE float capped(float score) const {
     return softcap == 0 ? score : softcap * tanhf(score / softcap);
@@ -58,7 +66,7 @@ class KeptWeights {
   // Of a query head, both counted in the step's views.
   CP_DEVICE KeptWeights(const ScoreRules& rules, std::int64_t batch, std::int64_t head)
       : rules_(rules),
-        head_(static_cast<std::uint32_t>((rules.first_batch + batch) * rules.heads + rules.first_head +
+        head_(static_cast<std::uint32_t>((rules.first_entry() + batch) * rules.heads + rules.first_head +
                                          head)) {}
 
   // What the weight of the step's query and key is multiplied by.
@@ -67,7 +75,7 @@ class KeptWeights {
     const std::uint32_t q = rules_.queries[query], k = rules_.keys[key];
     if (!known_ || q != query_ || k / 4 != four_) {
       known_ = true, query_ = q, four_ = k / 4;
-      words_ = words_of_keys(four_, q, head_, rules_.layer, *rules_.seed);
+      words_ = words_of_keys(four_, q, head_, rules_.layer_number(), *rules_.seed);
     }
     // Not as words_.words[k % 4], which would put the words into memory.
     const std::uint32_t low = k % 2 == 0 ? words_.words[0] : words_.words[1],
@@ -87,7 +95,8 @@ class ScoreTable {
  public:
   // Blocks until they are there.
   template <class Op>
-  explicit ScoreTable(const Op& kernel) : ScoreTable(kernel.softcap, kernel.dropout) {}
+  explicit ScoreTable(const Op& kernel)
+      : ScoreTable(kernel.softcap, kernel.dropout, kernel.seed.numel() == kPlacedSeed) {}
 
   bool changes_scores() const { return rules_.softcap != 0 || rules_.factor != 0; }
   ScoreRules rules(const std::byte* seed) const {
@@ -97,7 +106,7 @@ class ScoreTable {
   }
 
  private:
-  ScoreTable(double softcap, const AttentionDropout& dropout);
+  ScoreTable(double softcap, const AttentionDropout& dropout, bool placed);
 
   GpuBytes numbers_;
   ScoreRules rules_;

@@ -271,14 +271,20 @@ void AttentionWriter::attend_entries(const ForwardOperands& operands, const Mask
 AttentionDropout AttentionWriter::dropout_of(const Masks& masks, const EntryMask& mask,
                                              const HeadGroup& heads) const {
   if (!problem().drops()) return {};
-  const auto& [probability, layer] = problem().dropout;
-  return {probability,       layer,        mask.batches.begin, first_head_ + heads.q.begin,
-          problem().q_heads, masks.q_rows, masks.k_rows};
+  const Dropout& dropout = problem().dropout;
+  return {.probability = dropout.probability,
+          .layer = dropout.layer,
+          .first_batch = mask.batches.begin,
+          .first_head = dropout.first_head + first_head_ + heads.q.begin,
+          .heads = dropout.all_heads > 0 ? dropout.all_heads : problem().q_heads,
+          .queries = masks.q_rows,
+          .keys = masks.k_rows};
 }
 
 View AttentionWriter::seed() {
-  if (seed_ < 0) seed_ = builder_.input("seed", DType::i64, 1);
-  return flat_view(seed_, 0, 1);
+  const std::int64_t numel = problem().dropout.placed ? kPlacedSeed : 1;
+  if (seed_ < 0) seed_ = builder_.input("seed", DType::i64, numel);
+  return flat_view(seed_, 0, numel);
 }
 
 BufferId AttentionWriter::sinks() {

@@ -99,6 +99,12 @@ void validate_dropout(const AttentionProblem& problem) {
   require_counted("heads of all batch entries of",
                   static_cast<double>(problem.batch) * static_cast<double>(problem.q_heads));
   if (dropout.layer < 0) throw InvalidInput(str("dropout of layer ", dropout.layer, "; use 0 or more"));
+  if (dropout.first_head < 0 || (dropout.all_heads == 0 && dropout.first_head > 0) ||
+      (dropout.all_heads > 0 && dropout.first_head > dropout.all_heads - problem.q_heads)) {
+    throw InvalidInput(str("dropout with ", problem.q_heads, " query heads from number ", dropout.first_head,
+                           " on, of ", dropout.all_heads, " in all; use ",
+                           dropout.first_head + problem.q_heads, " or more in all"));
+  }
   require_counted("a layer of", static_cast<double>(dropout.layer) + 1);
 }
 
@@ -261,7 +267,10 @@ Hasher& hash(Hasher& hasher, const AttentionProblem& problem) {
   if (problem.softcap != 0) hasher.add(std::string_view("softcap")).add(problem.softcap);
   if (problem.sinks) hasher.add(std::string_view("sinks"));
   if (problem.drops()) {
-    hasher.add(std::string_view("dropout")).add(problem.dropout.probability).add(problem.dropout.layer);
+    const Dropout& dropout = problem.dropout;
+    hasher.add(std::string_view("dropout")).add(dropout.probability).add(dropout.layer);
+    if (dropout.all_heads > 0) hasher.add(dropout.first_head).add(dropout.all_heads);
+    if (dropout.placed) hasher.add(std::string_view("placed"));
   }
   if (problem.has_latent())
     hasher.add(std::string_view("latent")).add(problem.latent.rank).add(problem.latent.rope_dim);

@@ -39,6 +39,12 @@ TensorFormat parse_tensor_format(std::string_view text);  // throws InvalidInput
 struct Dropout {
   double probability = 0;  // 0: no weight does
   std::int64_t layer = 0;
+  // Of a problem that has some of all query heads, as a tensor-parallel rank's: the first one's number, and
+  // how many there are. 0: all heads are the problem's.
+  std::int64_t first_head = 0, all_heads = 0;
+  // Behind the seed the buffer has two numbers more, which are added to those of the layer and of the batch
+  // entries: one plan serves all layers and micro-batches.
+  bool placed = false;
   bool operator==(const Dropout&) const = default;
 };
 

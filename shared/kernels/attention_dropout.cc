@@ -31,7 +31,10 @@ DropoutRows::DropoutRows(const AttentionDropout& dropout, const View& seed, cons
       all_keys_(row_numbers(dropout.keys)),
       queries_(idx(width)),
       heads_(idx(width)) {
-  std::memcpy(&seed_, memory.at(seed, iteration), sizeof seed_);
+  std::int64_t numbers[kPlacedSeed] = {};
+  std::memcpy(numbers, memory.at(seed, iteration), idx(seed.numel()) * sizeof numbers[0]);
+  seed_ = static_cast<std::uint64_t>(numbers[0]);
+  layer_ = dropout.layer + numbers[1], first_batch_ = dropout.first_batch + numbers[2];
   all_keys_.resize(all_keys_.size() + kPadding);
 }
 
@@ -42,7 +45,7 @@ void DropoutRows::select(std::int64_t batch, std::int64_t first_head, std::int64
     const bool is_row = row < end;
     queries_[idx(column)] = is_row ? all_queries_[idx(row / heads)] : 0;
     heads_[idx(column)] =
-        static_cast<std::uint32_t>((dropout_.first_batch + batch) * dropout_.heads + dropout_.first_head +
+        static_cast<std::uint32_t>((first_batch_ + batch) * dropout_.heads + dropout_.first_head +
                                    first_head + (is_row ? row % heads : 0));
   }
 }
@@ -52,7 +55,7 @@ TileDropout DropoutRows::tile(std::int64_t key) const {
   return {.keys = all_keys_.data() + key,
           .queries = queries_.data(),
           .heads = heads_.data(),
-          .layer = static_cast<std::uint32_t>(dropout_.layer),
+          .layer = static_cast<std::uint32_t>(layer_),
           .seed = seed_,
           .threshold = threshold,
           .factor = dropout_factor(threshold)};

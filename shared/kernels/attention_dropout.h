@@ -17,7 +17,7 @@ std::vector<std::uint32_t> row_numbers(const IndexSet& rows);
 // The numbers of a step's rows, written out. All parts of the step share them.
 class DropoutRows {
  public:
-  // Reads the seed, which must be there by now. `width` is that of a panel.
+  // Reads the seed, and what stands behind it, which must be there by now. `width` is that of a panel.
   DropoutRows(const AttentionDropout& dropout, const View& seed, const HostMemory& memory,
               std::int64_t iteration, std::int64_t width);
 
@@ -30,7 +30,8 @@ class DropoutRows {
 
  private:
   const AttentionDropout& dropout_;
-  std::uint64_t seed_;
+  std::uint64_t seed_ = 0;
+  std::int64_t layer_ = 0, first_batch_ = 0;
   std::vector<std::uint32_t> all_queries_, all_keys_;
   std::vector<std::uint32_t> queries_, heads_;  // of the panel
 };

@@ -227,7 +227,9 @@ bool allows(const MaskSlice& slice, std::int64_t q, std::int64_t k);  // local c
 enum class AttentionEngine : std::uint8_t { exact, fused };
 
 // Dropout of weights (context_parallel/problem.h, Dropout), and where the step's rows and heads are among
-// all.
+// all. The step's `seed` has one element or kPlacedSeed: the seed; what is added to `layer`, and to
+// `first_batch`.
+inline constexpr std::int64_t kPlacedSeed = 3;
 struct AttentionDropout {
   double probability = 0;  // 0: none, and all else has its default
   std::int64_t layer = 0;
@@ -249,7 +251,7 @@ struct AttentionForward {
   // A scaled score s becomes softcap * tanh(s / softcap); 0: it stays. Only an exact step has these three.
   double softcap = 0;
   AttentionDropout dropout = {};
-  View seed = {};  // of dropout: one element, i64
+  View seed = {};  // of dropout: i64
   bool operator==(const AttentionForward&) const = default;
 };
 // Gradients of the pairs in `slices`. They are computed from the FINAL lse of the whole row and from

@@ -336,9 +336,11 @@ class StepRules : ViewRules {
     }
     require(dropout.probability > 0 && dropout.probability < 1, "dropout ", dropout.probability,
             " is not a probability below 1");
-    require(!is_absent(op.seed), "has dropout and no seed; give it a view of one i64");
-    require(op.seed.numel() == 1 && dtype_of(op.seed) == DType::i64, "seed ", text(op.seed), " of ",
-            name(dtype_of(op.seed)), " is not one i64");
+    require(!is_absent(op.seed), "has dropout and no seed; give it a view of one i64, or of ", kPlacedSeed);
+    const bool is_row = op.seed.shape.size() == 1 && (op.seed.numel() == 1 || op.seed.strides[0] == 1);
+    require(
+        is_row && (op.seed.numel() == 1 || op.seed.numel() == kPlacedSeed) && dtype_of(op.seed) == DType::i64,
+        "seed ", text(op.seed), " of ", name(dtype_of(op.seed)), " is neither one i64 nor ", kPlacedSeed);
     check_numbers(dropout.queries, op.q.shape[1], "queries");
     check_numbers(dropout.keys, op.k.shape[1], "keys");
     require(dropout.layer >= 0 && dropout.layer <= kMostCounted && dropout.first_batch >= 0 &&

@@ -10,6 +10,7 @@ namespace cp {
 Trainer::Trainer(StepRequest request, Device& device, const StepBuffers::Values& values,
                  const std::function<void(const Plan&)>& before_use, DeviceMemory* memory)
     : request_(std::move(request)),
+      dropout_(request_.workload.attention_dropout),
       device_(device),
       buffers_(request_, device.rank(), values, memory),
       before_use_(before_use) {
@@ -23,9 +24,11 @@ Trainer::Key Trainer::key(const PartRun& run) const {
 }
 
 // Of all micro-batches before any runs.
-void Trainer::make_plans(Documents documents) {
-  if (has_plans_ && documents == request_.workload.cu_seqlens_of_sequence) return;
-  request_.workload.cu_seqlens_of_sequence = std::move(documents);
+void Trainer::make_plans(Documents documents, double dropout) {
+  Workload& workload = request_.workload;
+  if (has_plans_ && documents == workload.cu_seqlens_of_sequence && dropout == workload.attention_dropout)
+    return;
+  workload.cu_seqlens_of_sequence = std::move(documents), workload.attention_dropout = dropout;
   validate_workload(request_.workload);
   has_plans_ = true;
   std::map<Documents, std::int64_t> firsts;
@@ -70,8 +73,8 @@ PreparedPlan& Trainer::prepare(const PartRun& run) {
   return *prepared;
 }
 
-StepSums Trainer::micro_batches(StepBatch batch, RankTrace* trace, Documents documents) {
-  make_plans(std::move(documents));
+StepSums Trainer::micro_batches(StepBatch batch, RankTrace* trace, Documents documents, double dropout) {
+  make_plans(std::move(documents), dropout);
   buffers_.begin_step(std::move(batch));
   run(buffers_.order().passes, trace);
   return {0, buffers_.labelled(), 0};
@@ -84,7 +87,7 @@ double Trainer::own_losses() const {
 }
 
 StepSums Trainer::step(StepBatch batch, RankTrace* trace, Documents documents) {
-  StepSums sums = micro_batches(std::move(batch), trace, std::move(documents));
+  StepSums sums = micro_batches(std::move(batch), trace, std::move(documents), dropout_);
   run(buffers_.order().updates, trace);
   device_.synchronize();
   sums.loss = own_losses();
@@ -93,7 +96,7 @@ StepSums Trainer::step(StepBatch batch, RankTrace* trace, Documents documents) {
 }
 
 StepSums Trainer::evaluate(StepBatch batch, RankTrace* trace, Documents documents) {
-  StepSums sums = micro_batches(std::move(batch), trace, std::move(documents));
+  StepSums sums = micro_batches(std::move(batch), trace, std::move(documents), 0);
   device_.synchronize();
   sums.loss = own_losses();
   return sums;

@@ -54,7 +54,7 @@ class Trainer {
   // `documents`: cu_seqlens of each sequence, in place of those of the workload
   // (Workload::cu_seqlens_of_sequence). Throws what step_plan() and the device throw.
   StepSums step(StepBatch batch, RankTrace* trace = nullptr, Documents documents = {});
-  // The loss of a batch. Gradients are computed and forgotten.
+  // The loss of a batch, of which nothing is dropped. Gradients are computed and forgotten.
   StepSums evaluate(StepBatch batch, RankTrace* trace = nullptr, Documents documents = {});
 
   const StepRequest& request() const { return request_; }
@@ -65,13 +65,14 @@ class Trainer {
   // Part, stage, and the first micro-batch of those of a step that have its plan; 0 where all have one.
   using Key = std::tuple<StepPart, int, std::int64_t>;
 
-  StepSums micro_batches(StepBatch batch, RankTrace* trace, Documents documents);
-  void make_plans(Documents documents);
+  StepSums micro_batches(StepBatch batch, RankTrace* trace, Documents documents, double dropout);
+  void make_plans(Documents documents, double dropout);
   Key key(const PartRun& run) const;
   void run(const std::vector<PartRun>& runs, RankTrace* trace);
   PreparedPlan& prepare(const PartRun& run);
 
-  StepRequest request_;  // with the documents of the step
+  StepRequest request_;   // with the documents of the step, and what it drops
+  const double dropout_;  // what steps of the training do
   Device& device_;
   StepBuffers buffers_;
   bool has_losses_ = false;

@@ -265,6 +265,7 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
     if (name == "kv_up") return layer.kv_up.flat(weights);
     if (name == "sinks") return View(sinks);
     if (name == "dsinks") return View(d_sinks);
+    if (name == "seed") return writer_.seed(place.layer);
     return activations_.attention_operand(name, place, numel);
   });
   if (heads > 0) writer_.weight_gradient(d_sinks, layer.sinks, gradients, "d sinks");

@@ -344,6 +344,7 @@ void LayerForward::attend(const LayerPlace& place, const Window& weights) {
     if (cache_ != nullptr && name == "latent") return cache_->latent(place).flat(0, numel);
     if (name == "kv_up") return layer(place).kv_up.flat(weights);
     if (name == "sinks") return View(sinks);
+    if (name == "seed") return writer_.seed(place.layer);
     return activations_.attention_operand(name, place, numel);
   });
 }

@@ -195,6 +195,8 @@ AttentionProblem attention_problem(const Transformer& model, const Workload& wor
     problem.kv_heads = 1, problem.head_dim = model.latent->kv_row(),
     problem.v_head_dim = model.latent->kv_rank;
   }
+  if (workload.attention_dropout > 0)
+    problem.dropout = {.probability = workload.attention_dropout, .all_heads = model.q_heads, .placed = true};
   // A window or a chunk that holds the whole sequence changes nothing.
   if (kind.window && *kind.window < workload.seq_len) problem.window = kind.window;
   if (kind.chunk && *kind.chunk < workload.seq_len) problem.chunk = kind.chunk;

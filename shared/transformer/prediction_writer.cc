@@ -7,9 +7,13 @@
 namespace cp {
 namespace {
 
-LayerPlace place_of(const StepContext& context) {
+// Alone in its stacks, and behind the stage's layers.
+LayerPlace place_of(const StepContext& context, std::int64_t depth) {
   const std::vector<int> alone{context.model.last_kind()}, homes(2, context.homes.back());
-  return forward_loops({alone, context.parts, homes}, context.layout.recompute).front().body.front();
+  LayerPlace place =
+      forward_loops({alone, context.parts, homes}, context.layout.recompute).front().body.front();
+  place.layer.first = context.layers + depth - 1;
+  return place;
 }
 
 }  // namespace
@@ -18,7 +22,7 @@ PredictionWriter::PredictionWriter(StepWriter& writer, std::int64_t depth)
     : writer_(writer),
       context_(writer.context()),
       depth_(depth),
-      place_(place_of(context_)),
+      place_(place_of(context_, depth)),
       activations_(writer, place_),
       embedding_(writer, depth) {}
 

@@ -12,6 +12,7 @@
 #include "shared/base/text.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/kernels/elements.h"
+#include "shared/kernels/philox.h"
 #include "shared/plan/host_place.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/rotary_table.h"
@@ -76,6 +77,14 @@ double load_at(const std::byte* bytes, DType dtype, std::int64_t index) {
 }
 
 }  // namespace
+
+// As many bits as a double has, which seeds travel as.
+std::int64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
+  const auto of_step = static_cast<std::uint64_t>(step);
+  const PhiloxWords words =
+      philox({{static_cast<std::uint32_t>(of_step), static_cast<std::uint32_t>(of_step >> 32), 0, 0}}, seed);
+  return static_cast<std::int64_t>((std::uint64_t{words.words[0]} << 32 | words.words[1]) >> 11);
+}
 
 StepBuffers::StepBuffers(const StepRequest& request, Rank self, Values values, DeviceMemory* memory)
     : request_(request),
@@ -184,7 +193,7 @@ void StepBuffers::fill_owned(const UnitTensors& unit, int role, std::int64_t fir
 }
 
 // Of a buffer that is no parameter, state or gradient; nothing of others.
-std::vector<double> StepBuffers::initial(const Buffer& buffer, std::int64_t micro_batch) const {
+std::vector<double> StepBuffers::initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const {
   const auto from_ids = [](const std::vector<std::int32_t>& ids) {
     return std::vector<double>(ids.begin(), ids.end());
   };
@@ -202,6 +211,16 @@ std::vector<double> StepBuffers::initial(const Buffer& buffer, std::int64_t micr
   if (behind(name, "working/") == "schedule" || name == "host/schedule")
     return {batch_.learning_rate, static_cast<double>(batch_.step)};
   if (name == kCorrectionSchedule) return {batch_.correction_rate, static_cast<double>(batch_.step)};
+  if (name == kSeedsBuffer) {
+    const std::int64_t first = layers_of_stage(request_.model, request_.layout, stage).first,
+                       sequence = first_sequence_ + micro_batch * request_.layout.micro_batch;
+    std::vector<double> seeds;
+    for (std::int64_t layer = 0; layer < buffer.numel / kPlacedSeed; ++layer) {
+      for (const std::int64_t number : {batch_.dropout_seed, first + layer, sequence})
+        seeds.push_back(static_cast<double>(number));
+    }
+    return seeds;
+  }
   if (name == "activations/positions") {
     const std::vector<float> table = rotary_table(request_.model, request_.workload.seq_len);
     return {table.begin(), table.end()};
@@ -236,7 +255,7 @@ void StepBuffers::fill(Place& place, const Buffer& buffer, int stage, std::int64
   std::fill(place.host.begin(), place.host.end(), std::byte{});
   if (is_gradient(buffer.name)) return;
   fill_tensors(buffer, stage, place.host);
-  store(buffer.dtype, initial(buffer, micro_batch), 0, place.host);
+  store(buffer.dtype, initial(buffer, stage, micro_batch), 0, place.host);
   if (!on_device) return;
   memory_->upload(place.device, place.host);
   place.own = {}, place.host = {};

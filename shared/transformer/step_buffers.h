@@ -35,11 +35,16 @@ struct StepBatch {
   // What the losses of prediction layers count together, each equally, beside the model's (0.3 in most of
   // DeepSeek-V3's training).
   double prediction_weight = 0.3;
+  // Of dropout (Workload::attention_dropout), from 0 to 2^53 - 1: another one in each step.
+  std::int64_t dropout_seed = 0;
   // By how much corrections of routers' scores move, where they do (Experts::moves_corrections): 0.001 in
   // most of DeepSeek-V3's training.
   double correction_rate = 0;
 };
 inline constexpr std::int32_t kIgnoredLabel = -100;  // the usual one of PyTorch's cross_entropy
+// StepBatch::dropout_seed of a step of a training that has this seed: each step has another one, whoever
+// runs it, and whether or not it went on from a checkpoint.
+std::int64_t dropout_seed(std::uint64_t seed, std::int64_t step);
 
 class StepBuffers {
  public:
@@ -117,7 +122,7 @@ class StepBuffers {
   };
   using Bytes = std::map<std::string, Place>;  // by the buffer's name
 
-  std::vector<double> initial(const Buffer& buffer, std::int64_t micro_batch) const;
+  std::vector<double> initial(const Buffer& buffer, int stage, std::int64_t micro_batch) const;
   void fill(Place& place, const Buffer& buffer, int stage, std::int64_t micro_batch);
   Place& place_of(const Buffer& buffer, const PartRun& run);
   // What it holds; `copy` has it if it is the device's.

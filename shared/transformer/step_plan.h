@@ -81,6 +81,11 @@
 // is below the mean, and shrinks by it where it is above. The rate is an input, working/correction_schedule
 // [2], with the number of the step behind it. tp ranks have the same rows, and so the same loads.
 //
+// Where attention drops weights (Workload::attention_dropout), passes read working/seeds [layers of the
+// stage, 3] i64, prediction layers behind the others: the seed of the step, the number of the layer in the
+// model, prediction layers counting behind the others, and that of the micro-batch's first sequence in the
+// global batch.
+//
 // What the caller puts in, beside parameters, of the rank's rows in their order: working/tokens and
 // working/targets [tokens] i32, targets the labels of the rows, -100 for none; working/loss_weight [1] and
 // working/schedule [2] (row_operations.h, cross_entropy_backward and optimizer); and
@@ -109,6 +114,8 @@ inline constexpr std::string_view kScoreCorrection = "score_correction";
 inline constexpr std::string_view kScoreCorrectionBuffer = "parameters/score_correction";
 inline constexpr std::string_view kLoadsBuffer = "gradients/score_correction";
 inline constexpr std::string_view kCorrectionSchedule = "working/correction_schedule";
+// What dropout reads.
+inline constexpr std::string_view kSeedsBuffer = "working/seeds";
 
 struct UnplacedPlan;
 

@@ -18,6 +18,8 @@ std::vector<AttentionRequest> attention_requests(const StepRequest& request, con
   for (const LayerKind& kind : request.model.kinds) {
     AttentionRequest& attention = all.emplace_back();
     attention.problem = attention_problem(request.model, request.workload, request.layout, kind);
+    if (attention.problem.drops())
+      attention.problem.dropout.first_head = groups.tp() * attention.problem.q_heads;
     attention.ranks = groups.cp_group();
     if (request.layout.cp > 1) attention.strategy = strategy_of(request.layout, attention.problem);
     attention.keep_for_backward = training;
@@ -271,6 +273,12 @@ View StepWriter::score_correction(StackIndex of_mlp) {
   if (score_correction_ < 0)
     score_correction_ = builder_.input(std::string(kScoreCorrectionBuffer), DType::f32, layers * experts);
   return in_stack(score_correction_, experts, of_mlp).flat(0, experts);
+}
+
+View StepWriter::seed(StackIndex layer) {
+  const std::int64_t layers = context_.layers + context_.predictions;
+  if (seeds_ < 0) seeds_ = builder_.input(std::string(kSeedsBuffer), DType::i64, layers * kPlacedSeed);
+  return in_stack(seeds_, kPlacedSeed, layer).flat(0, kPlacedSeed);
 }
 
 View StepWriter::loads(StackIndex of_mlp) {

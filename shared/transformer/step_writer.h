@@ -190,6 +190,8 @@ class StepWriter {
   // What a router adds to the scores that it chooses by, [experts]. `of_mlp` says which of the layers with
   // experts it is of.
   View score_correction(StackIndex of_mlp);
+  // What dropout in a layer of the stage, or behind these in a prediction layer, reads (kSeedsBuffer).
+  View seed(StackIndex layer);
   // How many tokens of the step have chosen each of its experts so far, [experts].
   View loads(StackIndex of_mlp);
 
@@ -224,7 +226,7 @@ class StepWriter {
   PlanBuilder builder_;
   StreamId compute_;
   GroupId tp_ = -1, ep_ = -1;
-  BufferId positions_ = -1, score_correction_ = -1, loads_ = -1;
+  BufferId positions_ = -1, score_correction_ = -1, loads_ = -1, seeds_ = -1;
   std::vector<std::pair<std::string, BufferId>> working_;
   std::vector<MixerSteps> mixer_steps_;
 };

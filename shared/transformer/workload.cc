@@ -143,6 +143,12 @@ void validate_workload(const Workload& w) {
   complaints.require(std::isfinite(w.expert_imbalance) && w.expert_imbalance >= 1,
                      str("expert_imbalance=", w.expert_imbalance,
                          " must be at least 1: the busiest expert has the mean or more"));
+  complaints.require(w.attention_dropout >= 0 && w.attention_dropout < 1,
+                     str("attention_dropout=", w.attention_dropout,
+                         " is not a probability below 1; use, for example, 0.1, or 0 for none"));
+  complaints.require(
+      !(w.attention_dropout > 0) || w.phase == Phase::training,
+      str("attention_dropout=", w.attention_dropout, " is of training; ", name(w.phase), " drops nothing"));
   complaints.raise("workload");
 }
 
@@ -161,6 +167,8 @@ Hasher& hash(Hasher& hasher, const Workload& w) {
   }
   for (const std::int64_t end : w.cu_seqlens) hasher.add(end);
   for (const std::vector<std::int64_t>& ends : w.cu_seqlens_of_sequence) hasher.add_all(ends);
+  // So that workloads without it keep their digests.
+  if (w.attention_dropout != 0) hasher.add(std::string_view("dropout")).add(w.attention_dropout);
   return hasher.add(w.expert_imbalance);
 }
 

@@ -59,6 +59,10 @@ struct Workload {
   // Tokens of the busiest expert divided by the mean over all experts; at least 1. Every rank reserves room
   // for, and computes, this many times the mean: the capacity of its experts.
   double expert_imbalance = 1;
+  // Of training, the probability of a weight of attention to become 0 (context_parallel/problem.h, Dropout),
+  // in all layers that have attention. Which ones do is said by a seed that each step brings along
+  // (StepBatch::dropout_seed), and by no layout.
+  double attention_dropout = 0;
   bool operator==(const Workload&) const = default;
 
   bool has_documents() const { return !cu_seqlens.empty() || !cu_seqlens_of_sequence.empty(); }

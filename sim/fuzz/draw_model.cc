@@ -328,6 +328,7 @@ class ModelDraw {
     if (step_.experts() > 0) step_.clear_gradient_dtype();
     if (step_.experts() > 0 && swarm_.take(numbers_, "drops"))
       step_.set_expert_imbalance(numbers_.of({1.0, 1.25, 2.0}));
+    if (swarm_.take(numbers_, "dropout")) step_.set_attention_dropout(numbers_.of({0.1, 0.5}));
     if (numbers_.one_in(6)) step_.set_optimizer("sgd_momentum");
     step_.clear_cluster();
   }

@@ -149,6 +149,7 @@ const Groups kProof = {{"tp", {"1", "more"}},
                        {"optimizer", {"adamw", "adamw_16", "adamw:offload", "sgd", "sgd_momentum"}},
                        {"labels", {"all", "some", "a sequence without"}},
                        {"tokens of experts", {"all", "some dropped"}},
+                       {"dropout", {"no", "yes"}},
                        kDTypes};
 
 const Groups kFlows = {
@@ -406,6 +407,7 @@ std::vector<int> features(const proto::FuzzCase&, const proto::Proof& job) {
   answers.add("optimizer", step.optimizer().empty() ? "adamw" : step.optimizer());
   answers.add("labels", job.without_label() > 0 ? "a sequence without" : job.ignored() > 0 ? "some" : "all");
   answers.add("tokens of experts", step.has_expert_imbalance() ? "some dropped" : "all");
+  answers.add("dropout", step.attention_dropout() != 0 ? "yes" : "no");
   return answers.take();
 }
 

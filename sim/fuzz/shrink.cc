@@ -430,7 +430,7 @@ class Simpler {
                   "parallel_blocks", "norm_centered", "logit_scale"});
     without(job, {"tied_embeddings", "qkv_bias", "qk_norm", "norms_behind", "gated_attention", "ungated_mlp",
                   "window", "kinds", "shared_expert", "optimizer", "gradient_dtype", "kv_dtype", "documents",
-                  "expert_imbalance"});
+                  "expert_imbalance", "attention_dropout"});
     with([&](proto::FuzzCase& next) {
       proto::ModelStep& changed = *std::invoke(job, next);
       changed.set_documents(changed.documents().substr(0, changed.documents().find(';')));

@@ -123,6 +123,7 @@ StepRequest make_step_request(const proto::ModelStep& step) {
     workload.cu_seqlens = parse_ints(step.documents(), '/', "document");
   }
   if (step.has_expert_imbalance()) workload.expert_imbalance = step.expert_imbalance();
+  workload.attention_dropout = step.attention_dropout();
   if (step.dtype() != 0) workload.dtype = from_proto(step.dtype(), {path, "dtype"});
   if (step.kv_dtype() != 0) workload.kv_dtype = from_proto(step.kv_dtype(), {path, "kv_dtype"});
   if (step.gradient_dtype() != 0)

@@ -220,6 +220,7 @@ std::vector<std::string> TrainJob::described() const {
           str("gradient_dtype ", name(workload.gradient_dtype)),
           str("the optimizer ", to_string(workload.optimizer), " (digest ", digest_of(workload), ")"),
           str("expert_imbalance ", workload.expert_imbalance),
+          str("attention_dropout ", exactly(workload.attention_dropout)),
           str("a text of ", text->size(), " tokens (digest ", to_string(text->digest()), ")"),
           str("documents ", or_none(documents)),
           str(windows->evaluation_windows(), " windows for evaluation"),
@@ -294,6 +295,10 @@ TrainJob make_train_job(const proto::Train& given, const std::string& folder) {
     job.request.workload.expert_imbalance = within("expert_imbalance", train.expert_imbalance(), 1, 1e6);
   else
     make_room_at_experts(job.request);
+  constexpr double kMostDropped = 0.9;  // chosen: beyond, kept weights are ten times as large and more
+  if (train.has_attention_dropout())
+    job.request.workload.attention_dropout =
+        within("attention_dropout", train.attention_dropout(), 0, kMostDropped);
   take_correction_rate(train, job);
   require_provable(job.request);
   if (const auto refusal = refuse(job.request.model, job.request.workload, layout))

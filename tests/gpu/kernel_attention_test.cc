@@ -164,8 +164,15 @@ class Attention {
   template <class Op>
   void set_scores(const Problem& problem, Op& kernel) {
     kernel.softcap = problem.softcap, kernel.dropout = problem.dropout;
-    if (problem.dropout.probability != 0)
-      kernel.seed = flat_view(run.add(DType::i64, Values{static_cast<double>(kSeed)}), 0, 1);
+    if (problem.dropout.probability == 0) return;
+    Values numbers{static_cast<double>(kSeed)};
+    if (coin()) {  // some of what the layer and the first entry are numbered with comes with the seed
+      const std::int64_t layers = pick<std::int64_t>(0, problem.dropout.layer),
+                         entries = pick<std::int64_t>(0, problem.dropout.first_batch);
+      kernel.dropout.layer -= layers, kernel.dropout.first_batch -= entries;
+      numbers.insert(numbers.end(), {static_cast<double>(layers), static_cast<double>(entries)});
+    }
+    kernel.seed = flat_view(run.add(DType::i64, numbers), 0, std::ssize(numbers));
   }
   View rows(const Values& values) {
     return place(dense_view(0, 0, {shape.batch, shape.q_heads, shape.q_len}), values, DType::f32);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -65,9 +66,18 @@ class AttentionScores : public ::testing::TestWithParam<Rules> {
       return kept(dropout_, b, h, i, j);
     };
   }
-  View seed(AttentionMemory& attention) const {
-    if (GetParam().probability == 0) return {};
-    return flat_view(attention.memory.add(DType::i64, {static_cast<double>(kSeed)}), 0, 1);
+  // Gives the kernel what changes its scores. Numbers of the layer and the batch entries are its own, or come
+  // in part with the seed.
+  template <class Op>
+  void set_scores(AttentionMemory& attention, Op& kernel, bool placed) const {
+    kernel.softcap = inputs_.softcap, kernel.dropout = dropout_;
+    if (GetParam().probability == 0) return;
+    std::vector<double> numbers{static_cast<double>(kSeed)};
+    if (placed) {
+      kernel.dropout.layer -= 4, kernel.dropout.first_batch -= 2;
+      numbers.insert(numbers.end(), {4, 2});
+    }
+    kernel.seed = flat_view(attention.memory.add(DType::i64, numbers), 0, std::ssize(numbers));
   }
   std::vector<MaskSlice> slices() const {
     return {{0, inputs_.shape.q_len, 0, inputs_.shape.kv_len, MaskSlice::Kind::causal, 79, 0}};
@@ -76,6 +86,15 @@ class AttentionScores : public ::testing::TestWithParam<Rules> {
   AttentionInputs inputs_;
   AttentionDropout dropout_;
 };
+
+// By the kernels of each instruction set, with a seed alone and with numbers behind it.
+std::vector<std::pair<const TileKernels*, bool>> all_ways() {
+  std::vector<std::pair<const TileKernels*, bool>> ways;
+  for (const TileKernels* tiles : tile_kernels()) {
+    for (const bool placed : {false, true}) ways.emplace_back(tiles, placed);
+  }
+  return ways;
+}
 
 void expect_all_near(const std::vector<double>& actual, const std::vector<double>& expected,
                      double tolerance) {
@@ -89,14 +108,16 @@ constexpr double kTolerance = 1e-5;
 
 TEST_P(AttentionScores, ForwardEqualsTheDefinition) {
   const auto expected = testing::reference_forward(inputs_);
-  for (const TileKernels* tiles : tile_kernels()) {
+  for (const auto& way : all_ways()) {
+    const TileKernels* const kernels = way.first;
+    const bool placed = way.second;
     AttentionMemory attention(inputs_);
     AttentionForward kernel{attention.q,   attention.k,           attention.v, attention.out,
                             attention.lse, inputs_.softmax_scale, slices()};
-    kernel.softcap = inputs_.softcap, kernel.dropout = dropout_, kernel.seed = seed(attention);
+    set_scores(attention, kernel, placed);
     attention.memory.with(
-        [&](const HostMemory& memory) { run(kernel, memory, 0, all_parts(kernel), *tiles); });
-    SCOPED_TRACE(std::string(tiles->name));
+        [&](const HostMemory& memory) { run(kernel, memory, 0, all_parts(kernel), *kernels); });
+    SCOPED_TRACE(std::string(kernels->name) + (placed ? ", placed" : ""));
     expect_all_near(attention.values(attention.out), expected.out, kTolerance);
     expect_all_near(attention.values(attention.lse), expected.lse, kTolerance);
   }
@@ -106,7 +127,9 @@ TEST_P(AttentionScores, BackwardEqualsTheDefinition) {
   const auto forward = testing::reference_forward(inputs_);
   const auto dout_values = testing::small_fractions(inputs_.shape.out_numel(), 4);
   const auto expected = testing::reference_backward(inputs_, dout_values);
-  for (const TileKernels* tiles : tile_kernels()) {
+  for (const auto& way : all_ways()) {
+    const TileKernels* const kernels = way.first;
+    const bool placed = way.second;
     AttentionMemory attention(inputs_);
     const View out = attention.holding(attention.out, forward.out),
                dout = attention.holding(attention.out, dout_values);
@@ -116,10 +139,10 @@ TEST_P(AttentionScores, BackwardEqualsTheDefinition) {
     attention.memory.run(AttentionDelta{out, dout, delta});
     AttentionBackward kernel{attention.q, attention.k, attention.v,           dout,    lse, delta, dq,
                              dk,          dv,          inputs_.softmax_scale, slices()};
-    kernel.softcap = inputs_.softcap, kernel.dropout = dropout_, kernel.seed = seed(attention);
+    set_scores(attention, kernel, placed);
     attention.memory.with(
-        [&](const HostMemory& memory) { run(kernel, memory, 0, all_parts(kernel), *tiles); });
-    SCOPED_TRACE(std::string(tiles->name));
+        [&](const HostMemory& memory) { run(kernel, memory, 0, all_parts(kernel), *kernels); });
+    SCOPED_TRACE(std::string(kernels->name) + (placed ? ", placed" : ""));
     expect_all_near(attention.values(dq), expected.dq, 8 * kTolerance);
     expect_all_near(attention.values(dk), expected.dk, 8 * kTolerance);
     expect_all_near(attention.values(dv), expected.dv, 8 * kTolerance);

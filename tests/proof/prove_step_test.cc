@@ -367,6 +367,35 @@ TEST(ProveStep, HoldsWhereExpertsDropTokens) {
   }
 }
 
+// Which weights are dropped does not depend on the layout: each of them has the results of one device with
+// the same seed. Heads are split, once over more ranks than there are kv heads; rows are; micro-batches have
+// their sequences, stages their layers, and layers are computed again.
+TEST(ProveStep, HoldsForDropout) {
+  const auto expect_proved = [](const Transformer& model, const char* layout) {
+    StepRequest request = request_of(model, layout);
+    request.workload.attention_dropout = 0.3;
+    const StepProof proof = prove_step(request);
+    EXPECT_TRUE(proof.holds()) << model.name << " " << layout << ": " << proof.finding();
+  };
+  for (const char* layout :
+       {"tp=1", "tp=4", "dp_shard=2,micro_batch=2", "dp_replicate=2,pp=2", "pp=2,virtual_stages=2",
+        "cp=2,strategy=ring,balance=head_tail", "cp=3,strategy=all_gather,recompute=full",
+        "cp=2,strategy=ulysses,recompute=every:2", "tp=2,cp=2,dp_shard=2,strategy=pass_q",
+        "tp=2,cp=2,strategy=need_only,balance=striped", "cp=4,strategy=ring,ulysses_degree=2"})
+    expect_proved(dense_model(), layout);
+  Transformer model = dense_model();
+  model.name = "of windows", model.sinks = true, model.prediction_layers = 1;
+  LayerKind window;
+  window.window = 9;
+  set_layers(model, {{}, window, window, {}});
+  for (const char* layout : {"cp=2,strategy=ring,window_strategy=need_only,balance=head_tail", "pp=2,tp=2"})
+    expect_proved(model, layout);
+  model = dense_model();
+  model.name = "latent", model.kv_heads = 4, model.latent = Latent{0, 12, 2, 8};
+  for (const char* layout : {"tp=2,cp=2,strategy=ring,keys=latent", "cp=2,strategy=all_gather"})
+    expect_proved(model, layout);
+}
+
 TEST(ProveStep, RefusesWhatIsNoTraining) {
   StepRequest request = request_of(dense_model(), "tp=1");
   request.workload.phase = Phase::prefill;

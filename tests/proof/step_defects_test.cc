@@ -91,6 +91,36 @@ StepProof proof_with_input(const StepRequest& request, const std::string& name,
   return prove_step(request, options);
 }
 
+// ---- dropout ----
+
+// Each of these is another mask than that of one device.
+TEST(StepDefects, OtherWeightsThanThoseOfOneDeviceDropped) {
+  const auto finding = [](const char* layout, const std::function<void(std::span<std::int64_t>)>& change) {
+    StepRequest request = request_of(dense_model(), layout);
+    request.workload.attention_dropout = 0.3;
+    return proof_with_input<std::int64_t>(
+               request, std::string(kSeedsBuffer),
+               [&](Rank rank, std::span<std::int64_t> seeds) { rank == 1 ? change(seeds) : void(); })
+        .finding();
+  };
+  constexpr std::size_t kSeed = 0, kLayer = 1, kSequence = 2;
+  for (const char* layout : {"dp_shard=2", "tp=2", "cp=2,strategy=ring"}) {
+    EXPECT_EQ(finding(layout, [](auto) {}), "") << layout;
+    for (const std::size_t number : {kSeed, kLayer, kSequence}) {
+      EXPECT_NE(finding(layout, [&](std::span<std::int64_t> seeds) { seeds[number] += 1; }), "")
+          << layout << ", number " << number;
+    }
+  }
+  // Heads of a tensor-parallel rank counted from 0.
+  StepRequest request = request_of(dense_model(), "tp=2");
+  request.workload.attention_dropout = 0.3;
+  const auto own_heads = [](Step& step, const Plan& plan) {
+    auto& op = std::get<AttentionForward>(std::get<Kernel>(step.work));
+    return plan.self == 1 && std::exchange(op.dropout.first_head, 0) > 0;
+  };
+  EXPECT_NE(proof_with(request, "attention", own_heads).finding(), "");
+}
+
 // ---- the loss ----
 
 // A mean of the means of cp ranks, which data parallelism averages and cp adds up: gradients are as many

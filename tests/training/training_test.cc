@@ -117,6 +117,34 @@ TEST(Training, OfDocumentsIsThatOfOneDevice) {
   EXPECT_GT(std::abs(losses_of(all_as_one).back() - one.back()), apart);
 }
 
+// With dropout, whose weights are those of one device in each step.
+TEST(Training, ThatDropsWeightsIsThatOfOneDevice) {
+  const auto dropping = [](const char* layout) {
+    proto::Train train = small(layout, 40);
+    train.set_attention_dropout(0.2);
+    return train;
+  };
+  const std::vector<double> one = losses_of(dropping("tp=1")), none = losses_of(small("tp=1", 40));
+  EXPECT_GT(std::abs(one.back() - none.back()), 100 * testing::curve_tolerance(40) * none.back());
+  for (const char* layout : {"dp_shard=2,micro_batch=2", "tp=2", "cp=2,strategy=ring,balance=head_tail",
+                             "pp=2,virtual_stages=2,cp=2,strategy=ulysses", "dp_shard=2,recompute=full"})
+    expect_near(losses_of(dropping(layout)), one, layout);
+}
+
+// Parameters that do not move are evaluated as without dropout, before steps and behind them.
+TEST(Training, EvaluatesWithoutDropout) {
+  const auto run = [](double dropout) {
+    proto::Train train = small("cp=2,strategy=ring", 2);
+    train.set_learning_rate(1e-30), train.set_warmup_steps(0), train.set_weight_decay(0);
+    train.set_evaluate_every(1), train.set_attention_dropout(dropout);
+    return train_on_threads(make_train_job(train), {}).result;
+  };
+  const TrainingResult without = run(0), with = run(0.5);
+  ASSERT_TRUE(without.evaluation && with.evaluation);
+  EXPECT_EQ(*with.evaluation, *without.evaluation);
+  EXPECT_NE(with.losses, without.losses);
+}
+
 TEST(Training, IsTheSameBitForBitWhenItRunsAgain) {
   const proto::Train train = small("dp_shard=2,cp=2,strategy=ring");
   EXPECT_EQ(losses_of(train), losses_of(train));

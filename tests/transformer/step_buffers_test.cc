@@ -69,6 +69,28 @@ TEST(StepBuffers, HaveTheRowsOfTheRankAtHome) {
   EXPECT_THAT(weight, ElementsAre(1.0F / (4 * 24)));
 }
 
+// Of four layers on two stages, and a prediction layer behind them, the second stage has the last two.
+// Replica 1 of two has the third and the fourth sequence, and its second micro-batch the fourth.
+TEST(StepBuffers, SayWhichWeightsAreDropped) {
+  StepRequest request = testing::small_request("dp_shard=2,pp=2");
+  request.model.layers = 4, request.model.prediction_layers = 1;
+  request.workload.global_batch = 4, request.workload.attention_dropout = 0.25;
+  const Rank self = 3;
+  StepBuffers buffers(request, self, numbers);
+  StepBatch batch = batch_of(request);
+  batch.dropout_seed = dropout_seed(7, 12);
+  buffers.begin_step(batch);
+  const Plan plan = step_plan(request, StepPart::forward, 1, self);
+  const PartRun run{.part = StepPart::forward, .stage = 1, .micro_batch = 1};
+  buffers.make_room(plan);
+  const auto seed = batch.dropout_seed;
+  EXPECT_THAT(bound<std::int64_t>(plan, buffers.bind(plan, run), std::string(kSeedsBuffer)),
+              ElementsAre(seed, 3, 3, seed, 4, 3));
+  EXPECT_NE(dropout_seed(7, 12), dropout_seed(7, 13));
+  EXPECT_NE(dropout_seed(7, 12), dropout_seed(8, 12));
+  EXPECT_LT(seed, std::int64_t{1} << 53);
+}
+
 // What is owned before any update is what it began with, each element at its place.
 TEST(StepBuffers, OwnElementsByTheirNames) {
   for (const char* layout :

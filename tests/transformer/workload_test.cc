@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,14 @@ TEST(ValidateWorkload, NamesTheFieldItsValueAndWhatIsAllowed) {
   for (const Fault& fault : faults) {
     EXPECT_THAT(message_of([&] { validate_workload(fault.workload); }), HasSubstr(fault.message));
   }
+  for (const auto& [phase, dropout, message] : std::vector<std::tuple<Phase, double, const char*>>{
+           {Phase::training, 1, "attention_dropout=1 is not a probability below 1; use, for example, 0.1"},
+           {Phase::training, -0.1, "attention_dropout=-0.1 is not a probability below 1"},
+           {Phase::prefill, 0.1, "attention_dropout=0.1 is of training; prefill drops nothing"}}) {
+    Workload dropping = workload(phase, 8);
+    dropping.attention_dropout = dropout;
+    EXPECT_THAT(message_of([&] { validate_workload(dropping); }), HasSubstr(message));
+  }
 }
 
 TEST(ValidateWorkload, DocumentsFillTheSequencesOfATraining) {
@@ -146,6 +155,7 @@ TEST(HashOfAWorkload, EveryFieldCounts) {
   all[11].optimizer.state_dtype = DType::bf16, all[12].optimizer.offload = true;
   all.emplace_back().expert_imbalance = 1.5;
   all.emplace_back().cu_seqlens = {0, 8};
+  all.emplace_back().attention_dropout = 0.1;
   std::set<Digest> digests;
   for (const Workload& w : all) {
     Hasher hasher;

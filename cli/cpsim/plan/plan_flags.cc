@@ -150,6 +150,10 @@ void add_numbers(FlagSet app, LayoutFlags& flags) {
             "How many tokens the busiest expert gets, divided by the mean of all experts [1]",
             [](Job& job, Text text) { job.set_expert_imbalance(parse_real("--expert-imbalance", text)); })
       .group(group);
+  add_field(app, flags, "--attention-dropout", "P",
+            "Training: the probability of a weight of attention to become 0 [0]",
+            [](Job& job, Text text) { job.set_attention_dropout(parse_real("--attention-dropout", text)); })
+      .group(group);
 }
 
 void add_limits(FlagSet app, LayoutFlags& flags) {

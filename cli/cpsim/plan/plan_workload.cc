@@ -73,6 +73,10 @@ class WorkloadReader {
       if (job_.gradient_dtype() == 0) assume("gradient_dtype f32");
     }
     if (job_.has_expert_imbalance()) workload_.expert_imbalance = job_.expert_imbalance();
+    if (job_.attention_dropout() > 0 && !serving)
+      assume(str("attention_dropout ", job_.attention_dropout(),
+                 ": attention is timed as without it, since no kernel with it was measured"));
+    workload_.attention_dropout = job_.attention_dropout();
   }
 
   void take_training() {
@@ -127,6 +131,7 @@ class WorkloadReader {
     require_missing(job_.mtp_layers() > 0, "--mtp-layers", phase,
                     ": layers that predict further tokens are of training");
     require_missing(job_.gradient_dtype() != 0, "--gradient-dtype", phase, "");
+    require_missing(job_.attention_dropout() != 0, "--attention-dropout", phase, "");
     workload_.global_batch = job_.has_concurrent() ? job_.concurrent() : 1;
     if (!job_.has_concurrent()) assume("concurrent 1");
     workload_.cached = job_.cached();

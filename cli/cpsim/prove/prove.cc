@@ -35,6 +35,7 @@ struct Flags {
   std::int64_t seq_len = 53;  // a prime, so that no number of ranks divides it
   std::int64_t documents = 3;
   double expert_imbalance = 1.25;  // a usual capacity factor (Fedus et al. 2021): some tokens are dropped
+  double attention_dropout = 0;
   std::optional<std::int64_t> global_batch;
   DType dtype = DType::f32, gradient_dtype = DType::f32;
   std::string optimizer = "adamw";
@@ -62,7 +63,7 @@ sim::ProofWorkload workload_of(const Flags& flags) {
   sim::ProofWorkload workload{flags.seq_len, flags.dtype};
   if (flags.documents > 1)
     workload.cu_seqlens = sim::draw_documents(flags.seq_len, flags.documents, flags.options.seed);
-  workload.expert_imbalance = flags.expert_imbalance;
+  workload.expert_imbalance = flags.expert_imbalance, workload.attention_dropout = flags.attention_dropout;
   return workload;
 }
 
@@ -327,6 +328,11 @@ Command add_prove(FlagSet cpsim) {
       app, "--expert-imbalance", "FACTOR",
       "Experts have room for FACTOR times the mean of their tokens, and drop others [1.25]",
       [flags](const std::string& text) { flags->expert_imbalance = parse_real("--expert-imbalance", text); });
+  add_value(app, "--attention-dropout", "P",
+            "The probability of a weight of attention to become 0; which ones do depends on no layout [0]",
+            [flags](const std::string& text) {
+              flags->attention_dropout = parse_real("--attention-dropout", text);
+            });
   add_value(app, "--global-batch", "N",
             "How many sequences the step has [two for each replica and micro-batch]",
             [flags](const std::string& text) {

@@ -153,6 +153,11 @@ std::string lost_prediction_layers(FrameworkCase& said) {
   return asked == 0 ? "" : str("--mtp-layers ", asked, ": its models predict the next token alone");
 }
 
+std::string lost_dropout(FrameworkCase& said) {
+  const double asked = std::exchange(said.workload.attention_dropout, 0);
+  return asked == 0 ? "" : str("--attention-dropout ", asked, ": its attention drops nothing");
+}
+
 std::string lost_slots(FrameworkCase& said) {
   const int slots =
       said.layout.cp == 1 ? kLeastSlots : std::exchange(said.layout.strategy.slots, kLeastSlots);

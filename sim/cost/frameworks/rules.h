@@ -34,6 +34,7 @@ std::string lost_loss_chunks(FrameworkCase& said, std::string_view instead);
 std::string lost_savings(FrameworkCase& said, std::string_view chunks, std::string_view host);
 // Layers that predict further tokens (MTP), which the framework's models train without.
 std::string lost_prediction_layers(FrameworkCase& said);
+std::string lost_dropout(FrameworkCase& said);
 // Sharding over dp_shard alone: parameters are sharded over the cp ranks, too.
 std::string lost_sharding(FrameworkCase& said, std::string_view ranks);
 // reshard and sync: what the framework does instead.

@@ -111,6 +111,7 @@ constexpr FrameworkRule kTorchtitanRules[] = {
     {RulePart::savings, "activations", "gpu", kConfig,
      [](FrameworkCase& said) { return lost_savings(said, "", "they stay on the GPU"); }},
     {RulePart::workload, "--mtp-layers", "0", "torchtitan/models", lost_prediction_layers},
+    {RulePart::workload, "--attention-dropout", "0", "torchtitan/models", lost_dropout},
     {RulePart::workload, "--dtype", "bf16, f32", "mixed_precision_param",
      [](FrameworkCase& said) -> std::string {
        if (said.workload.dtype != DType::f16) return "";

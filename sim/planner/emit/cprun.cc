@@ -28,6 +28,7 @@ EmittedBody emit_cprun(const EmitRequest& request) {
                          small_accumulation(workload, layout));
   train.set_dtype(to_proto(workload.dtype)), train.set_gradient_dtype(to_proto(workload.gradient_dtype));
   train.set_optimizer(to_string(workload.optimizer));
+  if (workload.attention_dropout > 0) train.set_attention_dropout(workload.attention_dropout);
 
   EmittedBody out;
   const auto note = [&](std::string what) { out.notes.push_back(std::move(what)); };

@@ -90,6 +90,9 @@ class DeepspeedConfig {
       note(str("recompute=", to_string(layout_.recompute),
                ": the program calls gradient_checkpointing_enable() or deepspeed.checkpointing"));
     }
+    if (workload_.attention_dropout > 0)
+      note(str("--attention-dropout ", workload_.attention_dropout,
+               ": the attention_dropout of the model's config, in the program"));
     if (layout_.mlp_chunks > 1) {
       note(str("the MLP in ", layout_.mlp_chunks, " chunks: TiledMLP of ALST, in the program"));
     }

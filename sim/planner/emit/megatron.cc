@@ -67,6 +67,9 @@ class MegatronFlags {
     flag("vocab-size", model_.vocab);
     flag("max-position-embeddings", std::max(model_.max_seq_len, workload_.seq_len));
     flag("position-embedding-type", "rope");
+    // Both are 0.1 unless they are given (TransformerConfig).
+    flag("attention-dropout", workload_.attention_dropout);
+    flag("hidden-dropout", 0);
     const Numerics& numerics = model_.numerics;
     flag("normalization", numerics.norm_centered ? "LayerNorm" : "RMSNorm");
     if (numerics.norm_centered && numerics.norm_unit_offset) flag("apply-layernorm-1p");

@@ -307,12 +307,16 @@ class ModelReader {
     }
   }
 
-  // Of a step's plans; of attention alone, cpsim run and cprun know dropout.
+  // Whether a training drops weights is said with it, not by the config that it begins with.
   void take_dropout() {
     for (const char* key : {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop"}) {
       if (!fields_.has(key)) continue;
-      if (const double share = fields_.number(key).value_or(0); share > 0)
-        fields_.assume(str(key, " is ", share, ": steps are planned, and trained, without it"));
+      const double share = fields_.number(key).value_or(0);
+      if (share <= 0) continue;
+      const char* advice = std::string_view(key) == "attention_dropout"
+                               ? "; --attention-dropout, or attention_dropout of a training, says otherwise"
+                               : "";
+      fields_.assume(str(key, " is ", share, ": steps are planned, and trained, without it", advice));
     }
   }
 

@@ -111,6 +111,7 @@ ordered_json workload_json(const PlanQuestion& question) {
           {"gradient_dtype", name(w.gradient_dtype)},
           {"optimizer", to_string(w.optimizer)},
           {"expert_imbalance", w.expert_imbalance},
+          {"attention_dropout", w.attention_dropout},
           {"cu_seqlens", w.cu_seqlens}};
 }
 

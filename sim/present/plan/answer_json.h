@@ -19,7 +19,8 @@
 //                  active_parameters
 //     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype,
 //                  kv_dtype, aggregated ("spread", "together", null), gradient_dtype, optimizer,
-//                  expert_imbalance, cu_seqlens (of the documents of each sequence; empty: it is one)
+//                  expert_imbalance, attention_dropout, cu_seqlens (of the documents of each sequence; empty:
+//                  it is one)
 //     cluster      name, nodes, gpus, gpu, values [value]
 //     software     name, values [value]
 //     frameworks   whose words the search keeps to

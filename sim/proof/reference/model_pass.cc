@@ -359,10 +359,12 @@ Variable ModelPass::attention_core(const Layer& at, Variable q, Variable k, Vari
   problem.softmax_scale = rules_.score_scale / std::sqrt(static_cast<double>(model_.head_dim));
   problem.softcap = model_.softcap, problem.sinks = model_.sinks;
   problem.cu_seqlens_of_entry = batch_.cu_seqlens;
+  problem.dropout = {rules_.attention_dropout, at.number};
+  const DropoutPlace place{rules_.dropout_seed, first_sequence_};
   note(at.label + "q", q), note(at.label + "k", k), note(at.label + "v", v);
-  if (!model_.sinks) return note(at.label + "out", attention(problem, q, k, v, nullptr));
+  if (!model_.sinks) return note(at.label + "out", attention(problem, q, k, v, nullptr, place));
   const Variable sinks = parameter(at.prefix + "self_attn.sinks");
-  return note(at.label + "out", attention(problem, q, k, v, &sinks));
+  return note(at.label + "out", attention(problem, q, k, v, &sinks, place));
 }
 
 // ---- recurrences ----

@@ -81,11 +81,16 @@ struct Rotary {
 };
 Variable rotate(Variable x, const Rotary& rotary, std::vector<std::int64_t> positions);
 
-// Attention with the problem's mask, scale, cap and sinks: q [batch x q_len, q_heads x head_dim], k the same
-// of kv_heads, v and the result with v_head_dim. `sinks`, [1, q_heads], is null unless the problem has them.
-// The problem has no dropout and no latent rows. Throws InvalidInput if OpenBLAS is not found.
-Variable attention(const AttentionProblem& problem, Variable q, Variable k, Variable v,
-                   const Variable* sinks);
+// What dropout asks for beside the problem: its seed, and the number of the first batch entry among all.
+struct DropoutPlace {
+  std::uint64_t seed = 0;
+  std::int64_t first_batch = 0;
+};
+// Attention with the problem's mask, scale, cap, sinks and dropout: q [batch x q_len, q_heads x head_dim], k
+// the same of kv_heads, v and the result with v_head_dim. `sinks`, [1, q_heads], is null unless the problem
+// has them. It has no latent rows. Throws InvalidInput if OpenBLAS is not found.
+Variable attention(const AttentionProblem& problem, Variable q, Variable k, Variable v, const Variable* sinks,
+                   const DropoutPlace& place = {});
 
 // A depthwise convolution: element c of row i becomes the sum over j of weight(c, j) times element c of row
 // i - (weights of an element - 1) + j, where rows before the document's first one count as zeros. `begins` of

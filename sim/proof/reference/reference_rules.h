@@ -92,6 +92,10 @@ struct ReferenceRules {
   // scale ln(1 + floor((p + 1) / floor)) (Llama 4).
   double temperature_scale = 0, temperature_floor = 8192;
   DropRule drops;  // null: all are kept
+  // The probability of a weight of attention to become 0, and what says which do, with the number of the
+  // layer, as RoutedTokens count it.
+  double attention_dropout = 0;
+  std::uint64_t dropout_seed = 0;
   // The weight of all prediction losses together; each has its equal part (DeepSeek-V3, equation 25; 0.3 in
   // most of its training).
   double prediction_weight = 0.3;

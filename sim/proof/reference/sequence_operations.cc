@@ -52,13 +52,13 @@ std::vector<double> swap_middle(const std::vector<double>& from, std::int64_t ba
 // What attention's two passes have in common. It stays where it is, since its inputs are references.
 struct AttentionPasses {
   AttentionPasses(AttentionProblem p, Variable q_rows, Variable k_rows, Variable v_rows,
-                  const Variable* sink_row)
+                  const Variable* sink_row, const DropoutPlace& place)
       : problem(std::move(p)),
         q(swap_middle(q_rows.value().values, problem.batch, problem.q_len, problem.q_heads)),
         k(swap_middle(k_rows.value().values, problem.batch, problem.kv_len, problem.kv_heads)),
         v(swap_middle(v_rows.value().values, problem.batch, problem.kv_len, problem.kv_heads)),
         sinks(sink_row == nullptr ? std::vector<double>() : sink_row->value().values),
-        inputs{problem, q, k, v, sinks},
+        inputs{problem, q, k, v, sinks, place.seed, nullptr, place.first_batch},
         forward(reference_forward(inputs)) {}
 
   const AttentionProblem problem;
@@ -81,9 +81,9 @@ Variable rotate(Variable x, const Rotary& rotary, std::vector<std::int64_t> posi
                          });
 }
 
-Variable attention(const AttentionProblem& problem, Variable q, Variable k, Variable v,
-                   const Variable* sinks) {
-  const auto passes = std::make_shared<const AttentionPasses>(problem, q, k, v, sinks);
+Variable attention(const AttentionProblem& problem, Variable q, Variable k, Variable v, const Variable* sinks,
+                   const DropoutPlace& place) {
+  const auto passes = std::make_shared<const AttentionPasses>(problem, q, k, v, sinks, place);
   Matrix64 out(q.rows(), problem.q_heads * problem.v_head_dim);
   out.values = swap_middle(passes->forward.out, problem.batch, problem.q_heads, problem.q_len);
   const std::vector<Variable> sink_row = sinks == nullptr ? std::vector<Variable>() : std::vector{*sinks};

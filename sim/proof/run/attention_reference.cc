@@ -166,7 +166,7 @@ class Reference {
     const double factor = 1 / (1 - std::floor(problem_.dropout.probability * 0x1p32 + 0.5) / 0x1p32);
     for (std::int64_t i = 0; i < tile.size; ++i) {
       for (std::int64_t j = 0; j < tile.keys; ++j) {
-        const bool dropped = is_dropped(problem_, in_.seed, tile.head / problem_.q_heads,
+        const bool dropped = is_dropped(problem_, in_.seed, in_.first_batch + tile.head / problem_.q_heads,
                                         tile.head % problem_.q_heads, tile.begin + i, tile.key_begin + j);
         factors[idx(i * tile.keys + j)] = dropped ? 0 : factor;
       }

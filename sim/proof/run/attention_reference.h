@@ -23,6 +23,7 @@ struct ReferenceInputs {
   // [batch, kv_len, rank + rope_dim]; k and v are what they expand to (latent_reference.h). Null if the
   // problem has no latent rows.
   const std::vector<double>* latent = nullptr;
+  std::int64_t first_batch = 0;  // the number of the first batch entry, which dropout asks for
 };
 
 // The result of the forward pass. p are the weights, ds the gradients of the scores (before the scale: ds = p

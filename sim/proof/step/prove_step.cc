@@ -262,12 +262,15 @@ class StepRun {
     values_.batch = draw_batch(batch);
     ReferenceRules rules = reference_rules(request_);
     rules.correction_rate = options_.correction_rate;
+    rules.dropout_seed = static_cast<std::uint64_t>(seed_of_dropout());
     expectation_.emplace(request_, values_, rules, optimizer_rules(workload, options_.learning_rate));
     // Losses are computed and stored in f32, from statistics that are, too: three numbers of about this size.
     const std::vector<double>& rows = expectation_->step().pass.loss.of_rows;
     proof_.allowed_row = options_.growth * expectation_->row_movement() +
                          3 * roundoff(DType::f32) * *std::max_element(rows.begin(), rows.end());
   }
+
+  std::int64_t seed_of_dropout() const { return dropout_seed(options_.seed, 1); }
 
   void run() {
     fabric_.run([&](Rank rank, Device& device) { run_rank(rank, device); });
@@ -277,7 +280,7 @@ class StepRun {
     StepBuffers buffers(request_, rank, values_of(values_.parameters));
     StepBatch batch{values_.batch.tokens, values_.batch.labels, options_.learning_rate,
                     values_.state.steps + 1};
-    batch.correction_rate = options_.correction_rate;
+    batch.correction_rate = options_.correction_rate, batch.dropout_seed = seed_of_dropout();
     buffers.begin_step(std::move(batch));
     change_inputs(rank, buffers);
     run_step([&](StepPart part, int stage,
@@ -529,6 +532,7 @@ ReferenceRules reference_rules(const Transformer& model) {
 ReferenceRules reference_rules(const StepRequest& request) {
   ReferenceRules rules = reference_rules(request.model);
   rules.micro_batch = request.layout.micro_batch;
+  rules.attention_dropout = request.workload.attention_dropout;
   if (request.model.experts) rules.drops = drops_of(request);
   return rules;
 }

@@ -221,6 +221,7 @@ StepRequest proof_request(const Transformer& model, const ParallelLayout& layout
   request.workload.global_batch = micro_batches * layout.dp() * layout.micro_batch;
   make_room_at_experts(request);
   if (workload.expert_imbalance) request.workload.expert_imbalance = *workload.expert_imbalance;
+  request.workload.attention_dropout = workload.attention_dropout;
   return request;
 }
 

@@ -24,6 +24,7 @@ struct ProofWorkload {
   std::vector<std::int64_t> cu_seqlens = {};
   // Workload::expert_imbalance, below which experts drop tokens; unset: they have room for all.
   std::optional<double> expert_imbalance = {};
+  double attention_dropout = 0;
 };
 
 // Lets the experts of a step have room for all tokens.
