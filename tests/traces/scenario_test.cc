@@ -116,6 +116,7 @@ constexpr std::string_view kPlan = R"txtpb(plan {
     tp: 4
   }
   documents: "0/10/50"
+  attention_dropout: 0.25
 }
 )txtpb";
 
