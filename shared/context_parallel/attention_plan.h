@@ -20,7 +20,8 @@
 // With sinks, both passes also have the input sinks [q_heads], f32, and the backward pass the output dsinks
 // [q_heads], f32: what the rows and heads that the rank computes on add to the sinks' gradient. Its sum over
 // the cp ranks is the gradient; it is made with those of the other parameters that all ranks hold. With
-// dropout, both have the input seed, one i64, which must be the same on all ranks and in both passes.
+// dropout, both have the input seed, one i64 or kPlacedSeed of them (Dropout::placed), which must be the same
+// on all ranks and in both passes.
 //
 // With latent rows, both passes have the inputs latent (home_kv, one head of rank + rope_dim elements) in
 // place of k and v, and kv_up [kv_heads * (nope + v_head_dim), rank], in the problem's dtype; and the

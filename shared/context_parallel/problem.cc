@@ -96,11 +96,15 @@ void validate_dropout(const AttentionProblem& problem) {
   };
   require_counted("a number of queries of", static_cast<double>(problem.q_len));
   require_counted("a number of keys of", static_cast<double>(problem.kv_len));
-  require_counted("heads of all batch entries of",
-                  static_cast<double>(problem.batch) * static_cast<double>(problem.q_heads));
+  require_counted(
+      "heads of all batch entries of",
+      static_cast<double>(problem.batch) * static_cast<double>(std::max(problem.q_heads, dropout.all_heads)));
   if (dropout.layer < 0) throw InvalidInput(str("dropout of layer ", dropout.layer, "; use 0 or more"));
-  if (dropout.first_head < 0 || (dropout.all_heads == 0 && dropout.first_head > 0) ||
-      (dropout.all_heads > 0 && dropout.first_head > dropout.all_heads - problem.q_heads)) {
+  if (dropout.first_head < 0 || dropout.all_heads < 0) {
+    throw InvalidInput(str("dropout with heads from number ", dropout.first_head, " on, of ",
+                           dropout.all_heads, " in all; use 0 or more for both"));
+  }
+  if (dropout.first_head + problem.q_heads > std::max(problem.q_heads, dropout.all_heads)) {
     throw InvalidInput(str("dropout with ", problem.q_heads, " query heads from number ", dropout.first_head,
                            " on, of ", dropout.all_heads, " in all; use ",
                            dropout.first_head + problem.q_heads, " or more in all"));

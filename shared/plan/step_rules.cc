@@ -340,7 +340,8 @@ class StepRules : ViewRules {
     const bool is_row = op.seed.shape.size() == 1 && (op.seed.numel() == 1 || op.seed.strides[0] == 1);
     require(
         is_row && (op.seed.numel() == 1 || op.seed.numel() == kPlacedSeed) && dtype_of(op.seed) == DType::i64,
-        "seed ", text(op.seed), " of ", name(dtype_of(op.seed)), " is neither one i64 nor ", kPlacedSeed);
+        "seed ", text(op.seed), " of ", name(dtype_of(op.seed)), " is neither one i64 nor a row of ",
+        kPlacedSeed);
     check_numbers(dropout.queries, op.q.shape[1], "queries");
     check_numbers(dropout.keys, op.k.shape[1], "keys");
     require(dropout.layer >= 0 && dropout.layer <= kMostCounted && dropout.first_batch >= 0 &&

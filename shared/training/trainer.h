@@ -3,7 +3,7 @@
 //
 //   cp::Trainer trainer(request, device, cp::InitialParameters(request.model, seed));
 //   for (std::int64_t step = 1; step <= steps; ++step) {
-//     const cp::StepSums own = trainer.step({tokens, labels, rate.at(step), step});
+//     const cp::StepSums own = trainer.step({tokens, labels, rate.at(step), step, seed});
 //     // the loss is the sum of own.loss over the ranks, divided by own.labelled
 //   }
 //
@@ -11,9 +11,10 @@
 // transfers between pipeline stages in lanes of their own, beside the passes (step_order.h). Where documents
 // are packed into sequences, which differ from step to step, plans of micro-batches are made and prepared
 // anew for each step that has others: a plan says which queries meet which keys, so that nothing that no
-// document has is computed or sent. Those of the step before are forgotten. Which plans are made, and in
-// which order, follows from the documents of the whole batch, which all ranks know: none waits for a rank
-// that has a plan already.
+// document has is computed or sent. Those of the step before are forgotten. So they are where a training that
+// drops weights (Workload::attention_dropout) begins or ends an evaluation, which drops none. Which plans are
+// made, and in which order, follows from the documents of the whole batch, which all ranks know: none waits
+// for a rank that has a plan already.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,7 @@ class Trainer {
 
   // Parameters, and states of the optimizer, begin with these values, which are asked for in the first step.
   // before_use, if there is one, gets each plan before the device prepares it, in the first step and wherever
-  // documents make new ones: ranks compare them there (contract 2). The device and, where its memory is not
+  // new ones are made: ranks compare them there (contract 2). The device and, where its memory is not
   // the host's, `memory` must outlive this. Throws InvalidInput as step_plan() does.
   Trainer(StepRequest request, Device& device, const StepBuffers::Values& values,
           const std::function<void(const Plan&)>& before_use = {}, DeviceMemory* memory = nullptr);

@@ -255,7 +255,7 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
   const View sinks = sinks_of_attention(writer_, place, weights);
   const std::int64_t heads = layer.sinks.numel();
   const View d_sinks = heads == 0 ? View{} : writer_.working("d sinks", DType::f32, heads).flat(0, heads);
-  writer_.attention(AttentionPass::backward, place.kind, [&](std::string_view name, std::int64_t numel) {
+  writer_.attention(AttentionPass::backward, place, [&](std::string_view name, std::int64_t numel) {
     if (name == "dout") return flat_view(d_out.buffer, d_out.offset, numel);
     if (name == "dq") return writer_.working("d q", writer_.dtype(), tokens * q_width).flat(0, numel);
     if (name == "dk") return writer_.working("d k", writer_.dtype(), tokens * kv_width).flat(0, numel);
@@ -265,7 +265,6 @@ void LayerBackward::attention(const LayerPlace& place, const Window& weights, co
     if (name == "kv_up") return layer.kv_up.flat(weights);
     if (name == "sinks") return View(sinks);
     if (name == "dsinks") return View(d_sinks);
-    if (name == "seed") return writer_.seed(place.layer);
     return activations_.attention_operand(name, place, numel);
   });
   if (heads > 0) writer_.weight_gradient(d_sinks, layer.sinks, gradients, "d sinks");

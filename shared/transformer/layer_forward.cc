@@ -338,13 +338,12 @@ View sinks_of_attention(StepWriter& writer, const LayerPlace& place, const Windo
 void LayerForward::attend(const LayerPlace& place, const Window& weights) {
   if (cache_ != nullptr) cache_->store(place);
   const View sinks = sinks_of_attention(writer_, place, weights);
-  writer_.attention(AttentionPass::forward, place.kind, [&](std::string_view name, std::int64_t numel) {
+  writer_.attention(AttentionPass::forward, place, [&](std::string_view name, std::int64_t numel) {
     if (cache_ != nullptr && name == "k") return cache_->k(place).flat(0, numel);
     if (cache_ != nullptr && name == "v") return cache_->v(place).flat(0, numel);
     if (cache_ != nullptr && name == "latent") return cache_->latent(place).flat(0, numel);
     if (name == "kv_up") return layer(place).kv_up.flat(weights);
     if (name == "sinks") return View(sinks);
-    if (name == "seed") return writer_.seed(place.layer);
     return activations_.attention_operand(name, place, numel);
   });
 }

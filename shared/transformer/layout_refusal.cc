@@ -291,6 +291,14 @@ std::optional<LayoutRefusal> refuse_documents(const Transformer& model, const Wo
 
 std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Workload& workload,
                                              const ParallelLayout& layout) {
+  // What dropout's generator counts in 32 bits (shared/kernels/philox.h).
+  const std::int64_t counted = (std::int64_t{1} << 32) / model.q_heads;
+  if (workload.attention_dropout > 0 && workload.global_batch > counted) {
+    return LayoutRefusal{"dropout of too many sequences",
+                         str("dropout tells the ", model.q_heads, " heads of ", counted,
+                             " sequences apart, and a step has ", workload.global_batch),
+                         str("use --global-batch ", counted)};
+  }
   const std::int64_t rows =
       workload.phase == Phase::decode ? workload.seq_len : workload.seq_len - workload.cached;
   if (rows < std::int64_t{layout.cp} * layout.row_ranks()) {

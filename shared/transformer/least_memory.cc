@@ -103,6 +103,7 @@ class LeastMemory::OfLayout {
   struct BesideLoss {
     Memory memory;
     std::int64_t in_update = 0;    // bytes that the update makes for itself
+    std::int64_t gone = 0;         // activations that are gone by then
     std::int64_t around_loss = 0;  // bytes that live while the loss is at work
   };
   // Of a pipeline rank with those layers, and as many forward passes of its stages in flight.
@@ -116,6 +117,11 @@ class LeastMemory::OfLayout {
       memory.activations =
           layout_.host_activations ? slots_of_activations(layers) : in_slots(rank, slot_of(stages));
       if (count_of(layers.with, Mixer::attention) > 0) memory.activations += positions();
+      // Slots of the passes in flight stay where they are. What host memory sends back has slots that its
+      // pass makes.
+      beside.gone = layout_.pp == 1            ? memory.activations
+                    : layout_.host_activations ? slots_of_inputs(layers)
+                                               : 0;
     } else {
       memory.kv_cache = attention_.cached_elements(rank) *
                         (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
@@ -139,13 +145,11 @@ class LeastMemory::OfLayout {
   Memory with_loss(const BesideLoss& beside, std::int64_t logits) const {
     Memory memory = beside.memory;
     memory.logits = logits + beside.around_loss;
-    // The update of a stage has the shards of its gradients, when nothing of a micro-batch is left; but slots
-    // of passes stay where they are.
+    // The update of a stage has the shards of its gradients, when nothing of a micro-batch is at work.
     const std::int64_t at_work =
-                           std::max(memory.unsharded + memory.working + memory.attention, memory.logits),
-                       gone = layout_.pp == 1 ? memory.activations : 0;
+        std::max(memory.unsharded + memory.working + memory.attention, memory.logits);
     if (layout_.virtual_stages == 1)
-      memory.working += std::max<std::int64_t>(0, beside.in_update - gone - at_work);
+      memory.working += std::max<std::int64_t>(0, beside.in_update - beside.gone - at_work);
     memory.slack =
         static_cast<std::int64_t>(std::llround(rules_.slack * static_cast<double>(memory.allocated())));
     return memory;

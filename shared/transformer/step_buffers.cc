@@ -78,7 +78,7 @@ double load_at(const std::byte* bytes, DType dtype, std::int64_t index) {
 
 }  // namespace
 
-// As many bits as a double has, which seeds travel as.
+// As many bits as a double holds, which StepBuffers::initial() gives.
 std::int64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
   const auto of_step = static_cast<std::uint64_t>(step);
   const PhiloxWords words =
@@ -216,7 +216,7 @@ std::vector<double> StepBuffers::initial(const Buffer& buffer, int stage, std::i
                        sequence = first_sequence_ + micro_batch * request_.layout.micro_batch;
     std::vector<double> seeds;
     for (std::int64_t layer = 0; layer < buffer.numel / kPlacedSeed; ++layer) {
-      for (const std::int64_t number : {batch_.dropout_seed, first + layer, sequence})
+      for (const std::int64_t number : {dropout_seed(batch_.seed, batch_.step), first + layer, sequence})
         seeds.push_back(static_cast<double>(number));
     }
     return seeds;

@@ -31,19 +31,18 @@ struct StepBatch {
   // kIgnoredLabel.
   std::vector<std::int32_t> tokens, labels;
   double learning_rate = 0;
-  std::int64_t step = 1;  // of the optimizer, counted from 1
+  std::int64_t step = 1;   // of the optimizer, counted from 1
+  std::uint64_t seed = 0;  // of the training: what each step drops follows from it (dropout_seed())
   // What the losses of prediction layers count together, each equally, beside the model's (0.3 in most of
   // DeepSeek-V3's training).
   double prediction_weight = 0.3;
-  // Of dropout (Workload::attention_dropout), from 0 to 2^53 - 1: another one in each step.
-  std::int64_t dropout_seed = 0;
   // By how much corrections of routers' scores move, where they do (Experts::moves_corrections): 0.001 in
   // most of DeepSeek-V3's training.
   double correction_rate = 0;
 };
 inline constexpr std::int32_t kIgnoredLabel = -100;  // the usual one of PyTorch's cross_entropy
-// StepBatch::dropout_seed of a step of a training that has this seed: each step has another one, whoever
-// runs it, and whether or not it went on from a checkpoint.
+// What the generator of dropout has for a seed in a step of a training that has this seed: each step has
+// another one, whoever runs it, and whether or not the training went on from a checkpoint.
 std::int64_t dropout_seed(std::uint64_t seed, std::int64_t step);
 
 class StepBuffers {

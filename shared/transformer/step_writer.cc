@@ -337,10 +337,14 @@ void StepWriter::move_rows(int from_home, const View& from, const View& to, cons
 
 // ---- mixers ----
 
-void StepWriter::attention(AttentionPass pass, int kind,
+void StepWriter::attention(AttentionPass pass, const LayerPlace& at,
                            const std::function<View(std::string_view, std::int64_t)>& place) {
-  splice(context_.mixer_plans.get(context_.attention[idx(kind)], pass, context_.self, shape_target()),
-         pass == AttentionPass::backward, place, "attention/");
+  const AttentionRequest& of_kind = context_.attention[idx(at.kind)];
+  const auto place_with_seed = [&](std::string_view name, std::int64_t numel) {
+    return name == "seed" ? seed(at.layer) : place(name, numel);
+  };
+  splice(context_.mixer_plans.get(of_kind, pass, context_.self, shape_target()),
+         pass == AttentionPass::backward, place_with_seed, "attention/");
 }
 
 // Its workspace counts as attention's does: a rank has either at once.

@@ -190,8 +190,6 @@ class StepWriter {
   // What a router adds to the scores that it chooses by, [experts]. `of_mlp` says which of the layers with
   // experts it is of.
   View score_correction(StackIndex of_mlp);
-  // What dropout in a layer of the stage, or behind these in a prediction layer, reads (kSeedsBuffer).
-  View seed(StackIndex layer);
   // How many tokens of the step have chosen each of its experts so far, [experts].
   View loads(StackIndex of_mlp);
 
@@ -203,9 +201,9 @@ class StepWriter {
   // that stay on the rank are copied.
   void move_rows(int from_home, const View& from, const View& to, const std::string& label);
 
-  // Appends the steps of the attention plan of a kind of layers. place(name, numel) must return the view for
-  // each of its buffers.
-  void attention(AttentionPass pass, int kind,
+  // Appends the steps of the attention plan of a layer. place(name, numel) must return the view for each of
+  // its buffers, but for the seed of dropout.
+  void attention(AttentionPass pass, const LayerPlace& at,
                  const std::function<View(std::string_view, std::int64_t)>& place);
 
   // The same of recurrences.
@@ -219,6 +217,8 @@ class StepWriter {
   void splice(const Plan& plan, bool backward,
               const std::function<View(std::string_view, std::int64_t)>& place, std::string_view prefix);
   void exchange(int direction, const View& rows, bool sends);
+  // What dropout in a layer of the stage, or behind these in a prediction layer, reads (kSeedsBuffer).
+  View seed(StackIndex layer);
   // A buffer of its own, whatever has the same name: regions gather rows one after the other.
   View new_rows(std::string_view name, std::int64_t rows, std::int64_t width);
 

@@ -295,11 +295,9 @@ TrainJob make_train_job(const proto::Train& given, const std::string& folder) {
     job.request.workload.expert_imbalance = within("expert_imbalance", train.expert_imbalance(), 1, 1e6);
   else
     make_room_at_experts(job.request);
-  constexpr double kMostDropped = 0.9;  // chosen: beyond, kept weights are ten times as large and more
-  if (train.has_attention_dropout())
-    job.request.workload.attention_dropout =
-        within("attention_dropout", train.attention_dropout(), 0, kMostDropped);
+  job.request.workload.attention_dropout = train.attention_dropout();
   take_correction_rate(train, job);
+  validate_workload(job.request.workload);
   require_provable(job.request);
   if (const auto refusal = refuse(job.request.model, job.request.workload, layout))
     throw InvalidInput(refusal->text());

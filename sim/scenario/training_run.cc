@@ -156,7 +156,7 @@ class TrainingRun {
     of_step.tokens = batch.tokens, of_step.labels = batch.labels;
     of_step.learning_rate = job_.learning_rate.at(step), of_step.step = step;
     of_step.correction_rate = job_.correction_rate;
-    of_step.dropout_seed = dropout_seed(job_.seed, step);
+    of_step.seed = job_.seed;
     return of_step;
   }
 

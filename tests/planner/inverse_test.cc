@@ -117,7 +117,11 @@ TEST(Feasible, MemoryIsTheSameInAnyOrderOfAxes) {
   int pairs = 0;
   for (const char* text : {"tp=2,cp=2,dp_shard=2,pp=2,strategy=ring,balance=head_tail",
                            "tp=2,cp=4,dp_shard=2,strategy=all_gather,balance=contiguous",
-                           "cp=2,dp_shard=2,dp_replicate=2,pp=2,virtual_stages=2,strategy=ulysses"}) {
+                           "cp=2,dp_shard=2,dp_replicate=2,pp=2,virtual_stages=2,strategy=ulysses",
+                           "tp=2,cp=2,dp_shard=4,ep=4,strategy=ring,balance=head_tail"}) {
+    question.model.experts.reset();
+    if (std::string_view(text).find("ep=") != std::string_view::npos)
+      question.model.experts = Experts{8, 2, 96};
     const auto memory_in = [&](AxisOrder order) {
       ParallelLayout layout = parse_parallel_layout(text);
       layout.order = order;
@@ -131,11 +135,14 @@ TEST(Feasible, MemoryIsTheSameInAnyOrderOfAxes) {
   EXPECT_GE(pairs, 9);
 }
 
-// With no plan to look at nothing is found, and with one what fits at once.
+// With no plan to look at nothing is found, and with one what fits at once; by one thread and by three.
 TEST(Feasible, GivesUpBehindAsManyPlans) {
   const PlanQuestion question = tight_question(8, 16384, 2);
-  EXPECT_FALSE(feasible(question, 0).has_value());
-  EXPECT_TRUE(feasible(question, 1).has_value());
+  for (const int threads : {1, 3}) {
+    EXPECT_FALSE(feasible(question, {threads, 0}).has_value());
+    ASSERT_TRUE(feasible(question, {threads, 1}).has_value());
+    EXPECT_EQ(*feasible(question, {threads, 1}), *feasible(question, {threads}));
+  }
 }
 
 TEST(LongestSeqLen, OneGrainMoreDoesNotFit) {

@@ -490,10 +490,10 @@ TEST(ReadModel, WhatIsNotComputedIsPlannedAndSaid) {
     EXPECT_THAT(of("null"), IsEmpty()) << key;
   }
   EXPECT_THAT(read({{"attention_dropout", "0.1"}}).assumptions,
-              Contains("attention_dropout is 0.1: steps are planned, and trained, without it; "
-                       "--attention-dropout, or attention_dropout of a training, says otherwise"));
+              Contains("attention_dropout of the config is 0.1: steps of training have the one that is asked "
+                       "for, or none"));
   EXPECT_THAT(read({{"hidden_dropout", "0.1"}}).assumptions,
-              Contains("hidden_dropout is 0.1: steps are planned, and trained, without it"));
+              Contains("hidden_dropout of the config is 0.1: steps are planned, and trained, without it"));
   const auto of_mamba = [](const char* key, const char* value) {
     return message_of([&] {
       require_computed(read({{"model_type", "\"nemotron_h\""},

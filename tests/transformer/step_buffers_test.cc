@@ -78,12 +78,12 @@ TEST(StepBuffers, SayWhichWeightsAreDropped) {
   const Rank self = 3;
   StepBuffers buffers(request, self, numbers);
   StepBatch batch = batch_of(request);
-  batch.dropout_seed = dropout_seed(7, 12);
+  batch.seed = 7, batch.step = 12;
   buffers.begin_step(batch);
   const Plan plan = step_plan(request, StepPart::forward, 1, self);
   const PartRun run{.part = StepPart::forward, .stage = 1, .micro_batch = 1};
   buffers.make_room(plan);
-  const auto seed = batch.dropout_seed;
+  const std::int64_t seed = dropout_seed(7, 12);
   EXPECT_THAT(bound<std::int64_t>(plan, buffers.bind(plan, run), std::string(kSeedsBuffer)),
               ElementsAre(seed, 3, 3, seed, 4, 3));
   EXPECT_NE(dropout_seed(7, 12), dropout_seed(7, 13));

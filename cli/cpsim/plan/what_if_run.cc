@@ -23,7 +23,7 @@ WhatIfRun::WhatIfRun(int threads) {
 }
 
 sim::InverseOptions WhatIfRun::inverse_options(const std::function<std::string(std::int64_t)>& text) {
-  return {options_.stop, [this, text](std::int64_t tried) { begins(text(tried)); }};
+  return {options_.threads, options_.stop, [this, text](std::int64_t tried) { begins(text(tried)); }};
 }
 
 void WhatIfRun::begins(const std::string& what) { what_ = str(what, ": "), progress_.show(what); }

@@ -307,16 +307,16 @@ class ModelReader {
     }
   }
 
-  // Whether a training drops weights is said with it, not by the config that it begins with.
+  // Whether a training drops weights of attention is said with it, not by the config that it begins with.
   void take_dropout() {
     for (const char* key : {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop"}) {
       if (!fields_.has(key)) continue;
       const double share = fields_.number(key).value_or(0);
       if (share <= 0) continue;
-      const char* advice = std::string_view(key) == "attention_dropout"
-                               ? "; --attention-dropout, or attention_dropout of a training, says otherwise"
-                               : "";
-      fields_.assume(str(key, " is ", share, ": steps are planned, and trained, without it", advice));
+      fields_.assume(str(key, " of the config is ", share,
+                         std::string_view(key) == "attention_dropout"
+                             ? ": steps of training have the one that is asked for, or none"
+                             : ": steps are planned, and trained, without it"));
     }
   }
 

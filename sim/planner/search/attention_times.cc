@@ -15,6 +15,7 @@
 #include "shared/transformer/layout_axes.h"
 #include "shared/transformer/rank_groups.h"
 #include "sim/cost/timeline/rank_replay.h"
+#include "sim/planner/search/ranking.h"
 
 namespace cp::sim {
 
@@ -56,6 +57,25 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
           .window_core = layout.window_core,
           .window_balance = kind_of(layout.window_balance),
           .scan_balance = kind_of(layout.scan_balance)};
+}
+
+double forward_passes(const Recompute& recompute) {
+  switch (recompute.kind) {
+    case Recompute::Kind::full:
+      return 2;
+    case Recompute::Kind::every:
+      return 1 + 1.0 / recompute.every;
+    case Recompute::Kind::none:
+    case Recompute::Kind::selective:
+      return 1;
+  }
+  return 1;
+}
+
+bool is_least_alone(const PlanQuestion& question, const ParallelLayout& layout, const LayerKind& kind) {
+  if (kind.mixer != Mixer::attention) return true;
+  const AttentionProblem problem = attention_problem(question.model, question.workload, layout, kind);
+  return facts(strategy_of(layout, problem).core).is_least_alone;
 }
 
 namespace {
@@ -223,34 +243,45 @@ std::vector<ParallelLayout> AttentionTimer::best_mixers(const ParallelLayout& la
     ParallelLayout layout;
     MixersTime time;
   };
-  std::vector<Choice> ways;
+  std::vector<Choice> others;
+  const std::vector<std::optional<Core>> cores = own_cores(layout);
   for (const ParallelLayout& balances : own_balances(layout)) {
+    if (balances != layout && refuse(question_.model, question_.workload, balances)) continue;
     ParallelLayout tried = balances;
-    tried.scan = best_scan(tried, fits);
-    for (const std::optional<Core>& core : own_cores(layout)) {
+    tried.scan = balances == layout ? first.scan : best_scan(balances, fits);
+    for (const std::optional<Core>& core : cores) {
       tried.window_core = core;
-      const bool is_own = tried != layout && tried != first;
-      if (is_own && (refuse(question_.model, question_.workload, tried) || !fits(tried))) continue;
-      ways.push_back({tried, {}});
+      if (tried == first) continue;
+      if (core != layout.window_core && refuse(question_.model, question_.workload, tried)) continue;
+      if (fits(tried)) others.push_back({tried, {}});
     }
   }
-  if (ways.size() == 1) return {ways.front().layout};
-  double least_ns = std::numeric_limits<double>::infinity();
-  for (Choice& way : ways) {
-    way.time = mixers_time(way.layout);
-    least_ns = std::min(least_ns, way.time.alone_ns);
+  if (others.empty()) return {first};
+  const MixersTime of_first = mixers_time(first);
+  // What does not fit is no measure.
+  double least_ns = fits(first) ? of_first.alone_ns : std::numeric_limits<double>::infinity();
+  for (Choice& other : others) {
+    other.time = mixers_time(other.layout);
+    least_ns = std::min(least_ns, other.time.alone_ns);
   }
-  std::erase_if(ways, [&](const Choice& way) { return way.time.least_ns > least_ns; });
-  std::stable_sort(ways.begin(), ways.end(),
+  std::erase_if(others, [&](const Choice& other) { return other.time.least_ns > least_ns; });
+  std::stable_sort(others.begin(), others.end(),
                    [](const Choice& a, const Choice& b) { return a.time.alone_ns < b.time.alone_ns; });
   std::vector<ParallelLayout> best;
-  for (Choice& way : ways) best.push_back(std::move(way.layout));
+  for (Choice& other : others) best.push_back(std::move(other.layout));
+  // Without choices of its own a layout has nothing that could put off other transfers, so that it is always
+  // among them; of ties it is the first.
+  const bool is_first = of_first.alone_ns <= least_ns * (1 + kTie);
+  best.insert(is_first || best.empty() ? best.begin() : best.begin() + 1, first);
   return best;
 }
 
 std::vector<std::optional<Core>> AttentionTimer::own_cores(const ParallelLayout& layout) const {
   std::vector<std::optional<Core>> cores{layout.window_core};
-  if (question_.fixed.window_core || layout.window_core) return cores;
+  const auto is_cut = [](const LayerKind& kind) { return kind.window || kind.chunk; };
+  const std::vector<LayerKind>& kinds = question_.model.kinds;
+  if (question_.fixed.window_core || layout.window_core || std::none_of(kinds.begin(), kinds.end(), is_cut))
+    return cores;
   for (const CoreFacts* core : all_cores()) {
     if (core->core != layout.strategy.core) cores.emplace_back(core->core);
   }
@@ -278,13 +309,23 @@ std::vector<ParallelLayout> AttentionTimer::own_balances(const ParallelLayout& l
 }
 
 AttentionTimer::MixersTime AttentionTimer::mixers_time(const ParallelLayout& layout) {
-  const auto& [forward, backward] = of(layout).mean;
-  const auto layers = static_cast<double>(question_.model.layers);
+  const std::vector<AttentionTimes::Passes>& of_kinds = of(layout).of_kinds;
+  const std::vector<std::int64_t> layers = layers_of_kinds(question_.model);
+  const SoftwareProfile& software = question_.software;
+  const double forwards = forward_passes(layout.recompute);
   MixersTime time;
-  const double kernels_ns = layers * (forward.kernels_ns + backward.kernels_ns);
-  time.alone_ns = kernels_ns + layers * (forward.exposed_ns + backward.exposed_ns);
-  time.least_ns =
-      kernels_ns + layers * ((forward.may_come_early ? 0 : forward.exposed_ns) + backward.behind_ns);
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+    const auto& [forward, backward] = of_kinds[kind];
+    const auto count = static_cast<double>(layers[kind]);
+    time.alone_ns += count * (forwards * (forward.kernels_ns + forward.exposed_ns) + backward.kernels_ns +
+                              backward.exposed_ns);
+    // As in StepBound::layers().
+    const bool waits = is_least_alone(question_, layout, question_.model.kinds[kind]);
+    const double forward_ns = waits ? forward.kernels_ns + (forward.may_come_early ? 0 : forward.exposed_ns)
+                                    : software.forward_progress * forward.kernels_ns,
+                 backward_ns = waits ? backward.kernels_ns : software.backward_progress * backward.kernels_ns;
+    time.least_ns += count * (forwards * forward_ns + backward_ns + backward.behind_ns);
+  }
   const std::array<double, kMostHomes> move_ns = moves(layout, first_busiest(layout));
   const std::vector<int> homes = homes_of_layers(question_.model, question_.workload, layout);
   // Gradients go back beside what is computed again, if anything is.
@@ -413,8 +454,7 @@ const AttentionTimes& AttentionTimer::of_rank(const ParallelLayout& layout, int 
       const double share = static_cast<double>(layers[kind]) / static_cast<double>(model.layers);
       const auto add = [&](AttentionTimes::Pass& mean, const AttentionTimes::Pass& of) {
         mean.kernels_ns += share * of.kernels_ns, mean.exposed_ns += share * of.exposed_ns;
-        mean.ring_ns += share * of.ring_ns, mean.behind_ns += share * of.behind_ns;
-        mean.may_come_early |= of.may_come_early;
+        mean.ring_ns += share * of.ring_ns;
       };
       add(times.mean.forward, of_kind.forward), add(times.mean.backward, of_kind.backward);
     }

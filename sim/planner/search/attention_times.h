@@ -64,6 +64,11 @@ struct AttentionKey {
 };
 AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster);
 
+// How often a layer's mixer goes forward in a step, in the mean: again where the layer is computed again.
+double forward_passes(const Recompute& recompute);
+// Whether the mixer of such a layer takes no less in a step than alone (CoreFacts::is_least_alone).
+bool is_least_alone(const PlanQuestion& question, const ParallelLayout& layout, const LayerKind& kind);
+
 // Several threads may use one timer. The question must outlive it.
 class AttentionTimer {
  public:
@@ -80,12 +85,12 @@ class AttentionTimer {
   // takes; the layout's own where the model has none.
   using Fits = std::function<bool(const ParallelLayout&)>;
   StateScan best_scan(const ParallelLayout& layout, const Fits& fits);
-  // The layout with the scan that best_scan() says, and with a core and balances of their own for layers with
-  // a window or a recurrence, of those that are legal and that `fits` takes: first the one with which
-  // attention, recurrences and the moves between homes, replayed alone, take least. A step tells which is the
-  // fastest, since transfers may be hidden there that are not alone. So those come behind it that would take
-  // less if all their transfers were. Where `plans_run` is false, nothing but the scan is chosen: other
-  // software has no such choices.
+  // The layout with the scan that best_scan() says, and beside it the same with a core and balances of their
+  // own for layers with a window or a recurrence, of those that are legal and that `fits` takes. The first
+  // one is that with which attention, recurrences and the moves between homes, replayed alone, take least, or
+  // ties with it and has no choices of its own. A step tells which is the fastest, since it hides transfers
+  // that nothing hides alone: behind the first one come all that might then take less. Where `plans_run` is
+  // false, nothing but the scan is chosen: other software has no such choices.
   std::vector<ParallelLayout> best_mixers(const ParallelLayout& layout, const Fits& fits, bool plans_run);
   // Whether latent rows that travel are fewer bytes than the heads that they expand to, by the rule of
   // Strategy::Keys::fewer_bytes, in the first kind of layers that have attention. The layout must be one that
@@ -109,8 +114,7 @@ class AttentionTimer {
   std::vector<std::optional<Core>> own_cores(const ParallelLayout& layout) const;
   std::vector<ParallelLayout> own_balances(const ParallelLayout& layout) const;
   // What attention, recurrences and moves of all layers of a micro-batch take alone, and what is left of that
-  // where the rest of a step hides what it can: nothing but weights' gradients runs beside the transfers of
-  // backward passes that come before their last kernel.
+  // where the rest of a step hides what it can (StepBound::layers()).
   struct MixersTime {
     double alone_ns = 0, least_ns = 0;
   };

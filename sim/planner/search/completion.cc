@@ -92,10 +92,10 @@ constexpr NumberKey kNumbers[] = {
     {"mlp_chunks", &Fixed::mlp_chunks},
 };
 
-std::optional<ParallelLayout> any_feasible(PlanQuestion question, const Fixed& fixed) {
+std::optional<ParallelLayout> any_feasible(PlanQuestion question, const Fixed& fixed, int threads) {
   question.fixed = fixed;
   try {
-    return feasible(question);
+    return feasible(question, {threads});
   } catch (const InvalidInput&) {  // these degrees do not fit the GPUs
     return std::nullopt;
   }
@@ -142,7 +142,7 @@ Fixed merged(const Fixed& question, const Fixed& given) {
   return all;
 }
 
-std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed& changeable) {
+std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed& changeable, int threads) {
   const Fixed& fixed = question.fixed;
   const int most = question.cluster.num_gpus();
   std::optional<NearestKey> nearest;
@@ -152,13 +152,13 @@ std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed&
     const int value = *(fixed.*key.member);
     Fixed freed = fixed;
     freed.*key.member = std::nullopt;
-    if (!any_feasible(question, freed)) continue;
+    if (!any_feasible(question, freed, threads)) continue;
     for (const int other : values_near(value, most)) {
       look_at_stop();
       const double distance = std::abs(std::log2(static_cast<double>(other) / value));
       if (distance >= best) break;
       freed.*key.member = other;
-      if (!any_feasible(question, freed)) continue;
+      if (!any_feasible(question, freed, threads)) continue;
       best = distance, nearest = {key.name, str(other)};
       break;
     }
@@ -168,7 +168,7 @@ std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed&
     if (nearest || !(changeable.*member)) return;
     Fixed freed = fixed;
     freed.*member = std::nullopt;
-    if (const auto layout = any_feasible(question, freed)) nearest = {key, value_of(*layout)};
+    if (const auto layout = any_feasible(question, freed, threads)) nearest = {key, value_of(*layout)};
   };
   without("recompute", &Fixed::recompute, [](const ParallelLayout& l) { return to_string(l.recompute); });
   without("micro_batch", &Fixed::micro_batch, [](const ParallelLayout& l) { return str(l.micro_batch); });
@@ -176,8 +176,9 @@ std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed&
   return nearest;
 }
 
-std::string nearest_layout(const PlanQuestion& question, std::string_view text, const Fixed& given) {
-  const auto nearest = nearest_key(question, given);
+std::string nearest_layout(const PlanQuestion& question, std::string_view text, const Fixed& given,
+                           int threads) {
+  const auto nearest = nearest_key(question, given, threads);
   return nearest ? with_key(text, *nearest) : "";
 }
 
@@ -230,7 +231,7 @@ Completion complete(const PlanQuestion& question, const PartialLayout& asked, co
   // Another value of one key is searched by what is legal and fits alone, so it cannot help a prompt that is
   // read too slowly.
   if (completion.kind != Kind::fits && !misses.fastest_prompt) {
-    completion.works = nearest_layout(of_keys, asked.text, asked.given);
+    completion.works = nearest_layout(of_keys, asked.text, asked.given, options.threads);
   }
   if (!asked.as_written ||
       (completion.candidate && to_string(completion.candidate->layout) == to_string(*asked.as_written)))

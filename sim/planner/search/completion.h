@@ -51,10 +51,11 @@ struct NearestKey {
 // Finds the smallest change of one key after which some layout is legal and fits. Only keys that are set in
 // `changeable` may change; the question fixes all of them. Of the keys that help, the one whose new value is
 // nearest to its old one is returned; nothing if none helps.
-std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed& changeable);
+std::optional<NearestKey> nearest_key(const PlanQuestion& question, const Fixed& changeable, int threads = 0);
 
 // The text of a layout with the nearest key that works in place of its own: "tp=4,cp=8" for "tp=8,cp=8". The
 // question fixes `given`, which is what the text gives. Empty if no other value of one key works.
-std::string nearest_layout(const PlanQuestion& question, std::string_view text, const Fixed& given);
+std::string nearest_layout(const PlanQuestion& question, std::string_view text, const Fixed& given,
+                           int threads = 0);
 
 }  // namespace cp::sim

@@ -107,7 +107,7 @@ std::optional<std::int64_t> longest_seq_len(const PlanQuestion& question, std::i
   const auto fits = [&](std::int64_t grains) {
     if (stopped(options.stop)) return false;
     if (options.trying) options.trying(grains * grain);
-    return feasible(at_seq_len(question, grains * grain)).has_value();
+    return feasible(at_seq_len(question, grains * grain), {options.threads}).has_value();
   };
   const std::int64_t most = limit / grain;
   std::int64_t low = std::max<std::int64_t>(1, question.workload.seq_len / grain);
@@ -166,7 +166,7 @@ FewestGpus fewest_gpus(const PlanQuestion& question, const SearchOptions& search
     const PlanQuestion on = at_gpus(question, gpus);
     if (in_time && search.most_us < least_us(on)) continue;
     try {
-      if (!feasible(on)) continue;
+      if (!feasible(on, {options.threads})) continue;
       if (limited && search_layouts(on, search).best.empty()) {
         found.too_slow.push_back(gpus);
         continue;

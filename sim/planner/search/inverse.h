@@ -38,6 +38,7 @@ std::vector<SweepPoint> sweep(const std::vector<PlanQuestion>& questions, const 
 // ---- what fits ----
 
 struct InverseOptions {
+  int threads = 0;                           // 0: one for each core
   const std::atomic<bool>* stop = nullptr;   // when it becomes true, the search ends without an answer
   std::function<void(std::int64_t)> trying;  // called with each length, or number of GPUs
 };

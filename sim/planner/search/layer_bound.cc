@@ -150,11 +150,6 @@ LayerReading StepBound::made_reading(const ParallelLayout& layout, std::size_t k
 
 std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, const Shared& shared,
                                                bool whole_family, const AttentionTimes* replayed) const {
-  const auto is_least_alone = [&](const LayerKind& kind) {
-    return facts(
-               strategy_of(layout, attention_problem(question_.model, question_.workload, layout, kind)).core)
-        .is_least_alone;
-  };
   std::vector<Pass> passes;
   for (std::size_t kind = 0; kind < pairs_.size(); ++kind) {
     auto [kernels, moved] = attention(layout, shared.sizes, kind, whole_family);
@@ -168,7 +163,7 @@ std::vector<StepBound::Pass> StepBound::layers(const ParallelLayout& layout, con
       // No sums of what was replayed and of what was not: kernels that pack and unpack rows, which the latter
       // knows nothing of, may run beside transfers.
       const auto& [forward, backward] = replayed->of_kinds[kind];
-      if (mixer == Mixer::attention && !is_least_alone(question_.model.kinds[kind])) {
+      if (!is_least_alone(question_, layout, question_.model.kinds[kind])) {
         // Its kernels at least, as fast as they are without transfers beside them.
         const SoftwareProfile& software = question_.software;
         of_mixer.forward_ns =

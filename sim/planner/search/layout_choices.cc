@@ -120,9 +120,11 @@ void LayoutChoices::replay_choices(const ParallelLayout& asked, double update_ns
     return std::min(needed_ns, found.best->step_us * kNsPerUs / (1 + kTie));
   };
   const auto matters = [&](const ParallelLayout& choice, const AttentionTimes& least) {
-    return !sharper_ || sharp_ns(choice, least, update_ns) <= limit_ns(choice);
+    if (!sharper_) return true;
+    const double most_ns = limit_ns(choice);
+    return tools_.bound.ns(choice, least, update_ns, most_ns) <= most_ns;
   };
-  if (sharper_ && least_ns(asked, update_ns) > limit_ns(asked)) return;
+  if (sharper_ && least_ns(asked, update_ns, limit_ns(asked)) > limit_ns(asked)) return;
   for (const ParallelLayout& layout :
        tools_.overlap.best_of(asked, tools_.bound.ns(asked), {fitting, matters})) {
     if (!fitting(layout)) continue;
@@ -146,15 +148,11 @@ void LayoutChoices::replay_choices(const ParallelLayout& asked, double update_ns
   }
 }
 
-double LayoutChoices::sharp_ns(const ParallelLayout& layout, const AttentionTimes& least,
-                               double update_ns) const {
-  return tools_.bound.ns(layout, least, update_ns, marks_.limit_ns(layout));
-}
-
 // A bound of the layout with any pieces and slots, by its attention alone without them (overlap.h).
-double LayoutChoices::least_ns(const ParallelLayout& layout, double update_ns) const {
+double LayoutChoices::least_ns(const ParallelLayout& layout, double update_ns, double most_ns) const {
   const ParallelLayout cut = tools_.overlap.in_most_pieces(layout);
-  return sharp_ns(cut, OverlapChoice::least_times(layout, tools_.attention.least(layout), cut), update_ns);
+  const AttentionTimes least = OverlapChoice::least_times(layout, tools_.attention.least(layout), cut);
+  return tools_.bound.ns(cut, least, update_ns, most_ns);
 }
 
 }  // namespace cp::sim

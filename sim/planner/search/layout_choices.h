@@ -27,7 +27,8 @@ struct ReplayedLayout {
 
 class LayoutChoices {
  public:
-  // `tools` and `marks` must outlive this. An `exhaustive` search replays every choice that may fit.
+  // `tools` and `marks` must outlive this. An `exhaustive` search replays every choice that may fit
+  // and that AttentionTimer::best_mixers() has.
   LayoutChoices(SearchTools& tools, const Marks& marks, bool exhaustive, int threads);
 
   // In training: what the update of all members of a family takes; 0 where every choice is replayed anyway.
@@ -46,8 +47,7 @@ class LayoutChoices {
                       std::size_t thread);
   bool another_attention_may_fit(const ParallelLayout& layout, Memory memory) const;
   bool may_fit(const ParallelLayout& choice, const ReplayedLayout& found) const;
-  double sharp_ns(const ParallelLayout& layout, const AttentionTimes& least, double update_ns) const;
-  double least_ns(const ParallelLayout& layout, double update_ns) const;
+  double least_ns(const ParallelLayout& layout, double update_ns, double most_ns) const;
 
   SearchTools& tools_;
   const Marks& marks_;

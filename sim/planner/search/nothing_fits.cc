@@ -29,12 +29,12 @@ namespace {
 }
 
 [[noreturn]] void throw_none_legal(const PlanQuestion& question, const SearchCounts& counts,
-                                   const NearestMisses& misses) {
+                                   const NearestMisses& misses, int threads) {
   std::vector<std::string> reasons;
   for (const auto& [reason, number] : counts.rejected) reasons.push_back(str(reason, ": ", number));
   const auto refusal =
       misses.refused ? refuse(question.model, question.workload, *misses.refused) : std::nullopt;
-  const auto nearest = nearest_key(question, question.fixed);
+  const auto nearest = nearest_key(question, question.fixed, threads);
   throw InvalidInput(
       str("none of ", counts.enumerated, " layouts is legal (", join(reasons, "; "), "). The first one, ",
           misses.refused ? to_string(*misses.refused) : "", ": ", refusal ? refusal->reason : "",
@@ -44,17 +44,17 @@ namespace {
 }
 
 // Whether a few plans are enough to find something that fits: a remedy that is not found in time is none.
-bool something_fits(const PlanQuestion& question) {
+bool something_fits(const PlanQuestion& question, int threads) {
   constexpr std::int64_t kMostPlans = 64;  // chosen: those whose families need least
   try {
-    return feasible(question, kMostPlans).has_value();
+    return feasible(question, {threads, kMostPlans}).has_value();
   } catch (const InvalidInput&) {  // the degrees that are fixed do not divide the GPUs
     return false;
   }
 }
 
 // More GPUs with which something fits, as a flag: a few counts from where memory would be enough are tried.
-std::string more_gpus(PlanQuestion question, double ratio) {
+std::string more_gpus(PlanQuestion question, double ratio, int threads) {
   constexpr int kTries = 6;  // chosen: each is a search for a layout that fits
   const std::int64_t of_node = question.cluster.node.gpus;
   std::int64_t nodes = question.cluster.nodes;
@@ -65,54 +65,54 @@ std::string more_gpus(PlanQuestion question, double ratio) {
     nodes = question.part_of_a_node || i >= kTries / 2 ? 2 * nodes : nodes + 1;
     if (nodes * of_node > Mesh::kMaxRanks) break;
     question.cluster.nodes = static_cast<int>(nodes);
-    if (something_fits(question))
+    if (something_fits(question, threads))
       return question.part_of_a_node ? str("--gpus ", nodes * of_node) : str("--nodes ", nodes);
   }
   return "";
 }
 
-std::string shorter(const PlanQuestion& question, double ratio) {
+std::string shorter(const PlanQuestion& question, double ratio, int threads) {
   constexpr std::int64_t kGrain = 1024;
   auto length =
       static_cast<std::int64_t>(static_cast<double>(question.workload.seq_len) / ratio) / kGrain * kGrain;
   for (; length >= kGrain; length = length / 2 / kGrain * kGrain) {
     if (question.workload.phase == Phase::decode && length <= question.workload.new_tokens) break;
-    if (something_fits(at_seq_len(question, length))) return str("--seq-len ", length);
+    if (something_fits(at_seq_len(question, length), threads)) return str("--seq-len ", length);
   }
   return "";
 }
 
-std::string offloaded(PlanQuestion question) {
+std::string offloaded(PlanQuestion question, int threads) {
   Optimizer& optimizer = question.workload.optimizer;
   if (question.workload.phase != Phase::training || optimizer.offload) return "";
   optimizer.offload = true;
-  return something_fits(question) ? str("--optimizer ", to_string(optimizer)) : "";
+  return something_fits(question, threads) ? str("--optimizer ", to_string(optimizer)) : "";
 }
 
 // Pieces of an MLP and activations in host memory, where they are not looked at anyway.
-std::string saved(PlanQuestion question) {
+std::string saved(PlanQuestion question, int threads) {
   Fixed& fixed = question.fixed;
   if (question.workload.phase != Phase::training || !question.frameworks.empty()) return "";
   if (fixed.host_activations || fixed.mlp_chunks) return "";
   fixed.host_activations = true;
-  if (something_fits(question)) return "--fix activations=host";
+  if (something_fits(question, threads)) return "--fix activations=host";
   if (question.model.experts) return "";
   fixed.mlp_chunks = 16;
-  return something_fits(question) ? "--fix activations=host,mlp_chunks=16" : "";
+  return something_fits(question, threads) ? "--fix activations=host,mlp_chunks=16" : "";
 }
 
 // What would make something fit where the nearest layout needs so many times the memory: each was tried.
-std::string remedy(const PlanQuestion& question, double ratio) {
+std::string remedy(const PlanQuestion& question, double ratio, int threads) {
   std::vector<std::string> works;
-  for (std::string flag :
-       {more_gpus(question, ratio), shorter(question, ratio), offloaded(question), saved(question)}) {
+  for (std::string flag : {more_gpus(question, ratio, threads), shorter(question, ratio, threads),
+                           offloaded(question, threads), saved(question, threads)}) {
     if (!flag.empty()) works.push_back(std::move(flag));
   }
   return works.empty() ? "" : str("; try ", join(works, ", or "));
 }
 
 [[noreturn]] void throw_too_large(const PlanQuestion& question, const SearchCounts& counts,
-                                  const NearestMisses& misses) {
+                                  const NearestMisses& misses, int threads) {
   const std::int64_t usable = usable_bytes(question);
   const Memory memory =
       memory_of({question.model, question.workload, *misses.leanest}, memory_rules(question));
@@ -124,7 +124,7 @@ std::string remedy(const PlanQuestion& question, double ratio) {
                        " of each of the ", question.cluster.num_gpus(), " GPUs of ", question.cluster.name,
                        ". The nearest is ", to_string(*misses.leanest), ", which needs ", human_bytes(needed),
                        ", of which ", largest->first, " take ", human_bytes(largest->second),
-                       remedy(question, static_cast<double>(needed) / static_cast<double>(usable))));
+                       remedy(question, static_cast<double>(needed) / static_cast<double>(usable), threads)));
 }
 
 }  // namespace
@@ -138,15 +138,15 @@ void NearestMisses::too_slow(const ParallelLayout& layout, double prompt_us) {
     fastest_prompt = layout, fastest_prompt_us = prompt_us;
 }
 
-void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts,
-                        const NearestMisses& misses) {
+void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts, const NearestMisses& misses,
+                        int threads) {
   if (misses.fastest_prompt) throw_too_slow(question, misses);
-  if (!misses.leanest) throw_none_legal(question, counts, misses);
-  throw_too_large(question, counts, misses);
+  if (!misses.leanest) throw_none_legal(question, counts, misses, threads);
+  throw_too_large(question, counts, misses, threads);
 }
 
-void throw_with_nearest(const PlanQuestion& question, const InvalidInput& error) {
-  const auto nearest = nearest_key(question, question.fixed);
+void throw_with_nearest(const PlanQuestion& question, const InvalidInput& error, int threads) {
+  const auto nearest = nearest_key(question, question.fixed, threads);
   throw InvalidInput(
       str(error.what(), nearest ? str("; for example, ", nearest->key, "=", nearest->value, " works") : ""));
 }

@@ -26,10 +26,10 @@ struct NearestMisses {
 // Throws Infeasible where layouts are legal, with what the nearest lacks and what would make it fit; else
 // InvalidInput.
 [[noreturn]] void throw_nothing_fits(const PlanQuestion& question, const SearchCounts& counts,
-                                     const NearestMisses& misses);
+                                     const NearestMisses& misses, int threads);
 
 // What is fixed leaves no layout at all: throws InvalidInput with the error's words and the nearest value of
 // a key that works.
-[[noreturn]] void throw_with_nearest(const PlanQuestion& question, const InvalidInput& error);
+[[noreturn]] void throw_with_nearest(const PlanQuestion& question, const InvalidInput& error, int threads);
 
 }  // namespace cp::sim

@@ -33,11 +33,8 @@ InStep in_step(const ParallelLayout& layout, const AttentionTimes& times, bool t
     sum.kernels_ns += number * pass.kernels_ns, sum.exposed_ns += number * pass.exposed_ns;
     if (arrives_in_turn(layout.strategy, layout.cp)) sum.in_turn_ns += number * pass.ring_ns;
   };
-  double forwards = 1;
-  if (layout.recompute.kind == Recompute::Kind::full) forwards = 2;
-  if (layout.recompute.kind == Recompute::Kind::every) forwards = 1 + 1.0 / layout.recompute.every;
   const auto& [forward, backward] = times.mean;
-  add(forward, forwards);
+  add(forward, forward_passes(layout.recompute));
   if (!training) return sum;
   add(backward, 1);
   if (gathers_early(layout)) sum.early_ns = std::min(forward.ring_ns, backward.ring_ns);

@@ -112,7 +112,7 @@ class Search {
       families_ = tools_.space.families(&left_out);
     } catch (const InvalidInput& error) {
       if (options_.misses != nullptr) throw;  // its owner looks for what works
-      throw_with_nearest(question_, error);
+      throw_with_nearest(question_, error, threads_);
     }
     if (left_out > 0) rejected_[str(framework_names(question_), " cannot say it")] += left_out;
     counts_.enumerated += left_out;
@@ -313,7 +313,7 @@ class Search {
     if (all_.empty() && options_.most_us < kNever && counts_.pruned > 0) return answer;
     if (all_.empty() && !stopped()) {
       if (options_.misses != nullptr) *options_.misses = misses_;
-      throw_nothing_fits(question_, answer.counts, misses_);
+      throw_nothing_fits(question_, answer.counts, misses_, threads_);
     }
     rank_candidates(all_);
     answer.best = best_of_kinds(all_, wanted_);

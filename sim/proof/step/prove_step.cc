@@ -262,15 +262,13 @@ class StepRun {
     values_.batch = draw_batch(batch);
     ReferenceRules rules = reference_rules(request_);
     rules.correction_rate = options_.correction_rate;
-    rules.dropout_seed = static_cast<std::uint64_t>(seed_of_dropout());
+    rules.dropout_seed = static_cast<std::uint64_t>(dropout_seed(options_.seed, values_.state.steps + 1));
     expectation_.emplace(request_, values_, rules, optimizer_rules(workload, options_.learning_rate));
     // Losses are computed and stored in f32, from statistics that are, too: three numbers of about this size.
     const std::vector<double>& rows = expectation_->step().pass.loss.of_rows;
     proof_.allowed_row = options_.growth * expectation_->row_movement() +
                          3 * roundoff(DType::f32) * *std::max_element(rows.begin(), rows.end());
   }
-
-  std::int64_t seed_of_dropout() const { return dropout_seed(options_.seed, 1); }
 
   void run() {
     fabric_.run([&](Rank rank, Device& device) { run_rank(rank, device); });
@@ -280,7 +278,7 @@ class StepRun {
     StepBuffers buffers(request_, rank, values_of(values_.parameters));
     StepBatch batch{values_.batch.tokens, values_.batch.labels, options_.learning_rate,
                     values_.state.steps + 1};
-    batch.correction_rate = options_.correction_rate, batch.dropout_seed = seed_of_dropout();
+    batch.correction_rate = options_.correction_rate, batch.seed = options_.seed;
     buffers.begin_step(std::move(batch));
     change_inputs(rank, buffers);
     run_step([&](StepPart part, int stage,
