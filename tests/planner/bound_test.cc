@@ -395,7 +395,8 @@ TEST(StepBound, CountsTheStatesThatATokenReadsAndWrites) {
 // Nothing is below a bound of 0, and then the search would replay every layout: on layouts from all over the
 // space the median of the sharper bounds is at least `least` of the step. That of the plain ones, which know
 // nothing of windows' own strategies and of when blocks arrive, is at least 0.86. All are chosen, below what
-// was measured (gpt-oss-20b, the least: 0.877 plain, 0.956 sharper), so that a term that gets lost shows.
+// was measured (gpt-oss-20b, the least: 0.877 plain, 0.935 sharper, since nothing is claimed of transfers in
+// layers with windows), so that a term that gets lost shows.
 TEST(StepBound, IsNearTheTimelineOfWholeModels) {
   constexpr std::size_t kMembers = 47;  // one of so many, and of families
   const struct {
@@ -406,7 +407,7 @@ TEST(StepBound, IsNearTheTimelineOfWholeModels) {
     double least;
   } rows[] = {{"llama-3.1-8b", 2, 131072, 83, 0.99},  {"llama-3.1-8b", 2, 8192, 83, 0.98},
               {"llama-3.1-70b", 8, 8192, 499, 0.985}, {"mixtral-8x7b", 4, 8192, 499, 0.98},
-              {"gpt-oss-20b", 4, 8192, 499, 0.95},    {"nemotron-h-8b", 2, 8192, 83, 0.975}};
+              {"gpt-oss-20b", 4, 8192, 499, 0.93},    {"nemotron-h-8b", 2, 8192, 83, 0.975}};
   for (const auto& row : rows) {
     const PlanQuestion question = testing::training_question(row.model, row.nodes, row.seq_len, 64);
     const LayoutSpace space(question);

@@ -145,7 +145,7 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   if (ring == 1) return result;
   const LeastTraffic traffic = facts(strategy.core).least_traffic(strategy, ring, q, kv_of_ring);
   if (traffic.gathered_bytes > 0) {
-    const double gathered = exposed_ns(traffic.gathered_bytes, of_ring);
+    const double gathered = to_all_ns(of_piece * traffic.gathered_bytes, of_ring);
     result.moved.forward_ns += gathered, result.moved.backward_ns += gathered;
   }
   if (traffic.hops > 0) {

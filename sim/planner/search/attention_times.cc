@@ -75,6 +75,9 @@ double forward_passes(const Recompute& recompute) {
 bool is_least_alone(const PlanQuestion& question, const ParallelLayout& layout, const LayerKind& kind) {
   if (kind.mixer != Mixer::attention) return true;
   const AttentionProblem problem = attention_problem(question.model, question.workload, layout, kind);
+  // A window leaves so little to compute on the own block that what comes first is waited for; in a step it
+  // may come while queries are still made.
+  if (problem.window || problem.chunk || problem.has_documents()) return false;
   return facts(strategy_of(layout, problem).core).is_least_alone;
 }
 
@@ -239,11 +242,11 @@ std::vector<ParallelLayout> AttentionTimer::best_mixers(const ParallelLayout& la
   ParallelLayout first = layout;
   first.scan = best_scan(first, fits);
   if (!plans_run || layout.cp == 1) return {first};
-  struct Choice {
+  struct Mixers {
     ParallelLayout layout;
     MixersTime time;
   };
-  std::vector<Choice> others;
+  std::vector<Mixers> others;
   const std::vector<std::optional<Core>> cores = own_cores(layout);
   for (const ParallelLayout& balances : own_balances(layout)) {
     if (balances != layout && refuse(question_.model, question_.workload, balances)) continue;
@@ -260,15 +263,15 @@ std::vector<ParallelLayout> AttentionTimer::best_mixers(const ParallelLayout& la
   const MixersTime of_first = mixers_time(first);
   // What does not fit is no measure.
   double least_ns = fits(first) ? of_first.alone_ns : std::numeric_limits<double>::infinity();
-  for (Choice& other : others) {
+  for (Mixers& other : others) {
     other.time = mixers_time(other.layout);
     least_ns = std::min(least_ns, other.time.alone_ns);
   }
-  std::erase_if(others, [&](const Choice& other) { return other.time.least_ns > least_ns; });
+  std::erase_if(others, [&](const Mixers& other) { return other.time.least_ns > least_ns; });
   std::stable_sort(others.begin(), others.end(),
-                   [](const Choice& a, const Choice& b) { return a.time.alone_ns < b.time.alone_ns; });
+                   [](const Mixers& a, const Mixers& b) { return a.time.alone_ns < b.time.alone_ns; });
   std::vector<ParallelLayout> best;
-  for (Choice& other : others) best.push_back(std::move(other.layout));
+  for (Mixers& other : others) best.push_back(std::move(other.layout));
   // Without choices of its own a layout has nothing that could put off other transfers, so that it is always
   // among them; of ties it is the first.
   const bool is_first = of_first.alone_ns <= least_ns * (1 + kTie);

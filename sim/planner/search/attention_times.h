@@ -66,7 +66,8 @@ AttentionKey attention_key(const ParallelLayout& layout, const Cluster& cluster)
 
 // How often a layer's mixer goes forward in a step, in the mean: again where the layer is computed again.
 double forward_passes(const Recompute& recompute);
-// Whether the mixer of such a layer takes no less in a step than alone (CoreFacts::is_least_alone).
+// Whether the mixer of such a layer takes no less in a step than alone (CoreFacts::is_least_alone). Of layers
+// whose masks cut keys off that is not claimed.
 bool is_least_alone(const PlanQuestion& question, const ParallelLayout& layout, const LayerKind& kind);
 
 // Several threads may use one timer. The question must outlive it.

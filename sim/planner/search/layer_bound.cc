@@ -71,6 +71,15 @@ double StepBound::from_each_ns(double bytes, const Ranks& ranks) const {
   return std::max({inside, real(ranks.size - near) * bytes / cluster.network.nic_gbps, hop_ns(bytes, ranks)});
 }
 
+double StepBound::to_all_ns(double bytes, const Ranks& ranks) const {
+  const Cluster& cluster = question_.cluster;
+  const std::int64_t near = on_a_node(ranks);
+  if (ranks.size == 1) return 0;
+  const double inside = real(near - 1) * bytes / std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps),
+               outside = real(ranks.size - near) * bytes / (real(near) * cluster.network.nic_gbps);
+  return std::max({inside, outside, hop_ns(bytes, ranks)});
+}
+
 double StepBound::hop_ns(double bytes, const Ranks& ranks) const {
   if (bytes == 0) return 0;
   const Cluster& cluster = question_.cluster;
