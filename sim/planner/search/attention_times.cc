@@ -271,7 +271,8 @@ std::vector<ParallelLayout> AttentionTimer::best_mixers(const ParallelLayout& la
   std::stable_sort(others.begin(), others.end(),
                    [](const Mixers& a, const Mixers& b) { return a.time.alone_ns < b.time.alone_ns; });
   std::vector<ParallelLayout> best;
-  for (Mixers& other : others) best.push_back(std::move(other.layout));
+  best.reserve(others.size() + 1);
+  for (const Mixers& other : others) best.push_back(other.layout);
   // Without choices of its own a layout has nothing that could put off other transfers, so that it is always
   // among them; of ties it is the first.
   const bool is_first = of_first.alone_ns <= least_ns * (1 + kTie);

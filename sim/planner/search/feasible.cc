@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <limits>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "shared/base/digest.h"
@@ -56,7 +55,8 @@ class Feasibility {
       parallel_for(count, threads_,
                    [&](std::size_t i, std::size_t) { looked_at[i] = look_at(families[begin + i]); });
       for (std::size_t i = 0; i < count; ++i) {
-        for (Candidate& candidate : looked_at[i].may_fit) leanest.push_back(std::move(candidate));
+        const std::vector<Candidate>& may_fit = looked_at[i].may_fit;
+        leanest.insert(leanest.end(), may_fit.begin(), may_fit.end());
         if (looked_at[i].others_may_fit) others.push_back(families[begin + i]);
       }
       std::stable_sort(leanest.begin(), leanest.end(), needs_less);
