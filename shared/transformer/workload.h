@@ -60,8 +60,8 @@ struct Workload {
   // for, and computes, this many times the mean: the capacity of its experts.
   double expert_imbalance = 1;
   // Of training, the probability of a weight of attention to become 0 (context_parallel/problem.h, Dropout),
-  // in all layers that have attention. Which ones do is said by a seed that each step brings along
-  // (StepBatch::dropout_seed), and by no layout.
+  // in all layers that have attention. Which ones do follows from the seed of the training and the step
+  // (dropout_seed(), step_buffers.h), and from no layout.
   double attention_dropout = 0;
   bool operator==(const Workload&) const = default;
 
