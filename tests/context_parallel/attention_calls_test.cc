@@ -198,7 +198,7 @@ RC_GTEST_PROP(AttentionCalls, TakeEveryPairOnce, ()) {
   const AttentionProblem problem = *any_problem();
   const IndexSet q = *any_rows(problem.q_len), k = *any_rows(problem.kv_len);
   const std::vector<MaskSlice> slices = mask_slices(problem, q, k);
-  RC_PRE(!slices.empty());
+  if (slices.empty()) return;  // no query sees a key, and nothing is called
   FusedAttention with = library();
   with.window = pick("with.window", rc::gen::arbitrary<bool>()),
   with.window_tail = pick("with.window_tail", rc::gen::arbitrary<bool>()),
