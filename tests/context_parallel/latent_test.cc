@@ -73,6 +73,20 @@ RC_GTEST_PROP(LatentRows, EveryStrategyEqualsOneDevice, ()) {
   RC_ASSERT(findings(sim::run_attention(data, request, options)) == "");
 }
 
+// Three keys' worth of 9 rows in 16 bits end between two f32 of the same arena: the oracle of memory allows the
+// 2 bytes that are lost there.
+TEST(LatentRows, OddRowsMayLeaveAGapBeforeF32) {
+  AttentionRequest request{{}, first_ranks(3), {}, true, {}};
+  AttentionProblem& problem = request.problem;
+  problem.batch = 3, problem.q_len = problem.kv_len = 7, problem.q_heads = problem.kv_heads = 1;
+  problem.head_dim = 3, problem.v_head_dim = 2, problem.dtype = DType::bf16;
+  problem.latent.rank = problem.latent.rope_dim = 1;
+  request.options.gradients = {true, false, false};
+  sim::AttentionRunOptions options;
+  options.backward = true;
+  EXPECT_EQ(findings(sim::run_attention(sim::AttentionTestData(problem, 0), request, options)), "");
+}
+
 // The planner counts blocks on their trips, and the oracle what each rank receives.
 RC_GTEST_PROP(LatentRows, WhatTravelsIsWhatTheOracleFindsLess, ()) {
   AttentionRequest request = any_request();

@@ -145,13 +145,22 @@ class Bound {
     return std::max(most, workspace_bytes(*plan_.target.fused_attention, shape));
   }
 
+  // All places are multiples of the smallest element, so that what is lost before an aligned one is a multiple
+  // of it, too: of buffers of one dtype on the host nothing, and at most 2 bytes before f32 behind bf16.
   std::int64_t alignment() const {
-    const auto temporaries =
-        std::count_if(plan_.buffers.begin(), plan_.buffers.end(),
-                      [](const Buffer& buffer) { return buffer.kind == BufferKind::temporary; });
-    // Symmetric ones begin at multiples of 256 bytes, and their segment ends at one of 4096.
-    const std::int64_t symmetric = by_copy_engine() ? 255 * temporaries + 4095 : 0;
-    return (plan_.target.alignment_bytes - 1) * temporaries + symmetric;
+    std::int64_t lost = 0, smallest = kF32;
+    const auto each_temporary = [&](const auto& visit) {
+      for (const Buffer& buffer : plan_.buffers) {
+        if (buffer.kind == BufferKind::temporary) visit(size_bytes(buffer.dtype));
+      }
+    };
+    each_temporary([&](std::int64_t element) { smallest = std::min(smallest, element); });
+    each_temporary([&](std::int64_t element) {
+      lost += std::max(plan_.target.alignment_bytes, element) - smallest;
+      // Symmetric ones begin at multiples of 256 bytes.
+      if (by_copy_engine()) lost += 255;
+    });
+    return lost + (by_copy_engine() ? 4095 : 0);  // their segment ends at a multiple of 4096
   }
   bool by_copy_engine() const { return strategy_.transfers == Strategy::Transfers::copy_engine; }
 
