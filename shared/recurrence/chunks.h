@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "shared/placement/index_set.h"
-#include "shared/recurrence/problem.h"
 
 namespace cp {
 
@@ -28,8 +27,13 @@ struct Chunk {
   std::int64_t tail_begin() const { return starts.empty() ? 0 : starts.back(); }
 };
 
+// The rows at which documents begin, ascending: 0 first, empty documents left out. `cu_seqlens` is as in
+// RecurrenceProblem; empty: there is one document.
+std::vector<std::int64_t> document_starts(const std::vector<std::int64_t>& cu_seqlens, std::int64_t seq_len);
+
 // All chunks, in the order of the sequence. `rows_of` has the rows of each rank, in local order; together
-// they are all rows, each once.
-std::vector<Chunk> chunks_of(const RecurrenceProblem& problem, const std::vector<IndexSet>& rows_of);
+// they are all rows, each once. Documents begin at these rows, as document_starts() has them.
+std::vector<Chunk> chunks_of(const std::vector<std::int64_t>& document_starts,
+                             const std::vector<IndexSet>& rows_of);
 
 }  // namespace cp

@@ -48,10 +48,11 @@ std::vector<HaloPart> halo_parts(const std::vector<Chunk>& chunks, std::int64_t 
   return all_halo_parts(chunks, reach, false);
 }
 
-std::int64_t halo_rows_before(const RecurrenceProblem& problem, const Chunk& chunk, std::int64_t reach) {
-  const std::vector<std::int64_t> starts = problem.document_starts();
+std::int64_t halo_rows_before(const std::vector<std::int64_t>& document_starts, const Chunk& chunk,
+                              std::int64_t reach) {
   // The document that has the row before the chunk.
-  const std::int64_t start = *std::prev(std::lower_bound(starts.begin(), starts.end(), chunk.begin));
+  const std::int64_t start =
+      *std::prev(std::lower_bound(document_starts.begin(), document_starts.end(), chunk.begin));
   return std::min(reach, chunk.begin - start);
 }
 

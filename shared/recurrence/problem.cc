@@ -8,6 +8,7 @@
 #include "shared/base/nearest.h"
 #include "shared/base/text.h"
 #include "shared/plan/plan_text.h"
+#include "shared/recurrence/chunks.h"
 
 namespace cp {
 namespace {
@@ -51,11 +52,7 @@ double RecurrenceProblem::output_scale() const {
 }
 
 std::vector<std::int64_t> RecurrenceProblem::document_starts() const {
-  std::vector<std::int64_t> starts = {0};
-  for (const std::int64_t end : cu_seqlens) {
-    if (end > starts.back() && end < seq_len) starts.push_back(end);
-  }
-  return starts;
+  return cp::document_starts(cu_seqlens, seq_len);
 }
 
 std::string_view name(RecurrenceRule rule) { return name_in(kRecurrenceRules, rule); }

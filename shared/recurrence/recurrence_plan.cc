@@ -39,7 +39,7 @@ struct Context {
     if (request.strategy.scan == StateScan::heads && request.ranks.size() > 1)
       trade.emplace(request);
     else
-      chunks = chunks_of(request.problem, rows);
+      chunks = chunks_of(request.problem.document_starts(), rows);
     Hasher hasher;
     hasher.add(std::string_view("recurrence")).add(static_cast<int>(pass)).add_all(request.ranks);
     hash(hasher, request.problem), hash(hasher, request.strategy);
@@ -398,7 +398,7 @@ Layout row_layout(const RecurrenceRequest& request, std::int64_t heads, std::int
 }
 
 std::vector<Chunk> chunks_of(const RecurrenceRequest& request) {
-  return chunks_of(request.problem, detail::home_rows(request));
+  return chunks_of(request.problem.document_starts(), detail::home_rows(request));
 }
 
 std::int64_t cached_state_numel(const RecurrenceRequest& request, int index) {

@@ -109,7 +109,7 @@ TEST(Chunks, KnowWhatComesInAndWhatGoesOn) {
   RecurrenceProblem problem = delta_of(12);
   problem.cu_seqlens = {0, 5, 5, 8, 12};
   // The first rank has [0, 3) and [9, 12), the second one [3, 9), where two documents begin.
-  const std::vector<Chunk> chunks = chunks_of(problem, {{{0, 3, 3, 1}, {9, 3, 3, 1}}, {{3, 6, 6, 1}}});
+  const std::vector<Chunk> chunks = chunks_of(problem.document_starts(), {{{0, 3, 3, 1}, {9, 3, 3, 1}}, {{3, 6, 6, 1}}});
   ASSERT_EQ(chunks.size(), 3U);
   EXPECT_EQ(std::tuple(chunks[0].begin, chunks[0].rows, chunks[0].index), std::tuple(0, 3, 0));
   EXPECT_FALSE(chunks[0].comes_in);
@@ -149,7 +149,7 @@ TEST(Halo, ComesFromAsManyChunksAsItReaches) {
   RecurrenceProblem problem = delta_of(10);
   // Chunks of 4, 1, 2 and 3 rows, on ranks 0, 1, 0 and 1.
   const std::vector<Chunk> chunks =
-      chunks_of(problem, {{{0, 4, 4, 1}, {5, 2, 2, 1}}, {{4, 1, 1, 1}, {7, 3, 3, 1}}});
+      chunks_of(problem.document_starts(), {{{0, 4, 4, 1}, {5, 2, 2, 1}}, {{4, 1, 1, 1}, {7, 3, 3, 1}}});
   const std::vector<HaloPart> parts = halo_parts(chunks, 3);
   EXPECT_EQ(parts, std::vector<HaloPart>({{0, 1, 1, 0, 3},     // rows 1 to 3 before row 4
                                           {0, 0, 2, 0, 2},     // rows 2 and 3 before row 5,
@@ -181,7 +181,7 @@ RC_GTEST_PROP(Halo, IsTheRowsBeforeEachChunk, ()) {
     for (std::int64_t row = std::max(document, chunk.begin - reach); row < chunk.begin; ++row)
       expected[static_cast<std::size_t>(chunk.index)].push_back(row);
     if (chunk.comes_in)
-      RC_ASSERT(halo_rows_before(problem, chunk, reach) ==
+      RC_ASSERT(halo_rows_before(problem.document_starts(), chunk, reach) ==
                 chunk.begin - std::max(document, chunk.begin - reach));
   }
   for (const HaloPart& part : halo_parts(chunks, reach)) {
