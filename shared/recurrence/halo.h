@@ -22,8 +22,8 @@ struct HaloPart {
 // chunks_of(). A rank's halo has the rows before each of its chunks, chunk by chunk, in the order of the
 // sequence: `reach` of them, or as many as the chunk's first document has there.
 std::vector<HaloPart> halo_parts(const std::vector<Chunk>& chunks, std::int64_t reach);
-// How many rows the parts of a chunk that comes in have together. Documents begin at these rows, ascending, the
-// first one at 0.
+// How many rows the parts of a chunk that comes in have together. Documents begin at these rows, ascending,
+// the first one at 0.
 std::int64_t halo_rows_before(const std::vector<std::int64_t>& document_starts, const Chunk& chunk,
                               std::int64_t reach);
 // Parts of a sequence that goes on from `reach` cached rows (RecurrenceProblem::cached_state), which the

@@ -78,7 +78,7 @@ std::int64_t AttentionMemory::elements_inside() const {
   return tokens * (sizes_.q_width + sizes_.out_width + expanded);
 }
 
-std::int64_t AttentionMemory::least_workspace_bytes() const {
+std::int64_t AttentionMemory::workspace_bytes() const {
   const Strategy& strategy = layout_.strategy;
   const int ring = layout_.cp / strategy.ulysses_degree;
   const auto claim = facts(strategy.core).least_workspace_bytes;

@@ -4,38 +4,29 @@
 
 #include <cstdint>
 
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/parallel_layout.h"
 #include "shared/transformer/sizes.h"
 
 namespace cp {
 
-// Activations of one layer in bytes: its input, and what else each choice of recomputation keeps.
-struct LayerKept {
-  std::int64_t input = 0;
-  std::int64_t cheap = 0;  // norms, activation function: selective computes these again
-  std::int64_t rest = 0;   // what comes from products and mixers
-
-  void add(const LayerKept& more) { input += more.input, cheap += more.cheap, rest += more.rest; }
-};
-
 // Of the rank that has most rows. All arguments must outlive it.
-class AttentionMemory {
+class AttentionMemory : public MixerMemory {
  public:
   AttentionMemory(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
                   const LocalSizes& sizes);
 
-  // What a layer's attention keeps for the backward pass.
-  LayerKept kept() const;
-  // Elements, in the workload's dtype, that live at one moment inside of the attention region at least: q and
-  // k before their rotation and behind it, or their gradients; of latent attention what attention takes and
-  // gives.
-  std::int64_t elements_inside() const;
-  // What attention plans allocate at least at one moment, beyond what is kept: the claim of the core.
-  std::int64_t least_workspace_bytes() const;
+  LayerKept kept() const override;
+  // q and k before their rotation and behind it, or their gradients; of latent attention what attention takes
+  // and gives.
+  std::int64_t bytes_inside() const override { return elements_inside() * width_; }
+  // The claim of the core.
+  std::int64_t workspace_bytes() const override;
   // Elements that a stage caches.
   std::int64_t cached_elements(int stage) const;
 
  private:
+  std::int64_t elements_inside() const;  // in the workload's dtype
   std::int64_t ulysses_degree() const { return layout_.cp > 1 ? layout_.strategy.ulysses_degree : 1; }
   // Heads of keys that a rank computes on.
   std::int64_t computed_heads() const;

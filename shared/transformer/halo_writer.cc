@@ -38,8 +38,7 @@ ConvolutionRule HaloWriter::rule() const {
   for (const Chunk& chunk : sequence_.chunks) {
     if (chunk.index != context_.groups.cp()) continue;
     // What stands before the chunk in its first document comes first. Another document begins anew.
-    std::int64_t before =
-        chunk.comes_in ? halo_rows_before(sequence_.document_starts, chunk, reach()) : 0;
+    std::int64_t before = chunk.comes_in ? halo_rows_before(sequence_.document_starts, chunk, reach()) : 0;
     bool begins = true;
     while (before > 0) {
       while (part->to != context_.groups.cp()) ++part;

@@ -8,22 +8,18 @@ namespace cp {
 
 KvCache::KvCache(StepWriter& writer) : writer_(writer) {
   const StepContext& context = writer.context();
-  if (context.recurrence) {
-    const Recurrence& r = context.sizes.recurrence;
-    const bool has_first_row = chunks_of(*context.recurrence).front().index == context.groups.cp();
-    state_numel_ = cached_state_numel(*context.recurrence, context.groups.cp());
-    convolved_ = {context.layout.micro_batch, has_first_row ? r.convolution - 1 : 0, r.convolved()};
-  }
   for (int kind = 0; kind < static_cast<int>(context.attention.size()); ++kind) {
     const auto layers = std::count(context.kinds.begin(), context.kinds.end(), kind);
     OfKind& own = kinds_.emplace_back();
-    if (layers == 0 || context.parts[idx(kind)].mixer == Mixer::none) continue;
-    if (context.parts[idx(kind)].mixer == Mixer::recurrence) {
-      const auto recurrent = [&](const char* name, DType dtype, std::int64_t of_layer) {
+    const Mixer mixer = context.parts[idx(kind)].mixer;
+    if (layers == 0 || mixer == Mixer::none) continue;
+    if (const MixerFacts* facts = facts_of(mixer); facts != nullptr) {
+      own.cache = facts->cache(context);
+      const auto fixed = [&](const char* name, DType dtype, std::int64_t of_layer) {
         return of_layer == 0 ? -1 : writer.builder().inout(name_of(name, kind), dtype, layers * of_layer);
       };
-      own.state = recurrent("kv_cache/state", DType::f32, state_numel_);
-      own.convolved = recurrent("kv_cache/convolved", writer.dtype(), cp::numel(convolved_));
+      own.state = fixed("kv_cache/state", DType::f32, own.cache.state);
+      own.convolved = fixed("kv_cache/convolved", writer.dtype(), cp::numel(own.cache.convolved));
       continue;
     }
     const auto buffer = [&](const char* name) {
@@ -78,12 +74,13 @@ View KvCache::new_rows(BufferId buffer, const LayerPlace& layer, const char* nam
 }
 
 View KvCache::state(const LayerPlace& layer) const {
-  return in_stack(kinds_[idx(layer.kind)].state, state_numel_, layer.of_kind).flat(0, state_numel_);
+  const OfKind& own = kinds_[idx(layer.kind)];
+  return in_stack(own.state, own.cache.state, layer.of_kind).flat(0, own.cache.state);
 }
 
 View KvCache::convolved(const LayerPlace& layer) const {
-  return in_stack(kinds_[idx(layer.kind)].convolved, cp::numel(convolved_), layer.of_kind)
-      .dense(0, convolved_);
+  const OfKind& own = kinds_[idx(layer.kind)];
+  return in_stack(own.convolved, cp::numel(own.cache.convolved), layer.of_kind).dense(0, own.cache.convolved);
 }
 
 void KvCache::store(const LayerPlace& layer) {

@@ -22,6 +22,7 @@
 
 #include "shared/base/index.h"
 #include "shared/transformer/layer_loops.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/step_writer.h"
 
 namespace cp {
@@ -53,6 +54,7 @@ class KvCache {
   bool converts() const;
   struct OfKind {
     BufferId k = -1, v = -1, latent = -1, state = -1, convolved = -1;
+    MixerCache cache;  // beside attention
   };
   std::int64_t width() const;             // elements of a row of each buffer
   std::int64_t new_rows(int kind) const;  // of one sequence
@@ -64,8 +66,6 @@ class KvCache {
 
   StepWriter& writer_;
   std::vector<OfKind> kinds_;
-  std::int64_t state_numel_ = 0;  // of one layer, on this rank
-  Shape convolved_;
 };
 
 }  // namespace cp

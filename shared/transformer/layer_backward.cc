@@ -166,12 +166,13 @@ void LayerBackward::dense_mlp(const LayerPlace& place, const Window& weights, co
 void LayerBackward::mix(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
                         const View& x, const View& dx) {
   const LayerWeights& layer = this->layer(place);
-  const bool attends = place.parts.mixer == Mixer::attention;
+  const Mixer mixer = place.parts.mixer;
+  const bool attends = mixer == Mixer::attention;
+  MixerWriter* beside_attention = mixers_[static_cast<std::size_t>(mixer)].get();
   const View d_own = before_norm_behind(A::attended, place, layer.norm1_behind, weights, gradients, dx),
-             d_projected = writer_.gather_rows(d_own, "d gathered",
-                                               attends ? "gather d attention" : "gather d recurrence");
+             d_projected = writer_.gather_rows(d_own, "d gathered", str("gather d ", name(mixer)));
   out_bias(d_own, layer, gradients);
-  const View out = attends ? attention_output(place) : recurrences_.output(place, weights),
+  const View out = attends ? attention_output(place) : beside_attention->output(place, weights),
              d_out = out_projection(place, weights, gradients, d_projected, out);
   View d_qkv;
   if (attends) {
@@ -183,9 +184,8 @@ void LayerBackward::mix(const LayerPlace& place, const Window& weights, const Gr
   const View d_norm = writer_.working_rows("d norm", context_.tokens_tp, context_.hidden),
              d_rows = writer_.partial_rows(d_norm, "d partial");
   attends ? projections(place, weights, gradients, rows, d_qkv, d_rows, false)
-          : recurrences_.backward(place, weights, gradients, rows, d_out, d_rows);
-  close_region(d_rows, x, layer.norm1, weights, gradients, dx,
-               attends ? "scatter d attention" : "scatter d recurrence");
+          : beside_attention->backward(place, weights, gradients, rows, d_out, d_rows);
+  close_region(d_rows, x, layer.norm1, weights, gradients, dx, str("scatter d ", name(mixer)));
 }
 
 // The gradient of what both gave is dx, which is gathered once; each has a part of that of the norm's rows.

@@ -18,7 +18,7 @@ class LayerBackward {
         context_(writer.context()),
         activations_(activations),
         again_(writer, activations, nullptr, /*again=*/true),
-        recurrences_(writer, activations, nullptr),
+        mixers_(mixer_writers(writer, activations, nullptr)),
         experts_(writer, activations) {}
 
   // Turns dx, [tokens_tp, hidden], from the gradient of the layer's output into that of its input x, in
@@ -101,7 +101,7 @@ class LayerBackward {
   const StepContext& context_;
   Activations& activations_;
   LayerForward again_;
-  RecurrenceWriter recurrences_;
+  MixerWriters mixers_;
   ExpertWriter experts_;
 };
 

@@ -30,6 +30,15 @@ SharedGate shared_gate_of(StepWriter& writer, const View& logits) {
 
 View of_chunk(const View& rows, const RowChunk& chunk) { return rows_of(rows, 0, chunk.count); }
 
+MixerWriters mixer_writers(StepWriter& writer, Activations& activations, KvCache* cache) {
+  MixerWriters writers;
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (!writer.context().model.has(facts->mixer)) continue;
+    writers[static_cast<std::size_t>(facts->mixer)] = facts->writer(writer, activations, cache);
+  }
+  return writers;
+}
+
 void LayerForward::write(const LayerPlace& place, const LayerPieces& weights, const View& x,
                          const View& x_next) {
   if (place.parts.mlp == Mlp::none) return mix(place, weights.layer, x, x_next);
@@ -71,16 +80,15 @@ void LayerForward::close_region(const Region& region, const View& partial, const
 // ---- mixers ----
 
 void LayerForward::mix(const LayerPlace& place, const Window& weights, const View& x, const View& mid) {
-  const bool attends = place.parts.mixer == Mixer::attention;
-  const View norm = normed(A::norm1, place, x, layer(place).norm1.flat(weights),
-                           attends ? "attention norm" : "recurrence norm");
+  const Mixer mixer = place.parts.mixer;
+  const bool attends = mixer == Mixer::attention;
+  const View norm = normed(A::norm1, place, x, layer(place).norm1.flat(weights), str(name(mixer), " norm"));
   const auto rows = [&] { return writer_.gather_rows(norm, "gathered", "gather rows"); };
-  const View out = !attends                ? recurrences_.forward(place, weights, rows())
+  const View out = !attends ? mixers_[static_cast<std::size_t>(mixer)]->forward(place, weights, rows())
                    : context_.model.latent ? latent_attention(place, weights, norm)
                                            : attention(place, weights, rows());
   const Region region{region_output(place, A::attended, mid), layer(place).norm1_behind.flat(weights),
-                      layer(place).out_bias.flat(weights),
-                      attends ? "scatter attention" : "scatter recurrence"};
+                      layer(place).out_bias.flat(weights), str("scatter ", name(mixer))};
   const View partial = writer_.partial_rows(region.output, "partial");
   writer_.matmul(out, layer(place).out.transposed(weights), partial, "out projection");
   close_region(region, partial, x, mid);

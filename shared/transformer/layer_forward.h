@@ -7,7 +7,7 @@
 #include "shared/transformer/activations.h"
 #include "shared/transformer/expert_writer.h"
 #include "shared/transformer/kv_cache.h"
-#include "shared/transformer/recurrence_writer.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/row_rules_of.h"
 #include "shared/transformer/step_writer.h"
 
@@ -51,6 +51,10 @@ View gather_kv_latents(StepWriter& writer, Activations& activations, const Layer
 // The sinks of a layer as attention takes them, f32, one for each query head of the rank.
 View sinks_of_attention(StepWriter& writer, const LayerPlace& place, const Window& weights);
 
+// Writers of the mixers beside attention that a model has, by Mixer.
+using MixerWriters = std::array<std::unique_ptr<MixerWriter>, kMixers.size()>;
+MixerWriters mixer_writers(StepWriter& writer, Activations& activations, KvCache* cache);
+
 class LayerForward {
  public:
   // `cache` is null unless the workload is one of serving; `again`: layers are computed again.
@@ -59,7 +63,7 @@ class LayerForward {
         context_(writer.context()),
         activations_(activations),
         cache_(cache),
-        recurrences_(writer, activations, cache),
+        mixers_(mixer_writers(writer, activations, cache)),
         experts_(writer, activations, again) {}
 
   // Computes x_next from x; both are [tokens_tp, hidden].
@@ -120,7 +124,7 @@ class LayerForward {
   const StepContext& context_;
   Activations& activations_;
   KvCache* cache_;
-  RecurrenceWriter recurrences_;
+  MixerWriters mixers_;
   ExpertWriter experts_;
 };
 

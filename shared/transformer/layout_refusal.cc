@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "shared/base/text.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/parallel_layout.h"
 
 namespace cp {
@@ -47,14 +48,14 @@ std::optional<LayoutRefusal> refuse_heads(const Transformer& model, const Parall
   if (auto refusal = refuse_model(layout, {model.q_heads, model.kv_heads, std::nullopt})) return refusal;
   const int tp = layout.tp;
   std::int64_t common = model.q_heads;
-  if (const auto& recurrence = model.recurrence) {
-    common = std::gcd(common, recurrence->key_heads);
-    if (recurrence->key_heads % tp != 0) {
-      return LayoutRefusal{
-          "tp does not divide the heads of recurrences",
-          str("the ", recurrence->key_heads, " key heads of recurrences are not divisible by tp=", tp),
-          str("use tp=", nearest_divisor(common, tp))};
-    }
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (!facts->is_described(model)) continue;
+    const std::int64_t dealt = facts->dealt(model);
+    common = std::gcd(common, dealt);
+    if (dealt % tp == 0) continue;
+    return LayoutRefusal{str("tp does not divide the ", facts->dealt_name),
+                         str("the ", dealt, " ", facts->dealt_name, " are not divisible by tp=", tp),
+                         str("use tp=", nearest_divisor(common, tp))};
   }
   const Experts experts = model.experts.value_or(Experts{});
   const std::pair<const char*, std::int64_t> widths[] = {
@@ -117,29 +118,6 @@ std::optional<LayoutRefusal> refuse_stages(const Transformer& model, const Workl
         str("use every:2 to every:", smallest, ", or full")};
   }
   return std::nullopt;
-}
-
-std::optional<LayoutRefusal> refuse_recurrence(const Transformer& model, const Workload& workload,
-                                               const ParallelLayout& layout) {
-  if (!model.recurrence) return std::nullopt;
-  if (layout.strategy.balance.kind == Balance::Kind::striped) {
-    return LayoutRefusal{"stripes of a recurrence",
-                         str("balance=", to_string(layout.strategy.balance), " gives a rank chunks of ",
-                             layout.strategy.balance.block, " rows, and a recurrence's convolution needs ",
-                             model.recurrence->convolution - 1, " rows before each"),
-                         "use balance=head_tail or contiguous"};
-  }
-  if (!is_scan_of(workload, layout.scan)) {
-    return LayoutRefusal{"the same layout twice",
-                         str("scan=", name(layout.scan), " and ", name(StateScan::all_gather),
-                             " mean the same where a token is written: there is nothing to scan"),
-                         str("use scan=", name(StateScan::all_gather), " or ", name(StateScan::heads))};
-  }
-  const auto refusal = refuse(recurrence_problem(model, workload, layout), layout.cp,
-                              recurrence_strategy(layout), shape_target());
-  if (!refusal) return std::nullopt;
-  const bool other = refusal->strategy.scan != layout.scan;
-  return LayoutRefusal{"scan", refusal->reason, other ? str("use scan=", name(refusal->strategy.scan)) : ""};
 }
 
 std::optional<LayoutRefusal> refuse_window_core(const Transformer& model, const Workload& workload,
@@ -281,12 +259,16 @@ std::optional<LayoutRefusal> refuse_documents(const Transformer& model, const Wo
                              " deals rows by the documents, and here each sequence has documents of its own"),
                          str("use ", key, "=head_tail")};
   }
-  if (!model.recurrence || layout.micro_batch == 1) return std::nullopt;
-  return LayoutRefusal{"documents of a recurrence",
-                       str("the micro_batch=", layout.micro_batch,
-                           " sequences that go through a recurrence together have one list of documents, and "
-                           "here each has its own"),
-                       "use micro_batch=1"};
+  if (layout.micro_batch == 1) return std::nullopt;
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (!facts->is_described(model)) continue;
+    return LayoutRefusal{
+        str("documents of a ", name(facts->mixer)),
+        str("the micro_batch=", layout.micro_batch, " sequences that go through a ", name(facts->mixer),
+            " together have one list of documents, and here each has its own"),
+        "use micro_batch=1"};
+  }
+  return std::nullopt;
 }
 
 std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Workload& workload,
@@ -333,7 +315,11 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
             " deals rows by a layer's mask, and the layers of this model have ", masks, " masks"),
         str("use balance=head_tail")};
   }
-  return refuse_recurrence(model, workload, layout);
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (!facts->is_described(model)) continue;
+    if (auto refusal = facts->refuse(model, workload, layout)) return refusal;
+  }
+  return std::nullopt;
 }
 
 // When sharded parameters are given up, and gradients reduced.

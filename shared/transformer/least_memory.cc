@@ -12,7 +12,7 @@
 
 #include "shared/transformer/attention_memory.h"
 #include "shared/transformer/layer_loops.h"
-#include "shared/transformer/recurrence_memory.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/sizes.h"
 #include "shared/transformer/step_order.h"
 
@@ -43,16 +43,22 @@ class LeastMemory::OfLayout {
         living_(std::move(living)),
         sizes_(local_sizes(model, workload, layout)),
         attention_(model, workload, layout_, sizes_),  // which keep what they are given
-        recurrence_(model, workload, layout_, sizes_),
         width_(size_bytes(workload.dtype)),
         training_(workload.phase == Phase::training) {
+    for (const Mixer mixer : kMixers) {
+      if (count_of(all, mixer) == 0) continue;
+      OfMixer& of = mixers_[static_cast<std::size_t>(mixer)];
+      const MixerMemory* memory = &attention_;
+      if (const MixerFacts* facts = facts_of(mixer); facts != nullptr) {
+        of.own = facts->memory(model, workload, layout_, sizes_);
+        memory = of.own.get();
+      }
+      if (mixer == Mixer::none) continue;
+      of.kept = memory->kept(), of.inside = memory->bytes_inside(), of.workspace = memory->workspace_bytes();
+      of.moments = memory->moments();
+    }
     for (const Having what : kHaving) {
       if (count_of(all, what) > 0) kept_with_[idx_of(what)] = made_kept_with(what);
-    }
-    for (const LayerParts parts : kLayerParts) {
-      if (all[parts] == 0) continue;
-      OfMixer& mixer = mixers_[static_cast<std::size_t>(parts.mixer)];
-      mixer = {kept_by_mixer(parts.mixer), workspace_of(parts.mixer), bytes_inside(parts.mixer)};
     }
   }
 
@@ -125,7 +131,10 @@ class LeastMemory::OfLayout {
     } else {
       memory.kv_cache = attention_.cached_elements(rank) *
                         (rules_.cached_bytes > 0 ? rules_.cached_bytes : size_bytes(workload_.kv_dtype));
-      memory.kv_cache += count_of(layers.with, Mixer::recurrence) * recurrence_.cached_bytes();
+      for (const Mixer mixer : kMixers) {
+        if (const auto& own = of(mixer).own; own != nullptr)
+          memory.kv_cache += count_of(layers.with, mixer) * own->cached_bytes();
+      }
     }
     std::optional<AtWork> most;
     for (const LayerParts parts : kLayerParts) {
@@ -408,9 +417,9 @@ class LeastMemory::OfLayout {
       case Having::both:
         return {.rest = parallel ? 0 : rows};  // between the two
       case Having::attention:
-        return attention_.kept();
+        return of(Mixer::attention).kept;
       case Having::recurrence:
-        return recurrence_.kept();
+        return of(Mixer::recurrence).kept;
       case Having::dense:
         return kept_of_mlp(Mlp::dense);
       case Having::experts:
@@ -430,13 +439,6 @@ class LeastMemory::OfLayout {
   // Of a layer that keeps more than its input.
   std::int64_t beside_input(const LayerKept& kept) const {
     return layout_.recompute.kind == Recompute::Kind::selective ? kept.rest : kept.cheap + kept.rest;
-  }
-
-  // Inside of the mixer's region in one pass.
-  std::int64_t bytes_inside(Mixer mixer) const {
-    return mixer == Mixer::attention    ? attention_.elements_inside() * width_
-           : mixer == Mixer::recurrence ? recurrence_.bytes_inside()
-                                        : 0;
   }
 
   // The rows that each prediction layer embeds, takes and hands on; its two inputs, normalized; and what its
@@ -486,7 +488,8 @@ class LeastMemory::OfLayout {
   }
   AtWork at_work(LayerParts of, const Layers& layers, const Beside& beside) const {
     const bool experts = of.mlp == Mlp::experts;
-    const auto [kept, workspace, inside] = mixers_[static_cast<std::size_t>(of.mixer)];
+    const OfMixer& mixer = this->of(of.mixer);
+    const std::int64_t kept = mixer.kept.rest, workspace = mixer.workspace, inside = mixer.inside;
     const std::int64_t rows = (training_ ? 1 : 2) * sizes_.tokens_tp * model_.hidden * width_,
                        again = is_made_again() ? kept : 0;
     const Slots own = slots_of_layers(of, layers), of_experts = experts ? slots_of_experts(layers) : Slots{};
@@ -502,12 +505,8 @@ class LeastMemory::OfLayout {
     // In the mixer: its operands and their gradients, or what its strategy allocates. Of what a layer made
     // again for its mixer's backward pass some is gone by then.
     moment(std::max({inside, again, workspace}), layer_gradients + expert_gradients, workspace);
-    if (of.mixer == Mixer::recurrence) {
-      // Both, of a recurrence that is computed where its rows are.
-      if (const std::int64_t beside_kernel = recurrence_.bytes_beside_kernel(); beside_kernel > 0)
-        moment(beside_kernel + workspace, layer_gradients + expert_gradients, workspace);
-      if (const std::int64_t states = recurrence_.bytes_from_afar(); states > 0) moment(states, 0, states);
-    }
+    for (const auto& [bytes, allocated, has_gradients] : mixer.moments)
+      moment(bytes, has_gradients ? layer_gradients + expert_gradients : 0, allocated);
     if (of.mlp == Mlp::none) return *fullest;
     // Nothing but what was made by then: of experts their own gradients, and of the MLP beside them none.
     const auto in_mlp = [&](const InMlp& at, std::int64_t more, std::int64_t of_gradients) {
@@ -543,16 +542,6 @@ class LeastMemory::OfLayout {
                        behind = whole + ups * columns + (layout_.mlp_chunks == 1 ? rows : 0);
     return {(whole + columns + made) * width_, std::max(at, behind) * width_};
   }
-  std::int64_t kept_by_mixer(Mixer mixer) const {
-    return mixer == Mixer::attention    ? kept_with(Having::attention).rest
-           : mixer == Mixer::recurrence ? kept_with(Having::recurrence).rest
-                                        : 0;
-  }
-  std::int64_t workspace_of(Mixer mixer) const {
-    return mixer == Mixer::attention    ? attention_.least_workspace_bytes()
-           : mixer == Mixer::recurrence ? recurrence_.workspace_bytes()
-                                        : 0;
-  }
   // Where some layers are made again and others keep what they made, nothing is claimed of the former: it may
   // be the first of all, when nothing is kept any more.
   bool is_made_again() const { return training_ && layout_.recompute.kind == Recompute::Kind::full; }
@@ -570,15 +559,18 @@ class LeastMemory::OfLayout {
   const std::shared_ptr<const LivingBuffers> living_;
   const LocalSizes sizes_;
   const AttentionMemory attention_;
-  const RecurrenceMemory recurrence_;
   const std::int64_t width_;
   const bool training_;
   // What follows is asked for of each rank and moment. Of a mixer that the model has, bytes:
   struct OfMixer {
-    std::int64_t kept = 0, workspace = 0, inside = 0;
+    std::unique_ptr<MixerMemory> own;  // beside attention
+    LayerKept kept;
+    std::int64_t workspace = 0, inside = 0;
+    std::vector<MixerMemory::Moment> moments;
   };
+  const OfMixer& of(Mixer mixer) const { return mixers_[static_cast<std::size_t>(mixer)]; }
   std::array<LayerKept, kHaving.size()> kept_with_;  // by Having
-  std::array<OfMixer, 3> mixers_;                    // by Mixer
+  std::array<OfMixer, kMixers.size()> mixers_;       // by Mixer
 
   Memory most_before_last_;  // of the ranks before the last, of that which needs most
   BesideLoss last_;

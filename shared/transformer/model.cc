@@ -9,32 +9,25 @@
 #include "shared/base/error.h"
 #include "shared/base/text.h"
 #include "shared/transformer/complaints.h"
+#include "shared/transformer/mixers/mixer.h"
 
 namespace cp {
 namespace {
 
-// Limits of what a config.json may say. Chosen far above any model. Sizes and counts are so low that the
-// product of any two fits into 64 bits; that of three need not, so the number of parameters is estimated in
-// floating point first. Up to kMaxParameters (about 2^50) also the bytes of parameters, gradients and
-// optimizer states fit.
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
-constexpr std::int64_t kMaxCount = std::int64_t{1} << 16;  // of layers, heads and experts
+// The product of three sizes need not fit into 64 bits, so the number of parameters is estimated in floating
+// point first. Up to so many (about 2^50) also the bytes of parameters, gradients and optimizer states fit.
 constexpr double kMaxParameters = 1e15;
 
-std::string divisors_text(std::int64_t value) {
-  std::vector<std::int64_t> divisors;
-  for (std::int64_t d = 1; d <= value; ++d) {
-    if (value % d == 0) divisors.push_back(d);
-  }
-  return str("{", join(divisors, ", "), "}");
-}
+using detail::divisors_text;
+using detail::kMaxCount;
+using detail::kMaxSize;
 
 bool require_size(std::string_view field, std::int64_t value, detail::Complaints& complaints,
                   std::int64_t least = 1) {
-  return complaints.require_range(field, value, least, kMaxSize);
+  return complaints.require_size(field, value, least);
 }
 bool require_count(std::string_view field, std::int64_t value, detail::Complaints& complaints) {
-  return complaints.require_range(field, value, 1, kMaxCount);
+  return complaints.require_count(field, value);
 }
 
 void check_experts(const Experts& experts, detail::Complaints& complaints) {
@@ -73,27 +66,6 @@ void check_latent(const Transformer& model, detail::Complaints& complaints) {
     complaints.add("qkv_bias, out_bias, qk_norm and gated_attention must be false with latent attention");
 }
 
-// Chosen far above any model, and so low that the states of all layers together fit into 64 bits.
-constexpr double kMaxState = 1e12;
-
-void check_recurrence(const Recurrence& recurrence, detail::Complaints& complaints) {
-  const double state = static_cast<double>(recurrence.value_heads) * static_cast<double>(recurrence.key_dim) *
-                       static_cast<double>(recurrence.value_dim);
-  complaints.require(state <= kMaxState,
-                     str("a state of recurrence.value_heads x key_dim x value_dim = ", state,
-                         " elements is more than ", kMaxState, ", the largest that is counted"));
-  require_size("recurrence.key_dim", recurrence.key_dim, complaints);
-  require_size("recurrence.value_dim", recurrence.value_dim, complaints);
-  complaints.require_range("recurrence.convolution", recurrence.convolution, 1, kMaxCount);
-  const bool values = require_count("recurrence.value_heads", recurrence.value_heads, complaints);
-  if (require_count("recurrence.key_heads", recurrence.key_heads, complaints) && values &&
-      recurrence.value_heads % recurrence.key_heads != 0) {
-    complaints.add(str("recurrence.key_heads=", recurrence.key_heads,
-                       " does not divide recurrence.value_heads=", recurrence.value_heads, "; use one of ",
-                       divisors_text(recurrence.value_heads)));
-  }
-}
-
 void check_kinds(const Transformer& model, detail::Complaints& complaints) {
   const auto count = static_cast<std::int64_t>(model.kinds.size());
   if (count == 0) complaints.add("kinds is empty; a model has at least one kind of layers");
@@ -110,8 +82,9 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
       complaints.add(kind + "window and chunk are of attention, which this kind does not have");
     if (mixer == Mixer::none && !has_mlp)
       complaints.add(of_kind + "has neither mixer nor MLP; leave such layers out");
-    if (mixer == Mixer::recurrence && !model.recurrence)
-      complaints.add(of_kind + "has a recurrence, and the model's recurrence is unset; set its sizes");
+    if (const MixerFacts* facts = facts_of(mixer); facts != nullptr && !facts->is_described(model))
+      complaints.add(
+          str(of_kind, "has a ", name(mixer), ", and the model's ", name(mixer), " is unset; set its sizes"));
     if (!has_mlp && dense) complaints.add(kind + "dense is said of an MLP that this kind does not have");
     if (window) require_size(kind + "window", *window, complaints);
     if (chunk) require_size(kind + "chunk", *chunk, complaints);
@@ -125,8 +98,10 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
   }
   if (!model.has(Mixer::attention) && count > 0)
     complaints.add("no layer has attention; models without any are not described");
-  if (model.recurrence && !model.has(Mixer::recurrence))
-    complaints.add("recurrence is set, and no layer has one; leave it out");
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (facts->is_described(model) && !model.has(facts->mixer))
+      complaints.add(str(name(facts->mixer), " is set, and no layer has one; leave it out"));
+  }
   if (model.order.empty()) return;
   if (const auto size = static_cast<std::int64_t>(model.order.size()); size != model.layers)
     complaints.add(str("order has ", size, " entries, one is due for each of layers=", model.layers));
@@ -315,7 +290,9 @@ void validate_model(const Transformer& model) {
   if (model.experts) check_experts(*model.experts, complaints), check_expert_products(model, complaints);
   if (model.latent) check_latent(model, complaints);
   check_parallel_blocks(model, complaints);
-  if (model.recurrence) check_recurrence(*model.recurrence, complaints);
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (facts->is_described(model)) facts->check(model, complaints);
+  }
   if (complaints.empty() && estimated_parameters(model) > kMaxParameters) {
     complaints.add(str("about ", estimated_parameters(model), " parameters are more than ", kMaxParameters,
                        ", the largest number that is counted"));
@@ -399,41 +376,30 @@ ByParts<std::int64_t> layers_of_parts(const Transformer& model, const std::vecto
 
 namespace {
 
-void count_attention(const Transformer& model, ParameterCounts& counts) {
+MixerParameters parameters_of_attention(const Transformer& model) {
   if (model.latent) {
     const Latent& latent = *model.latent;
     const std::int64_t q_down = model.hidden * latent.q_rank,
                        q_up = (latent.q_rank > 0 ? latent.q_rank : model.hidden) * model.q_width(),
                        kv_down = model.hidden * latent.kv_row(),
                        kv_up = latent.kv_rank * model.q_heads * model.up_head_dim();
-    counts.attention = q_down + q_up + kv_down + kv_up + model.hidden * model.q_heads * latent.v_head_dim;
-    counts.attention_rows = latent.q_rank + latent.kv_rank + (model.sinks ? model.q_heads : 0);
-    return;
+    return {q_down + q_up + kv_down + kv_up + model.hidden * model.q_heads * latent.v_head_dim,
+            latent.q_rank + latent.kv_rank + (model.sinks ? model.q_heads : 0)};
   }
   const std::int64_t gates = model.gated_attention ? model.q_width() : 0,
                      in = model.q_width() + gates + 2 * model.kv_width();
-  counts.attention = model.hidden * (in + model.q_width());
   const std::int64_t normed = model.qk_norm_behind_rotary  ? 0
                               : model.qk_norm_of_all_heads ? model.q_width() + model.kv_width()
                                                            : 2 * model.head_dim;
-  counts.attention_rows = (model.qkv_bias ? in : 0) + (model.out_bias ? model.hidden : 0) +
-                          (model.qk_norm ? normed : 0) + (model.sinks ? model.q_heads : 0);
-}
-
-void count_recurrence(const Transformer& model, ParameterCounts& counts) {
-  if (!model.recurrence) return;
-  const Recurrence& r = *model.recurrence;
-  counts.recurrence = model.hidden * (r.projected() + r.value_width());
-  counts.recurrence_rows = r.convolved() * (r.convolution + (r.convolution_bias ? 1 : 0)) + r.norm_width() +
-                           r.head_numbers() * r.value_heads;
+  return {model.hidden * (in + model.q_width()),
+          (model.qkv_bias ? in : 0) + (model.out_bias ? model.hidden : 0) + (model.qk_norm ? normed : 0) +
+              (model.sinks ? model.q_heads : 0)};
 }
 
 }  // namespace
 
 std::int64_t ParameterCounts::layer(LayerParts of) const {
-  std::int64_t count = norms_of(of);
-  if (of.mixer == Mixer::attention) count += attention + attention_rows;
-  if (of.mixer == Mixer::recurrence) count += recurrence + recurrence_rows;
+  std::int64_t count = norms_of(of) + this->of(of.mixer).sum();
   if (of.mlp == Mlp::dense) count += mlp;
   if (of.mlp == Mlp::experts) count += experts + shared + router;
   return count;
@@ -444,8 +410,13 @@ ParameterCounts parameter_counts(const Transformer& model) {
   counts.embedding = model.vocab * model.hidden;
   counts.norms = ((model.norms_before ? 1 : 0) + (model.norms_behind ? 1 : 0)) * model.hidden;
   counts.norms_of_both = (model.parallel_blocks ? 1 : 2) * counts.norms;
-  count_attention(model, counts);
-  count_recurrence(model, counts);
+  const auto of_mixer = [&](Mixer mixer) -> MixerParameters& {
+    return counts.mixers[static_cast<std::size_t>(mixer)];
+  };
+  of_mixer(Mixer::attention) = parameters_of_attention(model);
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (facts->is_described(model)) of_mixer(facts->mixer) = facts->parameters(model);
+  }
   const std::int64_t matrices = model.up_matrices() + 1;
   std::int64_t not_met = 0;  // of one layer's experts by a token
   if (model.has(Mlp::dense)) counts.mlp = matrices * model.hidden * model.intermediate;
@@ -473,9 +444,8 @@ ParameterCounts parameter_counts(const Transformer& model) {
   std::int64_t of_layers = 0, of_norms = 0;
   for (const LayerParts parts : kLayerParts)
     of_layers += layers[parts] * counts.layer(parts), of_norms += layers[parts] * counts.norms_of(parts);
-  const std::int64_t of_rows = count_of(layers, Mixer::attention) * counts.attention_rows +
-                               count_of(layers, Mixer::recurrence) * counts.recurrence_rows +
-                               count_of(layers, Mlp::experts) * counts.expert_rows + of_norms;
+  std::int64_t of_rows = count_of(layers, Mlp::experts) * counts.expert_rows + of_norms;
+  for (const Mixer mixer : kMixers) of_rows += count_of(layers, mixer) * counts.of(mixer).rows;
   const std::int64_t met = of_layers - count_of(layers, Mlp::experts) * not_met;
   const std::int64_t beside_layers = counts.final_norm + model.prediction_layers * of_prediction;
   counts.total = counts.embedding + of_layers + beside_layers + counts.head;
@@ -523,10 +493,8 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
     hasher.add(window.has_value()).add(window.value_or(0)).add(chunk.has_value()).add(chunk.value_or(0));
     hasher.add(dense);
   }
-  if (model.recurrence) {
-    const auto& [rule, key_heads, value_heads, key_dim, value_dim, convolution, bias] = *model.recurrence;
-    hasher.add(std::string_view("recurrence")).add(static_cast<int>(rule)).add(key_heads).add(value_heads);
-    hasher.add(key_dim).add(value_dim).add(convolution).add(bias);
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (facts->is_described(model)) facts->hash(hasher, model);
   }
   if (model.prediction_layers > 0)
     hasher.add(std::string_view("prediction layers")).add(model.prediction_layers);

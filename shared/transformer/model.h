@@ -76,20 +76,21 @@ enum class Mlp : std::uint8_t { dense, experts, none };
 std::string_view name(Mixer mixer);  // "attention"
 std::string_view name(Mlp mlp);      // "dense"
 
+inline constexpr std::array<Mixer, 3> kMixers = {Mixer::attention, Mixer::recurrence, Mixer::none};
+inline constexpr std::array<Mlp, 3> kMlps = {Mlp::dense, Mlp::experts, Mlp::none};
+
 // All layers with the same parts have equally large parameters. A layer has one part at least.
 struct LayerParts {
   Mixer mixer = Mixer::attention;
   Mlp mlp = Mlp::dense;
   bool operator==(const LayerParts&) const = default;
 };
-inline constexpr std::array<LayerParts, 8> kLayerParts = {{{Mixer::attention, Mlp::dense},
-                                                           {Mixer::attention, Mlp::experts},
-                                                           {Mixer::attention, Mlp::none},
-                                                           {Mixer::recurrence, Mlp::dense},
-                                                           {Mixer::recurrence, Mlp::experts},
-                                                           {Mixer::recurrence, Mlp::none},
-                                                           {Mixer::none, Mlp::dense},
-                                                           {Mixer::none, Mlp::experts}}};
+// All of them, by mixer and then by MLP. The last mixer and the last MLP, none of either, make no layer.
+inline constexpr auto kLayerParts = [] {
+  std::array<LayerParts, kMixers.size() * kMlps.size() - 1> all;
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = {kMixers[i / kMlps.size()], kMlps[i % kMlps.size()]};
+  return all;
+}();
 
 // A value for each of them.
 template <class T>
@@ -101,7 +102,7 @@ class ByParts {
 
  private:
   static std::size_t index(LayerParts parts) {
-    return 3 * static_cast<std::size_t>(parts.mixer) + static_cast<std::size_t>(parts.mlp);
+    return kMlps.size() * static_cast<std::size_t>(parts.mixer) + static_cast<std::size_t>(parts.mlp);
   }
   std::array<T, kLayerParts.size()> values_{};
 };
@@ -306,13 +307,17 @@ ByParts<std::int64_t> layers_of_parts(const Transformer& model, const std::vecto
 // Throws InvalidInput that names every field at fault, its value, and what is allowed.
 void validate_model(const Transformer& model);
 
+// Numbers of parameters (not bytes) of one mixer: of its matrices, and of what is no matrix inside of it,
+// such as biases and norms of q and k.
+struct MixerParameters {
+  std::int64_t matrices = 0, rows = 0;
+  std::int64_t sum() const { return matrices + rows; }
+};
+
 // Numbers of parameters (not bytes).
 struct ParameterCounts {
   std::int64_t embedding = 0;
-  // Of one mixer: its matrices, biases included, and what is no matrix inside of it, such as norms of q and
-  // k.
-  std::int64_t attention = 0, attention_rows = 0;
-  std::int64_t recurrence = 0, recurrence_rows = 0;
+  std::array<MixerParameters, kMixers.size()> mixers;  // of those that the model has
   // Of one MLP:
   std::int64_t mlp = 0;      // the dense one
   std::int64_t experts = 0;  // all together, without the shared MLP
@@ -329,6 +334,7 @@ struct ParameterCounts {
   std::int64_t norms_of(LayerParts layer) const {
     return layer.mixer == Mixer::none || layer.mlp == Mlp::none ? norms : norms_of_both;
   }
+  const MixerParameters& of(Mixer mixer) const { return mixers[static_cast<std::size_t>(mixer)]; }
   std::int64_t layer(LayerParts of) const;
   std::int64_t total = 0;  // of the whole model
   // The parameters that one token is multiplied with: of the experts top_k, the head even if it is tied, and

@@ -7,17 +7,23 @@
 #include "shared/base/error.h"
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/step_writer.h"
+#include "shared/transformer/tensor_blocks.h"
 #include "shared/transformer/update_writer.h"
 
 namespace cp {
 namespace {
 
 // Lists the blocks of one piece after the other.
-class Places {
+class Places : TensorBlocks {
  public:
   explicit Places(const StepContext& context)
-      : context_(context), model_(context.model), sizes_(context.sizes), tp_(context.groups.tp()) {}
+      : TensorBlocks(context.groups.tp()),
+        context_(context),
+        model_(context.model),
+        sizes_(context.sizes),
+        tp_(context.groups.tp()) {}
 
   // `layer` counts the model's layers, and prediction layers behind them.
   std::vector<TensorBlock> layer(std::int64_t layer, LayerParts parts) {
@@ -28,8 +34,10 @@ class Places {
     vector(weights.norm2_behind, "post_feedforward_layernorm.weight");
     vector(weights.norm2,
            model_.norms_behind ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight");
-    attention(weights);
-    if (parts.mixer == Mixer::recurrence) recurrence(weights);
+    if (const MixerFacts* facts = facts_of(parts.mixer); facts != nullptr)
+      facts->name_tensors(*this, context_, weights);
+    else
+      attention(weights);
     matrix(weights.router, "mlp.gate.weight", 0);
     vector(weights.router_bias, "mlp.gate.bias");
     matrix(weights.shared_gate, "mlp.shared_expert_gate.weight", 0);
@@ -79,32 +87,10 @@ class Places {
   }
 
  private:
-  void begin() { prefix_.clear(), blocks_.clear(); }
-  void begin(std::int64_t layer) {
-    blocks_.clear();
-    prefix_ = str("model.layers.", layer, ".");
-  }
-  std::vector<TensorBlock> take() {
-    std::sort(blocks_.begin(), blocks_.end(),
-              [](const TensorBlock& a, const TensorBlock& b) { return a.begin < b.begin; });
-    return std::exchange(blocks_, {});
-  }
+  using TensorBlocks::begin;
+  void begin() { begin(std::string()); }
+  void begin(std::int64_t layer) { begin(str("model.layers.", layer, ".")); }
 
-  // Rows of a tensor from first_row on; nothing if the layer lacks it.
-  void matrix(const Weight& weight, const std::string& name, std::int64_t first_row,
-              std::int64_t first_column = 0) {
-    if (weight.numel() > 0)
-      blocks_.push_back({prefix_ + name, weight.begin, weight.rows, weight.columns, first_row, first_column});
-  }
-  void vector(const Weight& weight, const std::string& name, std::int64_t first = 0) {
-    matrix(weight, name, 0, first);
-  }
-  // The tp rank's columns of a matrix whose rows are added up over tp ranks.
-  void columns(const Weight& weight, const std::string& name) {
-    matrix(weight, name, 0, tp_ * weight.columns);
-  }
-  // Its rows, or where rows are fewer than ranks those that it shares with its neighbours.
-  void rows(const Weight& weight, const std::string& name) { matrix(weight, name, tp_ * weight.rows); }
   // The last tp ranks may have fewer tokens than there is room for, or none.
   void table(const Weight& weight, const std::string& name) {
     const std::int64_t first = tp_ * sizes_.vocab,
@@ -138,40 +124,7 @@ class Places {
     }
     vector(weights.sinks, "self_attn.sinks", tp_ * sizes_.q_heads);
     vector(weights.out_bias, "self_attn.o_proj.bias");
-    if (weights.projection.rows == 0) columns(weights.out, "self_attn.o_proj.weight");
-  }
-
-  void recurrence(const LayerWeights& weights) {
-    const Recurrence &r = sizes_.recurrence, &whole = *model_.recurrence;
-    const std::int64_t keys = r.key_width(), values = r.value_width(), heads = r.value_heads;
-    // q, k and v stand one behind the other in the whole tensor too.
-    const auto convolved = [&](const Weight& weight, const std::string& name, bool is_vector) {
-      const auto part = [&](std::int64_t first, std::int64_t count, std::int64_t row) {
-        if (is_vector)
-          vector({weight.begin + first, 1, count}, name, row);
-        else
-          matrix(weight.part(first, count), name, row);
-      };
-      part(0, keys, tp_ * keys), part(keys, keys, whole.key_width() + tp_ * keys);
-      part(2 * keys, values, 2 * whole.key_width() + tp_ * values);
-    };
-    convolved(weights.projection, "linear_attn.in_proj_qkv.weight", false);
-    const std::int64_t behind = r.convolved() + values;
-    rows(weights.projection.part(r.convolved(), values), "linear_attn.in_proj_z.weight");
-    if (r.rule == RecurrenceRule::delta) {
-      rows(weights.projection.part(behind, heads), "linear_attn.in_proj_b.weight");
-      rows(weights.projection.part(behind + heads, heads), "linear_attn.in_proj_a.weight");
-    } else {
-      rows(weights.projection.part(behind, heads), "linear_attn.in_proj_dt.weight");
-    }
-    convolved(weights.convolution, "linear_attn.conv1d.weight", false);
-    if (r.convolution_bias) convolved(weights.convolution_bias, "linear_attn.conv1d.bias", true);
-    vector({weights.numbers.begin, 1, heads}, "linear_attn.A_log", tp_ * heads);
-    vector({weights.numbers.begin + heads, 1, heads}, "linear_attn.dt_bias", tp_ * heads);
-    vector(weights.skip, "linear_attn.D", tp_ * heads);
-    vector(weights.head_norm, "linear_attn.norm.weight");
-    vector(weights.row_norm, "linear_attn.norm.weight", tp_ * weights.row_norm.columns);
-    columns(weights.out, "linear_attn.out_proj.weight");
+    columns(weights.out, "self_attn.o_proj.weight");
   }
 
   // gate_up has the rows of the gate, then those of up; or of up alone.
@@ -198,8 +151,6 @@ class Places {
   const Transformer& model_;
   const LocalSizes& sizes_;
   const std::int64_t tp_;
-  std::string prefix_;
-  std::vector<TensorBlock> blocks_;
 };
 
 // What routers add to their scores, whole on each rank that has the layers: the others of its tp rank are its

@@ -5,6 +5,7 @@
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/row_rules_of.h"
 #include "shared/transformer/tensor_places.h"
 
@@ -16,7 +17,8 @@ std::string name_of_layers(const Transformer& model, LayerParts parts) {
   // Where other layers have experts.
   if (parts.mlp == Mlp::dense && parts.mixer != Mixer::none && model.has(Mlp::experts)) text += "dense_";
   // Of one part alone, or with an MLP.
-  if (parts.mixer == Mixer::recurrence) text += parts.mlp == Mlp::none ? "recurrence_" : "recurrent_";
+  if (const MixerFacts* facts = facts_of(parts.mixer); facts != nullptr)
+    text += parts.mlp == Mlp::none ? facts->alone : facts->with_mlp;
   if (parts.mlp == Mlp::none && parts.mixer == Mixer::attention) text += "attention_";
   if (parts.mixer == Mixer::none) text += parts.mlp == Mlp::experts ? "expert_" : "mlp_";
   return text + "layers";

@@ -1,36 +1,10 @@
 #include "shared/transformer/weights.h"
 
+#include "shared/transformer/mixers/mixer.h"
+#include "shared/transformer/placing.h"
+
 namespace cp {
 namespace {
-
-// Lays tensors one behind the other: those below the threshold, and behind all of these the others.
-class Placing {
- public:
-  // `small` is how many elements the tensors below the threshold have.
-  Placing(std::int64_t threshold, std::int64_t small)
-      : threshold_(threshold), small_(small), end_{0, small} {}
-  Weight matrix(std::int64_t rows, std::int64_t columns) {
-    std::int64_t& end = rows * columns < threshold_ ? end_.small : end_.other;
-    const Weight weight{end, rows, columns};
-    end = weight.end();
-    return weight;
-  }
-  Weight vector(std::int64_t numel) { return matrix(1, numel); }
-
-  // Where the tensors laid so far end.
-  struct Ends {
-    std::int64_t small = 0, other = 0;
-  };
-  Ends begin() const { return {0, small_}; }
-  Ends end() const { return end_; }
-  static WeightRanges between(Ends from, Ends to) {
-    return {Weight{from.small, 1, to.small - from.small}, Weight{from.other, 1, to.other - from.other}};
-  }
-
- private:
-  std::int64_t threshold_, small_;
-  Ends end_;
-};
 
 // Calls lay(placing) to lay all tensors; once more if some are small, since others begin behind these. Sets
 // how many elements they have, and those that are small.
@@ -49,11 +23,11 @@ void lay_all(std::int64_t threshold, std::int64_t& numel, std::int64_t& small, c
 LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, LayerParts parts,
                            std::int64_t threshold) {
   const std::int64_t hidden = model.hidden, qkv_width = sizes.q_width + 2 * sizes.kv_width + sizes.gate_width;
-  const bool attends = parts.mixer == Mixer::attention, recurs = parts.mixer == Mixer::recurrence;
+  const bool attends = parts.mixer == Mixer::attention;
+  const MixerFacts* beside_attention = facts_of(parts.mixer);
   const bool mixes = parts.mixer != Mixer::none, has_mlp = parts.mlp != Mlp::none;
   const Latent latent = attends ? model.latent.value_or(Latent{}) : Latent{};
   const bool is_latent = attends && model.latent, is_usual = attends && !model.latent;
-  const Recurrence r = recurs ? sizes.recurrence : Recurrence{};
   lay_all(threshold, numel, small, [&](Placing& placing) {
     norm1 = placing.vector(mixes && model.norms_before ? hidden : 0);
     norm1_behind = placing.vector(mixes && model.norms_behind ? hidden : 0);
@@ -69,8 +43,7 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
       q_norm = placing.vector(norms ? model.head_dim : 0);
       k_norm = placing.vector(norms ? model.head_dim : 0);
     }
-    const bool of_value_heads = r.rule == RecurrenceRule::delta;
-    head_norm = placing.vector(recurs && of_value_heads ? r.norm_width() : 0);
+    if (beside_attention != nullptr) beside_attention->lay_alike(model, sizes, placing, *this);
     const Experts experts = parts.mlp == Mlp::experts ? *model.experts : Experts{};
     router = placing.matrix(experts.count, hidden);
     router_bias = placing.vector(experts.biases ? experts.count : 0);
@@ -83,13 +56,8 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
     sinks = placing.vector(attends && model.sinks ? sizes.q_heads : 0);
     q_up = placing.matrix(is_latent ? sizes.q_width : 0, latent.q_rank > 0 ? latent.q_rank : hidden);
     kv_up = placing.matrix(is_latent ? sizes.up_width : 0, latent.kv_rank);
-    projection = placing.matrix(r.projected(), hidden);
-    convolution = placing.matrix(r.convolved(), r.convolution);
-    convolution_bias = placing.vector(r.convolution_bias ? r.convolved() : 0);
-    numbers = placing.vector(2 * r.value_heads);
-    skip = placing.vector((r.head_numbers() - 2) * r.value_heads);
-    row_norm = placing.vector(recurs && !of_value_heads ? r.norm_width() : 0);
-    out = placing.matrix(mixes ? hidden : 0, attends ? sizes.out_width : r.value_width());
+    if (attends) out = placing.matrix(hidden, sizes.out_width);
+    if (beside_attention != nullptr) beside_attention->lay(model, sizes, placing, *this);
     gate_up = placing.matrix(model.up_matrices() * sizes.columns(parts.mlp), hidden);
     down = placing.matrix(has_mlp ? hidden : 0, sizes.columns(parts.mlp));
   });

@@ -73,8 +73,8 @@ RC_GTEST_PROP(LatentRows, EveryStrategyEqualsOneDevice, ()) {
   RC_ASSERT(findings(sim::run_attention(data, request, options)) == "");
 }
 
-// Three keys' worth of 9 rows in 16 bits end between two f32 of the same arena: the oracle of memory allows the
-// 2 bytes that are lost there.
+// Three keys' worth of 9 rows in 16 bits end between two f32 of the same arena: the oracle of memory allows
+// the 2 bytes that are lost there.
 TEST(LatentRows, OddRowsMayLeaveAGapBeforeF32) {
   AttentionRequest request{{}, first_ranks(3), {}, true, {}};
   AttentionProblem& problem = request.problem;

@@ -109,7 +109,8 @@ TEST(Chunks, KnowWhatComesInAndWhatGoesOn) {
   RecurrenceProblem problem = delta_of(12);
   problem.cu_seqlens = {0, 5, 5, 8, 12};
   // The first rank has [0, 3) and [9, 12), the second one [3, 9), where two documents begin.
-  const std::vector<Chunk> chunks = chunks_of(problem.document_starts(), {{{0, 3, 3, 1}, {9, 3, 3, 1}}, {{3, 6, 6, 1}}});
+  const std::vector<Chunk> chunks =
+      chunks_of(problem.document_starts(), {{{0, 3, 3, 1}, {9, 3, 3, 1}}, {{3, 6, 6, 1}}});
   ASSERT_EQ(chunks.size(), 3U);
   EXPECT_EQ(std::tuple(chunks[0].begin, chunks[0].rows, chunks[0].index), std::tuple(0, 3, 0));
   EXPECT_FALSE(chunks[0].comes_in);

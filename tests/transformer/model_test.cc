@@ -30,7 +30,7 @@ Transformer tiny() {
 TEST(ParameterCounts, OfADenseModelByHand) {
   const ParameterCounts counts = parameter_counts(tiny());
   EXPECT_EQ(counts.embedding, 11 * 8);
-  EXPECT_EQ(counts.attention, 8 * 24 + 8 * 12 + 8 * 12 + 24 * 8);
+  EXPECT_EQ(counts.of(Mixer::attention).matrices, 8 * 24 + 8 * 12 + 8 * 12 + 24 * 8);
   EXPECT_EQ(counts.mlp, 3 * 8 * 10);
   EXPECT_EQ(counts.router, 0);
   EXPECT_EQ(counts.norms, 8);
@@ -43,20 +43,20 @@ TEST(ParameterCounts, OfADenseModelByHand) {
 TEST(ParameterCounts, BiasesAreOfQKAndV) {
   Transformer model = tiny();
   model.qkv_bias = true;
-  EXPECT_EQ(parameter_counts(model).attention, 576);
-  EXPECT_EQ(parameter_counts(model).attention_rows, 24 + 12 + 12);
+  EXPECT_EQ(parameter_counts(model).of(Mixer::attention).matrices, 576);
+  EXPECT_EQ(parameter_counts(model).of(Mixer::attention).rows, 24 + 12 + 12);
 }
 
 TEST(ParameterCounts, NormsOfQAndKAreOfOneHead) {
   Transformer model = tiny();
   model.qk_norm = true;
-  EXPECT_EQ(parameter_counts(model).attention_rows, 6 + 6);
+  EXPECT_EQ(parameter_counts(model).of(Mixer::attention).rows, 6 + 6);
 }
 
 TEST(ParameterCounts, NormsOfAllHeadsAreAsWideAsQAndK) {
   Transformer model = tiny();
   model.qk_norm = model.qk_norm_of_all_heads = true;
-  EXPECT_EQ(parameter_counts(model).attention_rows, 24 + 12);
+  EXPECT_EQ(parameter_counts(model).of(Mixer::attention).rows, 24 + 12);
 }
 
 TEST(ParameterCounts, NormsBehindTheRotationHaveNoWeights) {
@@ -71,7 +71,7 @@ TEST(ParameterCounts, OfWhatStandsBesideMatrices) {
   const ParameterCounts without = parameter_counts(model);
   model.out_bias = true, model.experts->shared_gate = model.experts->biases = true;
   const ParameterCounts with = parameter_counts(model);
-  EXPECT_EQ(with.attention_rows, without.attention_rows + 8);
+  EXPECT_EQ(with.of(Mixer::attention).rows, without.of(Mixer::attention).rows + 8);
   constexpr std::int64_t kOfExpert = 2 * 7 + 8, kGate = 8, kRouter = 5;
   EXPECT_EQ(with.experts, without.experts + 5 * kOfExpert);
   EXPECT_EQ(with.router, without.router + kRouter);
@@ -211,8 +211,8 @@ TEST(ParameterCounts, ASinkIsOneNumberOfAQueryHead) {
   const ParameterCounts without = parameter_counts(model);
   model.sinks = true, model.softcap = 50;  // which has no parameters
   const ParameterCounts with = parameter_counts(model);
-  EXPECT_EQ(with.attention, without.attention);
-  EXPECT_EQ(with.attention_rows, without.attention_rows + 4);
+  EXPECT_EQ(with.of(Mixer::attention).matrices, without.of(Mixer::attention).matrices);
+  EXPECT_EQ(with.of(Mixer::attention).rows, without.of(Mixer::attention).rows + 4);
   constexpr std::int64_t kSinks = 3 * 4;  // of three layers with four heads
   EXPECT_EQ(with.total, without.total + kSinks);
   EXPECT_EQ(with.multiplied, without.multiplied);
@@ -221,7 +221,7 @@ TEST(ParameterCounts, ASinkIsOneNumberOfAQueryHead) {
 TEST(ParameterCounts, OfGatesAndOfAnMlpWithTwoMatrices) {
   Transformer model = tiny();
   model.gated_attention = true, model.gated_mlp = false;
-  EXPECT_EQ(parameter_counts(model).attention, 576 + 8 * 24);
+  EXPECT_EQ(parameter_counts(model).of(Mixer::attention).matrices, 576 + 8 * 24);
   EXPECT_EQ(parameter_counts(model).mlp, 2 * 8 * 10);
 }
 
@@ -231,18 +231,18 @@ TEST(ParameterCounts, OfRecurrencesByHand) {
   model.recurrence = Recurrence{RecurrenceRule::delta, 2, 4, 3, 5, 4, false};
   set_layers(model, {{}, {{}, {}, false, Mixer::recurrence, true}, {{}, {}, false, Mixer::none, true}});
   ParameterCounts counts = parameter_counts(model);
-  EXPECT_EQ(counts.recurrence, 8 * (32 + 20 + 2 * 4) + 20 * 8);
-  EXPECT_EQ(counts.recurrence_rows, 32 * 4 + 5 + 2 * 4);
+  EXPECT_EQ(counts.of(Mixer::recurrence).matrices, 8 * (32 + 20 + 2 * 4) + 20 * 8);
+  EXPECT_EQ(counts.of(Mixer::recurrence).rows, 32 * 4 + 5 + 2 * 4);
   EXPECT_EQ(counts.layer({Mixer::recurrence, Mlp::dense}),
-            counts.recurrence + counts.recurrence_rows + 240 + 16);
+            counts.of(Mixer::recurrence).matrices + counts.of(Mixer::recurrence).rows + 240 + 16);
   EXPECT_EQ(counts.layer({Mixer::none, Mlp::dense}), 240 + 8);
   EXPECT_EQ(counts.total, 88 + (576 + 240 + 16) + (640 + 141 + 240 + 16) + (240 + 8) + 8 + 88);
   EXPECT_EQ(counts.multiplied, 576 + 640 + 3 * 240);
   // Mamba-2 has one number for each head in the projection, three that are learnt, and a wide norm.
   model.recurrence->rule = RecurrenceRule::decay, model.recurrence->convolution_bias = true;
   counts = parameter_counts(model);
-  EXPECT_EQ(counts.recurrence, 8 * (32 + 20 + 4) + 20 * 8);
-  EXPECT_EQ(counts.recurrence_rows, 32 * 5 + 20 + 3 * 4);
+  EXPECT_EQ(counts.of(Mixer::recurrence).matrices, 8 * (32 + 20 + 4) + 20 * 8);
+  EXPECT_EQ(counts.of(Mixer::recurrence).rows, 32 * 5 + 20 + 3 * 4);
 }
 
 TEST(ParameterCounts, ATiedHeadIsMetButNotCountedTwice) {
@@ -274,8 +274,8 @@ TEST(ParameterCounts, ATokenMeetsSharedExpertsAndDenseLayers) {
   EXPECT_EQ(counts.mlp, 3 * 8 * 10);
   EXPECT_EQ(counts.shared, 3 * 8 * 4);
   const LayerParts dense{Mixer::attention, Mlp::dense}, experts{Mixer::attention, Mlp::experts};
-  EXPECT_EQ(counts.layer(dense), counts.attention + counts.attention_rows + 2 * counts.norms + counts.mlp);
-  EXPECT_EQ(counts.layer(experts), counts.attention + counts.attention_rows + 2 * counts.norms +
+  EXPECT_EQ(counts.layer(dense), counts.of(Mixer::attention).matrices + counts.of(Mixer::attention).rows + 2 * counts.norms + counts.mlp);
+  EXPECT_EQ(counts.layer(experts), counts.of(Mixer::attention).matrices + counts.of(Mixer::attention).rows + 2 * counts.norms +
                                        counts.experts + counts.shared + counts.router);
   EXPECT_EQ(counts.total, counts.embedding + counts.head + counts.final_norm + counts.layer(dense) +
                               2 * counts.layer(experts));

@@ -8,7 +8,8 @@
 #include <fmt/format.h>
 
 #include "shared/base/text.h"
-#include "shared/transformer/sizes.h"
+#include "shared/transformer/mixers/mixer.h"
+#include "shared/transformer/parallel_layout.h"
 #include "sim/base/number_text.h"
 #include "sim/scenario/plan_fixed.h"
 
@@ -26,12 +27,6 @@ std::string human_parameters(std::int64_t count) {
                         : fmt::format("{:.3g} M", value / 1e6);
 }
 
-std::string recurrence_text(const Recurrence& recurrence) {
-  return fmt::format("{} with states of {} x {}",
-                     recurrence.rule == RecurrenceRule::delta ? "a gated delta net" : "Mamba-2",
-                     recurrence.key_dim, recurrence.value_dim);
-}
-
 // ", window 128 in 18 of them, 3 of them without experts".
 std::string kinds_text(const Transformer& model) {
   const std::vector<std::int64_t> layers = layers_of_kinds(model);
@@ -40,7 +35,8 @@ std::string kinds_text(const Transformer& model) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerKind& kind = model.kinds[i];
     std::string text;
-    if (kind.mixer == Mixer::recurrence) text = fmt::format(", {}", recurrence_text(*model.recurrence));
+    if (const MixerFacts* facts = facts_of(kind.mixer); facts != nullptr)
+      text = str(", ", facts->text(model));
     if (kind.mixer == Mixer::none) text = ", an MLP alone";
     if (!kind.has_mlp && kind.mixer == Mixer::attention) text = ", attention alone";
     if (kind.window) text += fmt::format(", window {}", human_count(*kind.window));
@@ -176,12 +172,12 @@ std::vector<std::string> workload_clauses(const PlanQuestion& question) {
   clauses.insert(clauses.end(), {std::string(name(w.dtype)), products});
   if (fp8_attention(question)) clauses.emplace_back("attention fp8");
   clauses.push_back(str("KV cache ", cache_dtype_name(question)));
-  if (const auto& recurrence = question.model.recurrence) {
-    const RecurrentCache cache = recurrent_cache(*recurrence, w.dtype);
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (!facts->is_described(question.model)) continue;
     const std::int64_t layers =
-        count_of(layers_of_parts(question.model, layers_of_kinds(question.model)), Mixer::recurrence);
-    clauses.push_back(str("states of recurrent layers f32, ",
-                          human_bytes(layers * (cache.state + cache.convolved)), " a request"));
+        count_of(layers_of_parts(question.model, layers_of_kinds(question.model)), facts->mixer);
+    clauses.push_back(str(facts->cached_name, ", ",
+                          human_bytes(layers * facts->request_bytes(question.model, w.dtype)), " a request"));
   }
   if (w.phase == Phase::prefill) return clauses;
   if (question.aggregated)

@@ -145,8 +145,9 @@ class Bound {
     return std::max(most, workspace_bytes(*plan_.target.fused_attention, shape));
   }
 
-  // All places are multiples of the smallest element, so that what is lost before an aligned one is a multiple
-  // of it, too: of buffers of one dtype on the host nothing, and at most 2 bytes before f32 behind bf16.
+  // All places are multiples of the smallest element, so that what is lost before an aligned one is a
+  // multiple of it, too: of buffers of one dtype on the host nothing, and at most 2 bytes before f32 behind
+  // bf16.
   std::int64_t alignment() const {
     std::int64_t lost = 0, smallest = kF32;
     const auto each_temporary = [&](const auto& visit) {

@@ -1,4 +1,4 @@
-#include "shared/transformer/recurrence_memory.h"
+#include "shared/transformer/mixers/recurrence_memory.h"
 
 #include <algorithm>
 
@@ -18,14 +18,11 @@ RecurrenceMemory::RecurrenceMemory(const Transformer& model, const Workload& wor
       layout_(layout),
       sizes_(sizes),
       width_(size_bytes(workload.dtype)),
-      present_(model.recurrence.has_value()),
-      training_(workload.phase == Phase::training) {
-  if (present_) scan_ = scan_of_a_rank();
-}
+      training_(workload.phase == Phase::training),
+      scan_(scan_of_a_rank()) {}
 
 LayerKept RecurrenceMemory::kept() const {
   LayerKept kept;
-  if (!present_) return kept;
   const Recurrence& r = sizes_.recurrence;
   const std::int64_t tokens = sizes_.tokens;
   // What the projection gave; q, k and v behind the convolution, or all rows of some heads of these, which
@@ -45,7 +42,6 @@ LayerKept RecurrenceMemory::kept() const {
 }
 
 std::int64_t RecurrenceMemory::bytes_inside() const {
-  if (!present_) return 0;
   const Recurrence& r = sizes_.recurrence;
   if (!training_) return sizes_.tokens * (r.projected() + r.convolved()) * width_;
   return sizes_.tokens * (r.projected() + r.convolved() + 2 * r.value_width()) * width_ +
@@ -54,7 +50,7 @@ std::int64_t RecurrenceMemory::bytes_inside() const {
 
 // All but the output behind its norm.
 std::int64_t RecurrenceMemory::bytes_beside_kernel() const {
-  if (!present_ || !training_ || trades_heads()) return 0;
+  if (!training_ || trades_heads()) return 0;
   return bytes_inside() - sizes_.tokens * sizes_.recurrence.value_width() * width_;
 }
 
@@ -63,8 +59,17 @@ std::int64_t RecurrenceMemory::bytes_from_afar() const {
   return scan_.from_afar * recurrence_problem(model_, workload_, layout_).state_numel() * kStateBytes;
 }
 
+std::vector<MixerMemory::Moment> RecurrenceMemory::moments() const {
+  std::vector<Moment> moments;
+  const std::int64_t beside_kernel = bytes_beside_kernel(), states = bytes_from_afar(),
+                     workspace = workspace_bytes();
+  if (beside_kernel > 0) moments.push_back({beside_kernel + workspace, workspace, true});
+  if (states > 0) moments.push_back({states, states, false});
+  return moments;
+}
+
 std::int64_t RecurrenceMemory::workspace_bytes() const {
-  if (!present_ || !training_) return 0;
+  if (!training_) return 0;
   const RecurrenceProblem problem = recurrence_problem(model_, workload_, layout_);
   const std::int64_t key_heads = problem.key_heads / (trades_heads() ? layout_.cp : 1),
                      rows =
@@ -76,7 +81,7 @@ std::int64_t RecurrenceMemory::workspace_bytes() const {
 }
 
 std::int64_t RecurrenceMemory::cached_bytes() const {
-  if (!present_ || (layout_.cp > 1 && workload_.phase == Phase::prefill)) return 0;
+  if (layout_.cp > 1 && workload_.phase == Phase::prefill) return 0;
   const RecurrentCache cache = recurrent_cache(sizes_.recurrence, workload_.dtype);
   return layout_.micro_batch * (cache.state / (trades_heads() ? layout_.cp : 1) + cache.convolved);
 }

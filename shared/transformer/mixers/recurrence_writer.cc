@@ -1,4 +1,4 @@
-#include "shared/transformer/recurrence_writer.h"
+#include "shared/transformer/mixers/recurrence_writer.h"
 
 #include <utility>
 
@@ -12,12 +12,10 @@ RecurrenceWriter::RecurrenceWriter(StepWriter& writer, Activations& activations,
       context_(writer.context()),
       activations_(activations),
       cache_(cache),
-      r_(context_.sizes.recurrence) {
-  if (const auto& asked = context_.recurrence)
-    halo_.emplace(writer, cache,
-                  ConvolvedSequence{chunks_of(*asked), asked->problem.document_starts(), r_.convolution,
-                                    r_.convolved()});
-}
+      r_(context_.sizes.recurrence),
+      halo_(writer, cache,
+            {chunks_of(*context_.recurrence), context_.recurrence->problem.document_starts(), r_.convolution,
+             r_.convolved()}) {}
 
 RecurrenceWriter::Projected RecurrenceWriter::cut(const View& all) const {
   const std::int64_t convolved = r_.convolved(), values = r_.value_width();
@@ -40,17 +38,17 @@ View RecurrenceWriter::forward(const LayerPlace& place, const Window& weights, c
   const Projected projected = cut(activations_.rows(A::projected, place, tokens, r_.projected()));
   writer_.matmul(rows, layer.projection.transposed(weights), projected.all, "recurrence projection");
   const View halo = this->halo(place);
-  halo_->fetch(place, projected.convolved, halo);
+  halo_.fetch(place, projected.convolved, halo);
   std::vector<View> seen = convolved_views(place, weights, projected.convolved);
   writer_.kernel({RowOperation::short_convolution,
                   std::move(seen),
                   {activations_.rows(A::recurrent_q, place, tokens, keys),
                    activations_.rows(A::recurrent_k, place, tokens, keys),
                    activations_.rows(A::recurrent_v, place, tokens, values)},
-                  halo_->cached(place),
+                  halo_.cached(place),
                   convolution_rule()},
                  "short convolution");
-  halo_->cache_last_rows(place, projected.convolved, halo);
+  halo_.cache_last_rows(place, projected.convolved, halo);
   writer_.kernel({RowOperation::decay_and_beta,
                   {projected.numbers, layer.numbers.flat(weights)},
                   {activations_.rows(A::log_decay, place, tokens, r_.value_heads),
@@ -82,13 +80,13 @@ std::vector<View> RecurrenceWriter::convolved_views(const LayerPlace& place, con
   const LayerWeights& layer = this->layer(place);
   std::vector<View> views{x, layer.convolution.flat(weights)};
   if (r_.convolution_bias) views.push_back(layer.convolution_bias.flat(weights));
-  if (halo_->rows() > 0) views.push_back(halo(place));
+  if (halo_.rows() > 0) views.push_back(halo(place));
   return views;
 }
 
 RowRule RecurrenceWriter::convolution_rule() const {
   if (cache_ != nullptr) return {};
-  ConvolutionRule rule = halo_->rule();
+  ConvolutionRule rule = halo_.rule();
   if (r_.rule == RecurrenceRule::delta) rule.normalized = r_.key_dim;
   return rule;
 }
@@ -145,24 +143,24 @@ void RecurrenceWriter::backward(const LayerPlace& place, const Window& weights,
                                  {}},
                                 {layer.numbers}, gradients, "decay and beta, backward");
   // The gradients of the halo go back to the ranks that its rows came from.
-  const View d_halo = writer_.working_rows("d halo", halo_->rows(), r_.convolved());
+  const View d_halo = writer_.working_rows("d halo", halo_.rows(), r_.convolved());
   std::vector<View> seen = convolved_views(place, weights, projected.convolved);
   seen.insert(seen.end(), {d_q, d_k, d_v});
   std::vector<View> made{d_projected.convolved};
-  if (halo_->rows() > 0) made.push_back(d_halo);
+  if (halo_.rows() > 0) made.push_back(d_halo);
   std::vector<Weight> learnt{layer.convolution};
   if (r_.convolution_bias) learnt.push_back(layer.convolution_bias);
   writer_.kernel_with_gradients(
       {RowOperation::short_convolution_backward, std::move(seen), std::move(made), {}, convolution_rule()},
       learnt, gradients, "short convolution, backward");
-  halo_->give_back(d_halo, d_projected.convolved);
+  halo_.give_back(d_halo, d_projected.convolved);
   writer_.matmul(d_projected.all, layer.projection.matrix(weights), d_rows, "recurrence projection, dgrad");
   writer_.weight_gradient(transposed(d_projected.all), rows, layer.projection, gradients,
                           "recurrence projection, wgrad");
 }
 
 View RecurrenceWriter::halo(const LayerPlace& place) {
-  return activations_.rows(A::halo, place, halo_->rows(), r_.convolved());
+  return activations_.rows(A::halo, place, halo_.rows(), r_.convolved());
 }
 
 }  // namespace cp

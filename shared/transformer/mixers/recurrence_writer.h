@@ -3,31 +3,27 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "shared/transformer/activations.h"
 #include "shared/transformer/halo_writer.h"
 #include "shared/transformer/kv_cache.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/step_writer.h"
 
 namespace cp {
 
-class RecurrenceWriter {
+class RecurrenceWriter : public MixerWriter {
  public:
   // `cache` is null unless the workload is one of serving.
   RecurrenceWriter(StepWriter& writer, Activations& activations, KvCache* cache);
 
-  // Forward: from `rows`, the gathered rows of the norm, [tokens, hidden], to what the projection out takes,
-  // [tokens, value heads x value_dim].
-  View forward(const LayerPlace& place, const Window& weights, const View& rows);
-  // The latter in the backward pass, kept or computed again.
-  View output(const LayerPlace& place, const Window& weights);
-  // Backward: from the gradient of the latter, `d_out`, to `d_rows`, the partial gradient of the rows. The
-  // gradients of all weights but the projection out are written.
+  // What the projection out takes is [tokens, value heads x value_dim].
+  View forward(const LayerPlace& place, const Window& weights, const View& rows) override;
+  View output(const LayerPlace& place, const Window& weights) override;
   void backward(const LayerPlace& place, const Window& weights, const GradientPlace& gradients,
-                const View& rows, const View& d_out, const View& d_rows);
+                const View& rows, const View& d_out, const View& d_rows) override;
 
  private:
   using A = Activation;
@@ -56,7 +52,7 @@ class RecurrenceWriter {
   Activations& activations_;
   KvCache* const cache_;
   const Recurrence& r_;  // of one tp rank
-  std::optional<HaloWriter> halo_;  // where the model has recurrences
+  HaloWriter halo_;
 };
 
 }  // namespace cp

@@ -1,0 +1,19 @@
+#include "shared/transformer/mixers/mixers.h"
+
+#include <algorithm>
+
+namespace cp {
+
+const std::vector<const MixerFacts*>& mixers_beside_attention() {
+  static const std::vector<const MixerFacts*> all = {&kRecurrenceMixer};
+  return all;
+}
+
+const MixerFacts* facts_of(Mixer mixer) {
+  const auto& all = mixers_beside_attention();
+  const auto row =
+      std::find_if(all.begin(), all.end(), [&](const MixerFacts* facts) { return facts->mixer == mixer; });
+  return row == all.end() ? nullptr : *row;
+}
+
+}  // namespace cp

@@ -1,0 +1,10 @@
+// The rows of mixers.cc, each at the end of its mixer's file.
+#pragma once
+
+#include "shared/transformer/mixers/mixer.h"
+
+namespace cp {
+
+extern const MixerFacts kRecurrenceMixer;
+
+}  // namespace cp
