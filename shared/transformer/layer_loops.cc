@@ -223,10 +223,6 @@ bool have(LayerParts parts, Having what) {
       return true;
     case Having::mixer:
       return parts.mixer != Mixer::none;
-    case Having::attention:
-      return parts.mixer == Mixer::attention;
-    case Having::recurrence:
-      return parts.mixer == Mixer::recurrence;
     case Having::mlp:
       return parts.mlp != Mlp::none;
     case Having::dense:
@@ -235,8 +231,9 @@ bool have(LayerParts parts, Having what) {
       return parts.mlp == Mlp::experts;
     case Having::both:
       return parts.mixer != Mixer::none && parts.mlp != Mlp::none;
+    default:
+      return what == having(parts.mixer);
   }
-  return false;
 }
 
 std::int64_t count_of(const ByParts<std::int64_t>& layers, Having what) {

@@ -18,11 +18,17 @@
 
 namespace cp {
 
-// What some layers have and others do not, and so keep for the backward pass.
-enum class Having : std::uint8_t { anything, mixer, attention, recurrence, mlp, dense, experts, both };
-inline constexpr std::array<Having, 8> kHaving = {Having::anything,   Having::mixer, Having::attention,
-                                                  Having::recurrence, Having::mlp,   Having::dense,
-                                                  Having::experts,    Having::both};
+// What some layers have and others do not, and so keep for the backward pass. Behind `both` there is a value
+// for each mixer, having(mixer), of which attention's has a name.
+enum class Having : std::uint8_t { anything, mixer, mlp, dense, experts, both, attention };
+constexpr Having having(Mixer mixer) {
+  return static_cast<Having>(static_cast<std::size_t>(Having::attention) + static_cast<std::size_t>(mixer));
+}
+inline constexpr auto kHaving = [] {
+  std::array<Having, static_cast<std::size_t>(having(Mixer::none))> all;
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Having>(i);
+  return all;
+}();
 bool have(LayerParts parts, Having what);
 std::int64_t count_of(const ByParts<std::int64_t>& layers, Having what);
 

@@ -416,14 +416,15 @@ class LeastMemory::OfLayout {
         return {.cheap = parallel ? 0 : before, .rest = behind};
       case Having::both:
         return {.rest = parallel ? 0 : rows};  // between the two
-      case Having::attention:
-        return of(Mixer::attention).kept;
-      case Having::recurrence:
-        return of(Mixer::recurrence).kept;
       case Having::dense:
         return kept_of_mlp(Mlp::dense);
       case Having::experts:
         return kept_of_mlp(Mlp::experts);
+      default:
+        break;
+    }
+    for (const Mixer mixer : kMixers) {
+      if (what == having(mixer)) return of(mixer).kept;
     }
     return {};
   }

@@ -61,6 +61,7 @@ LocalSizes local_sizes(const Transformer& model, const Workload& workload, const
   sizes.vocab = ceil_div(model.vocab, tp);
   if (model.latent) sizes.up_width = sizes.kv_heads * model.up_head_dim();
   if (model.gated_attention) sizes.gate_width = sizes.out_width;
+  sizes.channels = hidden / tp;
   if (model.recurrence) {
     sizes.recurrence = *model.recurrence;
     sizes.recurrence.key_heads /= tp, sizes.recurrence.value_heads /= tp;

@@ -24,6 +24,7 @@ struct LocalSizes {
   std::int64_t up_width = 0;                // of what latent rows of keys and values are projected to
   std::int64_t gate_width = 0;              // of the gates of attention's output; 0: it has none
   Recurrence recurrence;                    // with the heads of one tp rank; no heads: no layer has one
+  std::int64_t channels = 0;                // elements of hidden of one tp rank, where a mixer deals them
   std::int64_t dense_columns = 0, shared_columns = 0;  // of one tp rank
   // Of the MLP that a layer computes all rows with: the dense one, or the shared one beside experts. 0: there
   // is none.

@@ -10,6 +10,7 @@
 
 #include "shared/base/index.h"
 #include "shared/transformer/layer_plan.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "sim/cost/timeline/collective_cost.h"
 #include "sim/cost/timeline/issue_time.h"
 #include "sim/cost/timeline/rank_replay.h"
@@ -25,7 +26,7 @@ LayerPlan plan_of(const PlanQuestion& question, const LayerKind& kind, LayerPass
   StepRequest request{question.model, question.workload, layout};
   set_layers(request.model, {kind});
   request.model.layers = 1;
-  if (kind.mixer != Mixer::recurrence) request.model.recurrence.reset();
+  forget_unused_mixers(request.model);
   request.workload.seq_len = 1, request.layout.micro_batch = 4096;
   MixerPlanCache mixers(2);
   return layer_plan(request, LatentUse::nothing, pass, mixers);

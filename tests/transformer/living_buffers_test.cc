@@ -40,8 +40,9 @@ std::vector<std::string> moments(const std::string& layers, LayerParts of, Recom
   const LivingBuffers living = living_buffers({kinds, kPartsOfLetters}, recompute);
   for (const LivingBuffers::Moment& moment : living.at[of]) {
     std::string stacks;
-    for (const auto& [what, letter] : {std::pair{Having::attention, 'a'}, std::pair{Having::recurrence, 'r'},
-                                       std::pair{Having::dense, 'd'}, std::pair{Having::experts, 'e'}})
+    for (const auto& [what, letter] :
+         {std::pair{Having::attention, 'a'}, std::pair{having(Mixer::recurrence), 'r'},
+          std::pair{Having::dense, 'd'}, std::pair{Having::experts, 'e'}})
       if ((moment.kept & stack_of(what, 0)) != 0) stacks += letter;
     texts.push_back(letters_of(moment.gathered) + "/" + letters_of(moment.reduced) + "/" + stacks);
   }

@@ -274,9 +274,10 @@ TEST(ParameterCounts, ATokenMeetsSharedExpertsAndDenseLayers) {
   EXPECT_EQ(counts.mlp, 3 * 8 * 10);
   EXPECT_EQ(counts.shared, 3 * 8 * 4);
   const LayerParts dense{Mixer::attention, Mlp::dense}, experts{Mixer::attention, Mlp::experts};
-  EXPECT_EQ(counts.layer(dense), counts.of(Mixer::attention).matrices + counts.of(Mixer::attention).rows + 2 * counts.norms + counts.mlp);
-  EXPECT_EQ(counts.layer(experts), counts.of(Mixer::attention).matrices + counts.of(Mixer::attention).rows + 2 * counts.norms +
-                                       counts.experts + counts.shared + counts.router);
+  EXPECT_EQ(counts.layer(dense), counts.of(Mixer::attention).matrices + counts.of(Mixer::attention).rows +
+                                     2 * counts.norms + counts.mlp);
+  EXPECT_EQ(counts.layer(experts), counts.of(Mixer::attention).matrices + counts.of(Mixer::attention).rows +
+                                       2 * counts.norms + counts.experts + counts.shared + counts.router);
   EXPECT_EQ(counts.total, counts.embedding + counts.head + counts.final_norm + counts.layer(dense) +
                               2 * counts.layer(experts));
   EXPECT_EQ(counts.total - counts.active, 88 + 2 * (3 * 3 * 8 * 7));

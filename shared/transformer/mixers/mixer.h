@@ -90,6 +90,7 @@ struct MixerFacts {
 
   // ---- of the model ----
   bool (*is_described)(const Transformer& model);  // whether the model says its sizes
+  void (*forget)(Transformer& model);              // them
   void (*check)(const Transformer& model, detail::Complaints& complaints);  // of described ones
   MixerParameters (*parameters)(const Transformer& model);
   void (*hash)(Hasher& hasher, const Transformer& model);
@@ -121,6 +122,9 @@ struct MixerFacts {
   std::unique_ptr<MixerMemory> (*memory)(const Transformer& model, const Workload& workload,
                                          const ParallelLayout& layout, const LocalSizes& sizes);
 };
+
+// Has the model say nothing of mixers that no layer has.
+void forget_unused_mixers(Transformer& model);
 
 // Null for attention and for none.
 const MixerFacts* facts_of(Mixer mixer);

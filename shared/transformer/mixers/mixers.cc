@@ -9,6 +9,12 @@ const std::vector<const MixerFacts*>& mixers_beside_attention() {
   return all;
 }
 
+void forget_unused_mixers(Transformer& model) {
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (!model.has(facts->mixer)) facts->forget(model);
+  }
+}
+
 const MixerFacts* facts_of(Mixer mixer) {
   const auto& all = mixers_beside_attention();
   const auto row =

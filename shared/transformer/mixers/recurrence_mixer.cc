@@ -19,6 +19,7 @@ namespace recurrence_mixer {
 constexpr double kMaxState = 1e12;
 
 bool is_described(const Transformer& model) { return model.recurrence.has_value(); }
+void forget(Transformer& model) { model.recurrence.reset(); }
 
 void check(const Transformer& model, detail::Complaints& complaints) {
   const Recurrence& recurrence = *model.recurrence;
@@ -164,6 +165,7 @@ const MixerFacts kRecurrenceMixer = {
     .with_mlp = "recurrent_",
     .alone = "recurrence_",
     .is_described = recurrence_mixer::is_described,
+    .forget = recurrence_mixer::forget,
     .check = recurrence_mixer::check,
     .parameters = recurrence_mixer::parameters,
     .hash = recurrence_mixer::hash,

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "shared/base/text.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "sim/planner/emit/emitters.h"
 
 namespace cp::sim {
@@ -54,7 +55,10 @@ class TorchtitanConfig {
                " has: the attention of torchtitan's llama3 has none; take a model that has them"));
     }
     if (r_.model.latent) note("latent attention: torchtitan's llama3 has none; take its deepseek_v3");
-    if (r_.model.recurrence) note("layers with a recurrence: torchtitan has no model with them");
+    for (const MixerFacts* facts : mixers_beside_attention()) {
+      if (facts->is_described(r_.model))
+        note(str("layers with a ", name(facts->mixer), ": torchtitan has no model with them"));
+    }
     if (r_.model.experts) note("experts: torchtitan's llama3 has none; take a model that has them");
   }
 

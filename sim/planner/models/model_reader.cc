@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shared/base/text.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "sim/planner/models/config_fields.h"
 #include "sim/planner/models/families.h"
 #include "sim/planner/models/layer_list.h"
@@ -272,7 +273,7 @@ class ModelReader {
       for (LayerKind& kind : kinds) kind.dense = false;
     }
     set_layers(model, kinds);
-    if (!model.has(Mixer::recurrence)) model.recurrence.reset();
+    forget_unused_mixers(model);
     if (model.has(Mlp::dense) && model.intermediate == 0)
       fields_.required_size("intermediate_size", "the width of the MLP in layers without experts");
   }

@@ -55,7 +55,7 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const Transformer& model = question_.model;
   const LayerKind& kind = model.kinds[kind_index];
   if (kind.mixer == Mixer::recurrence) return {recurrence(layout, sizes), {}};
-  if (kind.mixer == Mixer::none) return {};
+  if (kind.mixer != Mixer::attention) return {};
   const double pairs_of_head = pairs_[kind_index];
   const std::int64_t heads = model.q_heads / layout.tp;
   const double of_all = kSlack * pairs_of_head * real(layout.micro_batch);  // and a head

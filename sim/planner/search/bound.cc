@@ -10,6 +10,7 @@
 #include "shared/transformer/flops.h"
 #include "shared/transformer/group_axis.h"
 #include "shared/transformer/layer_plan.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/pipeline.h"
 #include "sim/cost/timeline/collective_cost.h"
 #include "sim/planner/search/bound_terms.h"
@@ -26,7 +27,7 @@ Transformer with_one_layer(const Transformer& model, LayerKind kind) {
   kind.window.reset(), kind.chunk.reset();
   set_layers(alone, {kind});
   alone.layers = 1, alone.prediction_layers = 0;
-  if (kind.mixer != Mixer::recurrence) alone.recurrence.reset();
+  forget_unused_mixers(alone);
   return alone;
 }
 
