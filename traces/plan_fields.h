@@ -23,13 +23,14 @@ inline constexpr EnumTable<MaskSlice::Kind, proto::MaskKind, 3> kMaskKinds = {
      {MaskSlice::Kind::window, proto::window}}};
 inline constexpr EnumTable<AttentionEngine, proto::AttentionEngine, 2> kAttentionEngines = {
     {{AttentionEngine::exact, proto::exact}, {AttentionEngine::fused, proto::fused}}};
-inline constexpr EnumTable<ActivationFunction, proto::ActivationFunction, 6> kActivationFunctions = {
+inline constexpr EnumTable<ActivationFunction, proto::ActivationFunction, 7> kActivationFunctions = {
     {{ActivationFunction::silu, proto::silu},
      {ActivationFunction::gelu, proto::gelu},
      {ActivationFunction::gelu_tanh, proto::gelu_tanh},
      {ActivationFunction::relu, proto::relu},
      {ActivationFunction::relu2, proto::relu2},
-     {ActivationFunction::quick_gelu, proto::quick_gelu}}};
+     {ActivationFunction::quick_gelu, proto::quick_gelu},
+     {ActivationFunction::identity, proto::identity}}};
 inline constexpr EnumTable<RecurrenceRule, proto::RecurrenceRule, 2> kRecurrenceRules = {
     {{RecurrenceRule::decay, proto::decay}, {RecurrenceRule::delta, proto::delta}}};
 inline constexpr EnumTable<RowOperation, proto::RowOperation, 29> kRowOperations = {

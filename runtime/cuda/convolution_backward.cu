@@ -159,7 +159,7 @@ struct ConvolutionBackward {
     });
   }
 
-  // Of a strip: the values, slopes and gradients of q, k or v, and their sums.
+  // Of a strip: the values, slopes and gradients of q, k or v, or y, and their sums.
   CP_DEVICE void prepare(const ConvolvedPart<kPack>& part, std::int64_t group, const TilePlace& place,
                          int strip, int thread, Own& its, Sums& sums) const {
     CP_UNROLL
@@ -180,7 +180,7 @@ struct ConvolutionBackward {
       part.matrix.values(its.d[r], d);
       CP_UNROLL
       for (int i = 0; i < kPack; ++i) {
-        const Activated activated = silu(its.values[r][i]);
+        const Activated activated = x.activated(its.values[r][i]);
         its.values[r][i] = activated.value, its.slopes[r][i] = activated.slope;
         squares += activated.value * activated.value, products += d[i] * activated.value;
       }

@@ -57,7 +57,7 @@ struct ConvolutionForward {
         float sum = 0;
         CP_UNROLL
         for (int i = 0; i < kPack; ++i) {
-          its.values[r][i] = silu(its.values[r][i]).value;
+          its.values[r][i] = x.activated(its.values[r][i]).value;
           sum += its.values[r][i] * its.values[r][i];
         }
         squares[thread].of[r] = sum;

@@ -3,9 +3,9 @@
 //
 // A sequence's rows, of x and of the halo, stand one behind the other in the order of the rule's runs, and
 // have positions. Chains of them follow one another; a row sees the rows before it as far as its chain's
-// begin. Of q, k and v each block has a group of columns, a head where heads are normalized, and a tile of
-// positions. A thread has a strip of it: a pack of columns of a few rows, which reads these and the few rows
-// before, so that a row comes once from memory and else from a cache.
+// begin. Of q, k and v, or of y, each block has a group of columns, a head where heads are normalized, and a
+// tile of positions. A thread has a strip of it: a pack of columns of a few rows, which reads these and the
+// few rows before, so that a row comes once from memory and else from a cache.
 #pragma once
 
 #include <algorithm>
@@ -90,7 +90,7 @@ struct Convolved {
 
   PlacedRuns placed;
   int taps = 1;
-  bool has_bias = false;
+  bool has_bias = false, plain = false;
   RowMatrix<kPack> x, halo, bias;
   RowMatrix<1> weights;
 
@@ -147,6 +147,12 @@ struct Convolved {
     }
   }
 
+  // What stands behind the convolution. That of a `plain` one is chosen from both, without a branch.
+  CP_DEVICE Activated activated(float z) const {
+    const Activated silu = activate(ActivationFunction::silu, z);
+    return {plain ? z : silu.value, plain ? 1 : silu.slope};
+  }
+
   // z of the strip's own rows, the first of which is at the position `first`.
   CP_DEVICE void add_up(const Own& own, std::int32_t first, std::int64_t column,
                         float (&z)[kRows][kPack]) const {
@@ -182,7 +188,7 @@ constexpr std::int64_t kGroupColumns = 64;
 // So that a head in packs of one column has a lane for each of them.
 constexpr std::int64_t kMostHead = kRowThreads;
 
-// q, k or v, or its gradient, and the blocks that have it.
+// q, k or v, or y, or its gradient, and the blocks that have it.
 template <int kPack>
 struct ConvolvedPart {
   RowMatrix<kPack> matrix;
@@ -218,7 +224,7 @@ CP_DEVICE TilePlace place_of(const ConvolvedPart<kPack>& part, std::int64_t turn
 
 template <int kPack>
 struct ConvolvedParts {
-  ConvolvedPart<kPack> of[3];
+  ConvolvedPart<kPack> of[3];  // behind the last one: without blocks
 
   // Calls use(part, group, number) with what a block has: the part and the group, and its number among the
   // blocks of both. Neighbouring blocks have neighbouring columns.
@@ -238,8 +244,6 @@ struct ConvolvedParts {
       part.blocks = part.turns == 0 ? 0 : part.blocks / part.turns * strands;
   }
 };
-
-CP_DEVICE Activated silu(float z) { return activate(ActivationFunction::silu, z); }
 
 // Of each row of a strip, as join_lanes() adds them up.
 template <int kRows>
@@ -285,22 +289,24 @@ class ConvolutionViews {
   // All that packs are made of, and where they may not reach over.
   std::vector<const View*> views() const {
     std::vector<const View*> views{operands_.x, operands_.weights};
-    views.insert(views.end(), operands_.qkv.begin(), operands_.qkv.end());
+    views.insert(views.end(), operands_.outputs.begin(), operands_.outputs.end());
     for (const View* view : {operands_.bias, operands_.halo}) {
       if (view != nullptr) views.push_back(view);
     }
     return views;
   }
   std::vector<std::int64_t> bounds() const {
-    const std::int64_t q = operands_.qkv[0]->shape[1];
-    return {q, q + operands_.qkv[1]->shape[1], rule_.normalized, rule_.taps > kTapsOfPacks ? 1 : 0};
+    std::vector<std::int64_t> bounds{rule_.normalized, rule_.taps > kTapsOfPacks ? 1 : 0};
+    std::int64_t end = 0;
+    for (const View* view : operands_.outputs) bounds.push_back(end += view->shape[1]);
+    return bounds;
   }
 
   template <int kPack, int kRows>
   Convolved<kPack, kRows> convolved(std::int64_t iteration) const {
     Convolved<kPack, kRows> x;
     x.placed = {reinterpret_cast<const PlacedRun*>(runs_->data()), count_, positions_};
-    x.taps = static_cast<int>(rule_.taps), x.has_bias = operands_.bias != nullptr;
+    x.taps = static_cast<int>(rule_.taps), x.has_bias = operands_.bias != nullptr, x.plain = rule_.plain;
     x.x = row_matrix<kPack>(*operands_.x, memory_, iteration);
     if (operands_.halo != nullptr) x.halo = row_matrix<kPack>(*operands_.halo, memory_, iteration);
     if (operands_.bias != nullptr) x.bias = row_matrix<kPack>(*operands_.bias, memory_, iteration);
@@ -313,10 +319,10 @@ class ConvolutionViews {
   ConvolvedParts<kPack> parts(std::int64_t iteration, std::int64_t shared) const {
     ConvolvedParts<kPack> parts;
     std::int64_t first = 0;
-    for (std::size_t i = 0; i < operands_.qkv.size(); ++i) {
+    for (std::size_t i = 0; i < operands_.outputs.size(); ++i) {
       ConvolvedPart<kPack>& part = parts.of[i];
-      part.matrix = row_matrix<kPack>(*operands_.qkv[i], memory_, iteration);
-      part.first = first, part.columns = operands_.qkv[i]->shape[1];
+      part.matrix = row_matrix<kPack>(*operands_.outputs[i], memory_, iteration);
+      part.first = first, part.columns = operands_.outputs[i]->shape[1];
       part.width = width(i), part.normalized = is_normalized(i);
       part.lanes = row_lanes(0, part.width / kPack, 1);
       part.tile = static_cast<std::int32_t>((kRowThreads >> part.lanes.shift) * kRows - shared);
@@ -336,8 +342,8 @@ class ConvolutionViews {
   // the device.
   std::int64_t strands() const {
     std::int64_t groups = 0;
-    for (std::size_t i = 0; i < operands_.qkv.size(); ++i)
-      groups += ceil_div(operands_.qkv[i]->shape[1], width(i));
+    for (std::size_t i = 0; i < operands_.outputs.size(); ++i)
+      groups += ceil_div(operands_.outputs[i]->shape[1], width(i));
     return std::max<std::int64_t>(1, 2 * kGradientBlocks / std::max<std::int64_t>(1, groups));
   }
 

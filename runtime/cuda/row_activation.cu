@@ -36,6 +36,8 @@ CP_DEVICE void with_function(ActivationFunction function, Use&& use) {
       return use(std::integral_constant<F, F::relu2>());
     case F::quick_gelu:
       return use(std::integral_constant<F, F::quick_gelu>());
+    case F::identity:
+      return use(std::integral_constant<F, F::identity>());
   }
 }
 

@@ -57,6 +57,8 @@ constexpr Activated activate(ActivationFunction function, Value x) {
       const float s = sigmoid(kSteepness * x);
       return {x * s, s * (1 + kSteepness * x * (1 - s))};
     }
+    case ActivationFunction::identity:
+      return {x, 1};
   }
   return {};
 }

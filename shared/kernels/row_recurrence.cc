@@ -28,7 +28,7 @@ class Convolution {
         weights_(load_vector(*operands_.weights, memory, iteration)) {
     if (operands_.bias != nullptr) bias_ = load_vector(*operands_.bias, memory, iteration);
     if (operands_.halo != nullptr) halo_.emplace(*operands_.halo, memory, iteration);
-    for (const View* view : operands_.qkv) qkv_.emplace_back(*view, memory, iteration);
+    for (const View* view : operands_.outputs) outputs_.emplace_back(*view, memory, iteration);
   }
 
   struct Place {
@@ -60,7 +60,7 @@ class Convolution {
   float weight(std::int64_t column, std::int64_t tap) const {
     return weights_[idx(column * rule_.taps + tap)];
   }
-  const std::vector<RowView>& qkv() const { return qkv_; }
+  const std::vector<RowView>& outputs() const { return outputs_; }
 
   std::vector<float> load(const Chain& chain) const {
     std::vector<float> rows(chain.size() * idx(columns()));
@@ -78,7 +78,7 @@ class Convolution {
       double sum = bias_.empty() ? 0 : bias_[idx(c)];
       for (std::int64_t tap = first_tap(i); tap < rule_.taps; ++tap)
         sum += static_cast<double>(weight(c, tap)) * rows[idx((i - rule_.taps + 1 + tap) * columns() + c)];
-      row[idx(c)] = silu(static_cast<float>(sum));
+      row[idx(c)] = activate(function_, static_cast<float>(sum));
     }
   }
 
@@ -86,7 +86,7 @@ class Convolution {
   template <class F>
   void for_each_head(const std::vector<Activated>& row, const F& f) const {
     if (rule_.normalized == 0) return;
-    const std::int64_t normalized = qkv_[0].columns() + qkv_[1].columns();
+    const std::int64_t normalized = outputs_[0].columns() + outputs_[1].columns();
     for (std::int64_t first = 0; first < normalized; first += rule_.normalized) {
       double squares = rule_.eps;
       for (std::int64_t c = first; c < first + rule_.normalized; ++c)
@@ -97,10 +97,11 @@ class Convolution {
 
  private:
   const ConvolutionRule& rule_;
+  const ActivationFunction function_ = rule_.plain ? ActivationFunction::identity : ActivationFunction::silu;
   const ConvolutionOperands operands_;
   const RowView x_;
   std::optional<RowView> halo_;
-  std::vector<RowView> qkv_;
+  std::vector<RowView> outputs_;
   const std::vector<float> weights_;
   std::vector<float> bias_;
 };
@@ -121,7 +122,7 @@ void short_convolution(const RowKernel& kernel, const HostMemory& memory, std::i
         for (std::int64_t c = first; c < end; ++c) values[idx(c)] *= static_cast<float>(factor);
       });
       const float* at = values.data();
-      for (const RowView& part : convolution.qkv()) {
+      for (const RowView& part : convolution.outputs()) {
         part.store(chain[idx(i)].row, at);
         at += part.columns();
       }
@@ -147,7 +148,7 @@ void short_convolution_backward(const RowKernel& kernel, const HostMemory& memor
       if (chain[idx(i)].of_halo) continue;
       convolution.activate_row(rows, i, row);
       float* at = d.data();
-      for (const RowView& part : convolution.qkv()) {
+      for (const RowView& part : convolution.outputs()) {
         part.load(chain[idx(i)].row, at);
         at += part.columns();
       }

@@ -95,7 +95,8 @@ inline constexpr std::array<std::pair<RowOperation, std::string_view>, 29> kRowO
      {RowOperation::group_bias, "group_bias"},
      {RowOperation::group_bias_backward, "group_bias_backward"}}};
 
-// Whether the text and the digest of a plan leave the field out if it has its default.
+// Whether the text and the digest of a plan leave the field of an operation or a rule out if it has its
+// default. Fields of rules that may be are the last ones.
 template <class Op>
 constexpr bool may_be_left_out(std::string_view field) {
   if constexpr (std::is_same_v<Op, AttentionForward> || std::is_same_v<Op, AttentionBackward>) {
@@ -107,6 +108,8 @@ constexpr bool may_be_left_out(std::string_view field) {
     return field == "final_state";
   } else if constexpr (std::is_same_v<Op, RowKernel>) {
     return field == "rule";
+  } else if constexpr (std::is_same_v<Op, ConvolutionRule>) {
+    return field == "plain";
   } else {
     return false;
   }

@@ -63,6 +63,16 @@ void hash(Hasher& hasher, const std::vector<T>& values) {
   for (const T& value : values) hash(hasher, value);
 }
 
+// With its name if it may be left out, so that plans without it keep their digests.
+template <class Op, class Field>
+void hash_field(Hasher& hasher, std::string_view field_name, const Field& field) {
+  if (may_be_left_out<Op>(field_name)) {
+    if (field == Field{}) return;
+    hasher.add(field_name);
+  }
+  hash(hasher, field);
+}
+
 void hash(Hasher& hasher, const ColumnMove& move) {
   visit_rule_fields(move, [&](std::string_view, const auto& field) { hash(hasher, field); });
 }
@@ -72,8 +82,10 @@ void hash(Hasher& hasher, const ConvolvedRun& run) {
 void hash(Hasher& hasher, const RowRule& rule) {
   hasher.add(kRowRules[rule.index()]);
   std::visit(
-      [&](const auto& chosen) {
-        visit_rule_fields(chosen, [&](std::string_view, const auto& field) { hash(hasher, field); });
+      [&]<class Rule>(const Rule& chosen) {
+        visit_rule_fields(chosen, [&]<class Field>(std::string_view field_name, const Field& field) {
+          hash_field<Rule>(hasher, field_name, field);
+        });
       },
       rule);
 }
@@ -82,11 +94,7 @@ void hash(Hasher& hasher, const Step& step) {
   hasher.add(step.stream).add(operation_name(step.work));
   visit_operation(step.work, [&]<class Op>(const Op& op) {
     visit_fields(op, [&]<class Field>(std::string_view field_name, const Field& field) {
-      if (may_be_left_out<Op>(field_name)) {
-        if (field == Field{}) return;
-        hasher.add(field_name);
-      }
-      hash(hasher, field);
+      hash_field<Op>(hasher, field_name, field);
     });
   });
   hasher.add(step.after.size());

@@ -42,13 +42,14 @@ inline constexpr std::array<std::pair<MaskSlice::Kind, std::string_view>, 3> kMa
      {MaskSlice::Kind::causal, "causal"},
      {MaskSlice::Kind::window, "window"}}};
 
-inline constexpr std::array<std::pair<ActivationFunction, std::string_view>, 6> kActivationFunctions = {
+inline constexpr std::array<std::pair<ActivationFunction, std::string_view>, 7> kActivationFunctions = {
     {{ActivationFunction::silu, "silu"},
      {ActivationFunction::gelu, "gelu"},
      {ActivationFunction::gelu_tanh, "gelu_tanh"},
      {ActivationFunction::relu, "relu"},
      {ActivationFunction::relu2, "relu2"},
-     {ActivationFunction::quick_gelu, "quick_gelu"}}};
+     {ActivationFunction::quick_gelu, "quick_gelu"},
+     {ActivationFunction::identity, "identity"}}};
 inline constexpr std::array<std::pair<RecurrenceRule, std::string_view>, 2> kRecurrenceRules = {
     {{RecurrenceRule::decay, "decay"}, {RecurrenceRule::delta, "delta"}}};
 inline constexpr std::array<std::pair<AttentionEngine, std::string_view>, 2> kAttentionEngines = {

@@ -59,7 +59,8 @@ enum class RowOperation : std::uint8_t {
 // The name of the operation in Targets, traces and messages: "rms_norm".
 std::string_view name(RowOperation operation);
 
-// Hugging Face's names are silu, gelu, gelu_pytorch_tanh, relu, relu2 and quick_gelu.
+// Hugging Face's names are silu, gelu, gelu_pytorch_tanh, relu, relu2 and quick_gelu; identity is of products
+// alone, as gated convolutions have them (LFM2).
 enum class ActivationFunction : std::uint8_t {
   silu,       // x / (1 + exp(-x))
   gelu,       // x Phi(x)
@@ -67,6 +68,7 @@ enum class ActivationFunction : std::uint8_t {
   relu,
   relu2,       // relu(x)^2
   quick_gelu,  // x / (1 + exp(-1.702 x))
+  identity,    // x
 };
 
 // ---- norms ----
@@ -180,12 +182,13 @@ struct ActivationRule {
 // ---- rows of recurrent layers ----
 
 //   short_convolution           reads x [n, c], weights [c taps]; a bias [c] and a halo [h, c] if it has them
-//                               writes q, k, v, which share the c columns
-//   short_convolution_backward  reads x, weights, bias, halo, dq, dk, dv
+//                               writes q, k, v, which share the c columns, or y [n, c]
+//   short_convolution_backward  reads x, weights, bias, halo, and dq, dk, dv, or dy [n, c]
 //                               writes dx, and d halo if there is one; gives d weights, d bias
 // With z[i] = bias + sum over j of weights[j] x[i - (taps - 1) + j] for each column, whose weights stand side
-// by side, a column is silu(z). With `normalized` the columns of q and k are heads of so many, and each is
-// divided by sqrt(sum of squares + eps) then, as Qwen3-Next does, whose eps is 1e-6. V stays.
+// by side, a column is silu(z), or z if it is `plain`, as in LFM2. With `normalized` the columns of q and k
+// are heads of so many, and each is divided by sqrt(sum of squares + eps) then, as Qwen3-Next does, whose eps
+// is 1e-6. V stays, and y has no heads.
 //
 // Which rows are one another's neighbours say runs, of each of `sequences` sequences alike. Rows of x are
 // those of one sequence behind the other; a run of x has rows first .. first + rows - 1 of each. In the halo
@@ -204,6 +207,7 @@ struct ConvolutionRule {
   std::vector<ConvolvedRun> runs;
   std::int64_t normalized = 0;  // 0: nothing is
   double eps = 1e-6;
+  bool plain = false;  // nothing is computed behind the convolution: no silu
   bool operator==(const ConvolutionRule&) const = default;
 };
 
@@ -385,7 +389,7 @@ void visit_rule_fields(Rule& rule, Visit&& visit) {
     visit("of_halo", rule.of_halo), visit("begins", rule.begins);
   } else if constexpr (std::is_same_v<T, ConvolutionRule>) {
     visit("taps", rule.taps), visit("sequences", rule.sequences), visit("runs", rule.runs);
-    visit("normalized", rule.normalized), visit("eps", rule.eps);
+    visit("normalized", rule.normalized), visit("eps", rule.eps), visit("plain", rule.plain);
   } else if constexpr (std::is_same_v<T, GatedNormRule>) {
     visit("width", rule.width), visit("eps", rule.eps);
   } else {

@@ -74,12 +74,16 @@ std::optional<LookUp> look_up_of(const RowKernel& kernel) {
 ConvolutionOperands convolution_operands(const RowKernel& kernel) {
   const bool backward = kernel.operation == RowOperation::short_convolution_backward;
   const std::vector<View>& reads = kernel.reads;
-  ConvolutionOperands operands{&reads[0], &reads[1]};
-  const std::size_t end = reads.size() - (backward ? 3 : 0);
-  for (std::size_t i = 2; i < end; ++i)
-    (reads[i].shape.size() == 1 ? operands.bias : operands.halo) = &reads[i];
-  for (std::size_t i = 0; i < operands.qkv.size(); ++i)
-    operands.qkv[i] = backward ? &reads[end + i] : &kernel.writes[i];
+  ConvolutionOperands operands;
+  operands.x = &reads[0], operands.weights = &reads[1];
+  std::size_t at = 2;
+  if (at < reads.size() && reads[at].shape.size() == 1) operands.bias = &reads[at++];
+  // One gradient or three have a halo before them where there are two or four views.
+  const std::size_t left = reads.size() - at;
+  if (left > 0 && (!backward || left % 2 == 0)) operands.halo = &reads[at++];
+  if (!backward) at = 0;
+  const std::vector<View>& of_outputs = backward ? reads : kernel.writes;
+  for (; at < of_outputs.size(); ++at) operands.outputs.push_back(&of_outputs[at]);
   return operands;
 }
 
@@ -392,16 +396,19 @@ void RowRules::check_convolution(const RowKernel& op) const {
   if (op.rule.index() == 0) return;  // shapes only
   const ConvolutionRule& rule = rule_of<ConvolutionRule>(op);
   const bool backward = op.operation == RowOperation::short_convolution_backward;
-  const std::size_t least = backward ? 5 : 2;
-  require(op.reads.size() >= least && op.reads.size() <= least + 2, "reads ", op.reads.size(),
+  const std::size_t least = backward ? 3 : 2, most = backward ? 7 : 4;
+  require(op.reads.size() >= least && op.reads.size() <= most, "reads ", op.reads.size(),
           " views; it reads x, weights, a bias if there is one, a halo if there is one",
-          backward ? ", and the gradients of q, k and v" : "");
-  const bool any = op.reads.size() > least, two = op.reads.size() > least + 1;
-  const bool has_bias = any && op.reads[2].shape.size() == 1, has_halo = two || (any && !has_bias);
-  if (two) require(has_bias, "reads ", text(op.reads[2]), " where its bias stands, a vector before the halo");
-  counts(op, op.reads.size(), backward ? 2U + (has_halo ? 1 : 0) + (has_bias ? 1 : 0) : 3U);
-  require(backward || op.updates.empty(), "updates views; it writes them");
+          backward ? ", and the gradients of q, k and v, or that of y" : "");
   const ConvolutionOperands operands = convolution_operands(op);
+  const bool has_bias = operands.bias != nullptr, has_halo = operands.halo != nullptr;
+  require(has_bias || op.reads.size() < most, "reads ", text(op.reads[2]),
+          " where its bias stands, a vector before the halo");
+  const std::size_t outputs = operands.outputs.size();
+  require(outputs == 1 || outputs == 3, backward ? "reads the gradients of " : "writes ", outputs,
+          " outputs; they are q, k and v, or y alone");
+  counts(op, op.reads.size(), backward ? 2U + (has_halo ? 1 : 0) + (has_bias ? 1 : 0) : outputs);
+  require(backward || op.updates.empty(), "updates views; it writes them");
   two_dims(*operands.x, "x");
   if (has_halo) two_dims(*operands.halo, "halo");
   const std::int64_t rows = operands.x->shape[0], columns = operands.x->shape[1],
@@ -411,17 +418,22 @@ void RowRules::check_convolution(const RowKernel& op) const {
   vector(*operands.weights, columns * rule.taps, "weights");
   if (has_bias) vector(*operands.bias, columns, "bias");
   if (has_halo) matrix(*operands.halo, halo_rows, columns, "halo");
+  const bool alone = outputs == 1;
   std::int64_t all = 0;
-  for (const View* view : operands.qkv) {
-    two_dims(*view, "q, k or v"), matrix(*view, rows, view->shape[1], "q, k or v");
+  for (const View* view : operands.outputs) {
+    const std::string_view role = alone ? "y" : "q, k or v";
+    two_dims(*view, role), matrix(*view, rows, view->shape[1], role);
     all += view->shape[1];
   }
-  require(all == columns, "has ", columns, " columns of x, and ", all, " of q, k and v; they are the same");
+  require(all == columns, "has ", columns, " columns of x, and ", all, alone ? " of y" : " of q, k and v",
+          "; they are the same");
+  require(!alone || rule.normalized == 0, "normalizes heads of ", rule.normalized,
+          " columns of y, which has none: use 0, or write q, k and v");
+  const std::int64_t q = operands.outputs[0]->shape[1], k = alone ? 0 : operands.outputs[1]->shape[1];
   require(rule.normalized >= 0 && std::isfinite(rule.eps) && rule.eps >= 0 &&
-              (rule.normalized == 0 || (operands.qkv[0]->shape[1] % rule.normalized == 0 &&
-                                        operands.qkv[1]->shape[1] % rule.normalized == 0)),
-          "normalizes heads of ", rule.normalized, " columns with eps=", rule.eps, ", but q and k have ",
-          operands.qkv[0]->shape[1], " and ", operands.qkv[1]->shape[1], " columns");
+              (rule.normalized == 0 || (q % rule.normalized == 0 && k % rule.normalized == 0)),
+          "normalizes heads of ", rule.normalized, " columns with eps=", rule.eps, ", but q and k have ", q,
+          " and ", k, " columns");
   check_runs(rule, rows, halo_rows);
   if (!backward) return;
   const std::vector<RowResult> results = results_of(op);

@@ -2,7 +2,6 @@
 // them means. Used by validate_step(), and by kernels for what views mean.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -27,11 +26,11 @@ struct LookUp {
 };
 std::optional<LookUp> look_up_of(const RowKernel& kernel);
 
-// What a convolution reads, and its backward form; null: there is none. The three are q, k and v, or their
-// gradients. The kernel must have as many views as these need.
+// What a convolution reads, and its backward form; null: there is none. Outputs are q, k and v, or y alone,
+// or their gradients. The kernel must read x and weights at least.
 struct ConvolutionOperands {
   const View *x = nullptr, *weights = nullptr, *bias = nullptr, *halo = nullptr;
-  std::array<const View*, 3> qkv{};
+  std::vector<const View*> outputs;
 };
 ConvolutionOperands convolution_operands(const RowKernel& kernel);
 

@@ -173,8 +173,14 @@ class TextReader {
     const TextReader before = *this;
     if (!choose_rule(rule, token())) before.fail(str("one of ", join(kRowRules, ", ")));
     std::visit(
-        [&](auto& chosen) {
-          visit_rule_fields(chosen, [&](std::string_view, auto& value) { expect("/"), field(value); });
+        [&]<class Rule>(Rule& chosen) {
+          visit_rule_fields(chosen, [&](std::string_view field_name, auto& value) {
+            if (!may_be_left_out<Rule>(field_name)) {
+              expect("/"), field(value);
+            } else if (take(str("/", field_name, "="))) {
+              field(value);
+            }
+          });
         },
         rule);
   }

@@ -156,12 +156,21 @@ class Writer {
     put('/', dropout.layer, '/', dropout.first_batch, '/', dropout.first_head, '/', dropout.heads, '/');
     list(dropout.queries), put('/'), list(dropout.keys);
   }
-  // The rule's name, and its fields behind a slash each; those of the members of lists behind a colon.
+  // The rule's name, and its fields behind a slash each, with their names if they may be left out; those of
+  // the members of lists behind a colon.
   void field(const RowRule& rule) {
     put(kRowRules[rule.index()]);
     std::visit(
-        [&](const auto& chosen) {
-          visit_rule_fields(chosen, [&](std::string_view, const auto& value) { put('/'), field(value); });
+        [&]<class Rule>(const Rule& chosen) {
+          visit_rule_fields(chosen, [&](std::string_view field_name, const auto& value) {
+            if (may_be_left_out<Rule>(field_name)) {
+              if (value == std::remove_cvref_t<decltype(value)>{}) return;
+              put('/', field_name, '=');
+            } else {
+              put('/');
+            }
+            field(value);
+          });
         },
         rule);
   }

@@ -288,7 +288,8 @@ Plan draw_steps(std::uint64_t seed) {
             rows(),
             numbers.one_in(2)};
       case 3:
-        return ActivationRule{numbers.of({ActivationFunction::silu, ActivationFunction::gelu_tanh}),
+        return ActivationRule{numbers.of({ActivationFunction::silu, ActivationFunction::gelu_tanh,
+                                          ActivationFunction::identity}),
                               numbers.one_in(2)};
       case 4:
         return VocabularyRule{size(), size(), scale(), scale(), scale(), numbers.in(-100, 3)};
@@ -301,8 +302,8 @@ Plan draw_steps(std::uint64_t seed) {
       case 8:
         return OptimizerRule{size(), scale(), scale(), scale(), scale(), scale()};
       case 9:
-        return ConvolutionRule{
-            size(), size(), {{size(), size(), numbers.one_in(2), numbers.one_in(2)}}, size(), scale()};
+        return ConvolutionRule{size(), size(),  {{size(), size(), numbers.one_in(2), numbers.one_in(2)}},
+                               size(), scale(), numbers.one_in(2)};
       case 10:
         return GatedNormRule{size(), scale()};
       default:

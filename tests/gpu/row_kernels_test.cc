@@ -229,7 +229,7 @@ TEST(GpuRowActivation, IsTheHostsWithinTheRoundingOfFunctions) {
   CP_SKIP_WITHOUT_GPU();
   EXPECT_TRUE(rc::check([] {
     RowRun run;
-    ActivationRule rule{static_cast<ActivationFunction>(pick(0, 5)), coin()};
+    ActivationRule rule{static_cast<ActivationFunction>(pick(0, 6)), coin()};
     rule.limit = any_of<double>({0, 0, 0.25, 0.5});
     if (rule.gated) rule.offset = any_of<double>({0, 1});
     rule.weighs_inputs = coin();

@@ -340,6 +340,8 @@ double activated(ActivationFunction function, double x) {
       return std::pow(std::max(x, 0.0), 2);
     case ActivationFunction::quick_gelu:
       return x / (1 + std::exp(-1.702 * x));
+    case ActivationFunction::identity:
+      return x;
   }
   return 0;
 }
@@ -349,7 +351,8 @@ TEST(RowActivation, IsThatOfTheDefinition) {
   for (const DType dtype : kFloating) {
     for (const auto function :
          {ActivationFunction::silu, ActivationFunction::gelu, ActivationFunction::gelu_tanh,
-          ActivationFunction::relu, ActivationFunction::relu2, ActivationFunction::quick_gelu}) {
+          ActivationFunction::relu, ActivationFunction::relu2, ActivationFunction::quick_gelu,
+          ActivationFunction::identity}) {
       for (const bool gated : {true, false}) {
         for (const bool weighted : {false, true}) {
           const std::int64_t width = gated ? 2 * kColumns : kColumns;

@@ -26,6 +26,7 @@ bool step_back(const std::vector<ConvolvedRun>& runs, std::size_t& run, std::int
 struct ConvolvedRows {
   ConvolutionRule rule;
   std::int64_t rows, halo_rows, q, k, v;  // rows and halo_rows: of all sequences
+  bool alone = false;                     // one output has the columns of all three
   std::int64_t columns() const { return q + k + v; }
   // q, k and v side by side, of x, the halo, the weights and the bias one behind the other.
   Values operator()(const Values& all) const {
@@ -51,7 +52,7 @@ struct ConvolvedRows {
               z += w[idx(column * rule.taps + tap)] * element(rule.runs[at], seen, column);
               if (!step_back(rule.runs, at, seen)) break;
             }
-            to[column] = silu(z);
+            to[column] = rule.plain ? z : silu(z);
           }
           for (std::int64_t head = 0; rule.normalized > 0 && head < q + k; head += rule.normalized) {
             double squares = rule.eps;
@@ -72,7 +73,7 @@ std::vector<ConvolvedRows> convolved_cases() {
   const auto halo = [](std::int64_t first, std::int64_t rows, bool begins) {
     return ConvolvedRun{first, rows, true, begins};
   };
-  return {
+  const std::vector<ConvolvedRows> runs = {
       {{3, 1, {own(0, 5, true)}, 0, 1e-6}, 5, 0, 2, 2, 3},
       {{1, 2, {own(0, 3, true)}, 2, 1e-6}, 6, 0, 2, 4, 1},
       // A rank's two chunks: the first goes on from a halo, has a document's begin inside, and the second's
@@ -90,6 +91,17 @@ std::vector<ConvolvedRows> convolved_cases() {
        3},
       // Fewer rows than taps.
       {{5, 1, {own(2, 1, true), own(0, 2, true)}, 0, 0}, 3, 0, 1, 1, 2}};
+  std::vector<ConvolvedRows> cases;
+  for (const bool plain : {false, true}) {
+    for (const bool alone : {false, true}) {
+      for (ConvolvedRows of : runs) {
+        of.rule.plain = plain, of.alone = alone;
+        if (alone) of.rule.normalized = 0;
+        cases.push_back(of);
+      }
+    }
+  }
+  return cases;
 }
 
 TEST(RowRecurrence, ConvolutionsAreThoseOfTheDefinition) {
@@ -107,9 +119,10 @@ TEST(RowRecurrence, ConvolutionsAreThoseOfTheDefinition) {
                      d_halo = memory.add(dtype, nothing(halo_rows * c)),
                      dw = memory.add(DType::f32, Values(w.size(), 0.5)),
                      d_bias = memory.add(DType::f32, Values(bias.size(), 0.5));
-      const auto three = [&](BufferId buffer) {
+      const auto outputs = [&](BufferId buffer) {
         const View rows = matrix(buffer, of.rows, c);
         std::vector<View> views;
+        if (of.alone) return std::vector<View>{rows};
         for (const auto& [first, count] :
              {std::pair{std::int64_t{0}, of.q}, {of.q, of.k}, {of.q + of.k, of.v}})
           views.push_back(View{rows.buffer, first, {of.rows, count}, {c, 1}, {}});
@@ -118,9 +131,9 @@ TEST(RowRecurrence, ConvolutionsAreThoseOfTheDefinition) {
       std::vector<View> reads{matrix(of_x, of.rows, c), flat_view(of_w, 0, c * of.rule.taps),
                               flat_view(of_bias, 0, c)};
       if (halo_rows > 0) reads.push_back(matrix(of_halo, halo_rows, c));
-      memory.run(RowKernel{RowOperation::short_convolution, reads, three(out), {}, of.rule});
+      memory.run(RowKernel{RowOperation::short_convolution, reads, outputs(out), {}, of.rule});
       expect_near(memory.values(out), of(all), dtype, "q, k and v");
-      for (const View& view : three(of_d)) reads.push_back(view);
+      for (const View& view : outputs(of_d)) reads.push_back(view);
       std::vector<View> writes{matrix(dx, of.rows, c)};
       if (halo_rows > 0) writes.push_back(matrix(d_halo, halo_rows, c));
       memory.run(RowKernel{RowOperation::short_convolution_backward,
@@ -138,6 +151,77 @@ TEST(RowRecurrence, ConvolutionsAreThoseOfTheDefinition) {
                       "d weights and d bias, added");
     }
   }
+}
+
+// y = C conv(B x) of LFM2, whose rows have B, x, C and what is convolved side by side.
+TEST(RowRecurrence, GatedConvolutionsAreProductsAroundAPlainOne) {
+  constexpr std::int64_t kRows = 7, kColumns = 3, kTaps = 3;
+  const ConvolutionRule rule{kTaps, 1, {{0, kRows, false, true}}, 0, 1e-6, true};
+  const ActivationRule gate{ActivationFunction::identity, true};
+  const Values in = any_values(3 * kRows * kColumns), w = any_values(kColumns * kTaps, DType::f32, 2),
+               d = any_values(kRows * kColumns, DType::f32, 3);
+  const Function f = [&](const Values& of) {
+    const auto element = [&](std::int64_t row, std::int64_t which, std::int64_t column) {
+      return of[idx((row * 3 + which) * kColumns + column)];
+    };
+    Values y;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t column = 0; column < kColumns; ++column) {
+        double z = 0;
+        for (std::int64_t tap = 0; tap < kTaps; ++tap) {
+          const std::int64_t seen = row - (kTaps - 1) + tap;
+          if (seen >= 0)
+            z += of[in.size() + idx(column * kTaps + tap)] * element(seen, 0, column) *
+                 element(seen, 1, column);
+        }
+        y.push_back(element(row, 2, column) * z);
+      }
+    }
+    return y;
+  };
+  Values wide;  // with a column of what is convolved, which is not there yet
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (const Values& each : {part(in, idx(3 * row * kColumns), idx(3 * kColumns)), nothing(kColumns)})
+      wide.insert(wide.end(), each.begin(), each.end());
+  }
+  KernelMemory memory;
+  const BufferId all = memory.add(DType::f32, wide), of_w = memory.add(DType::f32, w),
+                 product = memory.add(DType::f32, nothing(kRows * kColumns)),
+                 y = memory.add(DType::f32, nothing(kRows * kColumns)), of_d = memory.add(DType::f32, d),
+                 d_all = memory.add(DType::f32, nothing(4 * kRows * kColumns)),
+                 d_product = memory.add(DType::f32, nothing(kRows * kColumns)),
+                 dw = memory.add(DType::f32, nothing(kColumns * kTaps));
+  const auto columns = [&](BufferId buffer, std::int64_t first, std::int64_t count) {
+    return View{buffer, first * kColumns, {kRows, count * kColumns}, {4 * kColumns, 1}, {}};
+  };
+  const auto rows = [&](BufferId buffer) { return matrix(buffer, kRows, kColumns); };
+  const View weights = flat_view(of_w, 0, kColumns * kTaps), d_weights = flat_view(dw, 0, kColumns * kTaps);
+  memory.run(RowKernel{RowOperation::gated_activation, {columns(all, 0, 2)}, {rows(product)}, {}, gate});
+  memory.run(
+      RowKernel{RowOperation::short_convolution, {rows(product), weights}, {columns(all, 3, 1)}, {}, rule});
+  memory.run(RowKernel{RowOperation::gated_activation, {columns(all, 2, 2)}, {rows(y)}, {}, gate});
+  expect_near(memory.values(y), f(joined({in, w})), DType::f32, "y");
+  memory.run(RowKernel{RowOperation::gated_activation_backward,
+                       {columns(all, 2, 2), rows(of_d)},
+                       {columns(d_all, 2, 2)},
+                       {},
+                       gate});
+  memory.run(RowKernel{RowOperation::short_convolution_backward,
+                       {rows(product), weights, columns(d_all, 3, 1)},
+                       {rows(d_product), d_weights},
+                       {},
+                       rule});
+  memory.run(RowKernel{RowOperation::gated_activation_backward,
+                       {columns(all, 0, 2), rows(d_product)},
+                       {columns(d_all, 0, 2)},
+                       {},
+                       gate});
+  const Values expected = differences(f, joined({in, w}), d), got = memory.values(d_all);
+  for (std::int64_t row = 0; row < kRows; ++row)
+    expect_gradient(part(got, idx(4 * row * kColumns), idx(3 * kColumns)),
+                    part(expected, idx(3 * row * kColumns), idx(3 * kColumns)), DType::f32,
+                    "dB, dx and dC of a row");
+  expect_gradient(memory.values(dw), part(expected, in.size(), w.size()), DType::f32, "d weights");
 }
 
 // beta, then the logarithm of the decay; a head's numbers are b and a, or a alone.

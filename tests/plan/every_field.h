@@ -70,7 +70,7 @@ class Variations {
     of(value.queries), of(value.keys);
   }
   void of(ActivationFunction& value) {
-    with(value, value == ActivationFunction::silu ? ActivationFunction::relu : ActivationFunction::silu);
+    with(value, value == ActivationFunction::silu ? ActivationFunction::identity : ActivationFunction::silu);
   }
   void of(ColumnMove& value) {
     visit_rule_fields(value, [&](std::string_view, auto& field) { of(field); });

@@ -137,6 +137,13 @@ ConvolutionRule convolution_rule() {
   return {3, 2, {{0, 2, true, true}, {0, 2, false, false}, {2, 1, false, true}}, 2, 1e-6};
 }
 
+// The same of one output, with nothing behind the convolution.
+ConvolutionRule plain_convolution() {
+  ConvolutionRule rule = convolution_rule();
+  rule.normalized = 0, rule.plain = true;
+  return rule;
+}
+
 std::vector<RowCase> row_cases() {
   std::vector<RowCase> all;
   const auto add = [&](RowOperation operation, RowRule rule = {}) -> RowCase& {
@@ -295,6 +302,22 @@ std::vector<RowCase> row_cases() {
       .writes({3, 2})
       .writes({3, 2}, kIds)
       .updates({8});
+  add(RowOperation::short_convolution, plain_convolution())
+      .reads({6, 8})
+      .reads({24})
+      .reads({8})
+      .reads({4, 8})
+      .writes({6, 8}, DType::bf16);
+  add(RowOperation::short_convolution_backward, plain_convolution())
+      .reads({6, 8})
+      .reads({24})
+      .reads({8})
+      .reads({4, 8})
+      .reads({6, 8})
+      .writes({6, 8})
+      .writes({4, 8})
+      .updates({24})
+      .updates({8});
   return all;
 }
 
@@ -386,6 +409,121 @@ TEST(RowRules, NameTheValue) {
   EXPECT_THAT(convolution([](ConvolutionRule& rule) { rule.normalized = 3; }),
               HasSubstr("normalizes heads of 3 columns with eps=1e-06, but q and k have 2 and 4"));
   EXPECT_THAT(error(27, GatedNormRule{3, 1e-6}), HasSubstr("normalizes groups of 3 of 8 columns"));
+  ConvolutionRule heads = plain_convolution();
+  heads.normalized = 2;
+  const std::size_t cases = row_cases().size();
+  for (const std::size_t of_one : {cases - 2, cases - 1})
+    EXPECT_THAT(error(of_one, heads),
+                HasSubstr("normalizes heads of 2 columns of y, which has none: use 0, or write q, k and v"));
+}
+
+// Silu or nothing behind it, of one output or of three, with a bias, a halo, both or none.
+TEST(RowRules, ConvolutionsHaveOneOutputOrThree) {
+  for (const bool alone : {false, true}) {
+    for (const bool plain : {false, true}) {
+      for (const bool has_bias : {false, true}) {
+        for (const bool has_halo : {false, true}) {
+          ConvolutionRule rule{3, 2, {{0, 3, false, true}}, alone ? 0 : 2, 1e-6, plain};
+          if (has_halo) rule.runs = convolution_rule().runs;
+          RowCase forward(RowOperation::short_convolution, rule),
+              backward(RowOperation::short_convolution_backward, rule);
+          for (RowCase* both : {&forward, &backward}) {
+            both->reads({6, 8}).reads({24});
+            if (has_bias) both->reads({8});
+            if (has_halo) both->reads({4, 8});
+          }
+          for (const std::int64_t width : alone ? Shape{8} : Shape{2, 4, 2})
+            forward.writes({6, width}), backward.reads({6, width});
+          backward.writes({6, 8}).updates({24});
+          if (has_halo) backward.writes({4, 8});
+          if (has_bias) backward.updates({8});
+          EXPECT_EQ(forward.error(), "");
+          EXPECT_EQ(backward.error(), "");
+        }
+      }
+    }
+  }
+  EXPECT_THAT(RowCase(RowOperation::short_convolution, plain_convolution())
+                  .reads({6, 8})
+                  .reads({24})
+                  .reads({4, 8})
+                  .writes({6, 4})
+                  .writes({6, 4})
+                  .error(),
+              HasSubstr("writes 2 outputs; they are q, k and v, or y alone"));
+  EXPECT_THAT(RowCase(RowOperation::short_convolution_backward, plain_convolution())
+                  .reads({6, 8})
+                  .reads({24})
+                  .writes({6, 8})
+                  .updates({24})
+                  .error(),
+              HasSubstr("reads 2 views; it reads x, weights, a bias if there is one, a halo if there is one, "
+                        "and the gradients of q, k and v, or that of y"));
+  EXPECT_THAT(RowCase(RowOperation::short_convolution, plain_convolution())
+                  .reads({6, 8})
+                  .reads({24})
+                  .reads({4, 8})
+                  .writes({6, 6})
+                  .error(),
+              HasSubstr("has 8 columns of x, and 6 of y; they are the same"));
+}
+
+// Shapes only: that of serving, which updates cached rows.
+TEST(RowRules, ConvolutionsOfServingHaveOneOutput) {
+  PlanBuilder b(0, shape_target());
+  const BufferId x = b.inout("x", DType::bf16, 48), weights = b.inout("weights", DType::bf16, 24),
+                 y = b.inout("y", DType::bf16, 48), cached = b.inout("cached", DType::bf16, 32);
+  b.add(b.stream("s"), RowKernel{RowOperation::short_convolution,
+                                 {dense_view(x, 0, {6, 8}), flat_view(weights, 0, 24)},
+                                 {dense_view(y, 0, {6, 8})},
+                                 {dense_view(cached, 0, {4, 8})},
+                                 {}});
+  EXPECT_NO_THROW((void)std::move(b).build({}));
+}
+
+// A gated short convolution over columns of one matrix: [gate | x | other gate | convolved], of which every
+// kernel reads some and writes others.
+TEST(RowRules, RowsMayBeColumnsOfAWiderMatrix) {
+  constexpr std::int64_t kRows = 6, kColumns = 8;
+  PlanBuilder b(0, host_target());
+  const StreamId stream = b.stream("s");
+  const BufferId all = b.inout("all", DType::bf16, 4 * kRows * kColumns),
+                 d_all = b.inout("d all", DType::bf16, 4 * kRows * kColumns),
+                 product = b.inout("product", DType::bf16, kRows * kColumns),
+                 d_product = b.inout("d product", DType::bf16, kRows * kColumns),
+                 y = b.inout("y", DType::bf16, kRows * kColumns),
+                 weights = b.inout("weights", DType::bf16, 3 * kColumns),
+                 d_weights = b.inout("d weights", DType::f32, 3 * kColumns);
+  const auto columns = [&](BufferId buffer, std::int64_t first, std::int64_t count) {
+    return View{buffer, first * kColumns, {kRows, count * kColumns}, {4 * kColumns, 1}, {}};
+  };
+  const auto matrix = [&](BufferId buffer) { return dense_view(buffer, 0, {kRows, kColumns}); };
+  const auto vector = [&](BufferId buffer) { return flat_view(buffer, 0, 3 * kColumns); };
+  const ActivationRule gate{ActivationFunction::identity, true};
+  const ConvolutionRule rule{3, 2, {{0, 3, false, true}}, 0, 1e-6, true};
+  b.add(stream, RowKernel{RowOperation::gated_activation, {columns(all, 0, 2)}, {matrix(product)}, {}, gate});
+  b.add(stream, RowKernel{RowOperation::short_convolution,
+                          {matrix(product), vector(weights)},
+                          {columns(all, 3, 1)},
+                          {},
+                          rule});
+  b.add(stream, RowKernel{RowOperation::gated_activation, {columns(all, 2, 2)}, {matrix(y)}, {}, gate});
+  b.add(stream, RowKernel{RowOperation::gated_activation_backward,
+                          {columns(all, 2, 2), matrix(y)},
+                          {columns(d_all, 2, 2)},
+                          {},
+                          gate});
+  b.add(stream, RowKernel{RowOperation::short_convolution_backward,
+                          {columns(all, 1, 1), vector(weights), columns(d_all, 3, 1)},
+                          {columns(d_all, 0, 1)},
+                          {vector(d_weights)},
+                          rule});
+  b.add(stream, RowKernel{RowOperation::gated_activation_backward,
+                          {columns(all, 0, 2), matrix(d_product)},
+                          {columns(d_all, 0, 2)},
+                          {},
+                          gate});
+  EXPECT_NO_THROW((void)std::move(b).build({}));
 }
 
 }  // namespace

@@ -82,6 +82,24 @@ TEST(PlanText, RowKernelsSayTheirOperation) {
             "rule=activation/gelu_tanh/true/0/0/false\n");
 }
 
+// Texts of rules without a field that came later are those of before.
+TEST(PlanText, RulesNameWhatTheyMayLeaveOut) {
+  PlanBuilder b(0, shape_target());
+  const BufferId x = b.inout("x", DType::f32, 8), y = b.output("y", DType::bf16, 8);
+  for (const bool plain : {false, true}) {
+    b.add(b.stream("s"), RowKernel{RowOperation::short_convolution,
+                                   {dense_view(x, 0, {2, 2}), flat_view(x, 4, 2)},
+                                   {dense_view(y, 4 * (plain ? 1 : 0), {2, 2})},
+                                   {},
+                                   ConvolutionRule{1, 1, {{0, 2, false, true}}, 0, 1e-6, plain}});
+  }
+  const Plan plan = std::move(b).build({});
+  const std::string text = to_text(plan), rule = "rule=convolution/1/1/0:2:false:true/0/1e-06";
+  EXPECT_NE(text.find(rule + "\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(rule + "/plain=true\n"), std::string::npos) << text;
+  EXPECT_TRUE(parse_plan(text) == plan);
+}
+
 void expect_round_trip(const Plan& plan) {
   const std::string text = to_text(plan);
   const Plan read = parse_plan(text);

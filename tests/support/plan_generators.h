@@ -211,9 +211,10 @@ class PlanDraw {
   }
   template <class Op>
   void draw(ActivationFunction& field, const Op&) {
-    field = *rc::gen::element(ActivationFunction::silu, ActivationFunction::gelu,
-                              ActivationFunction::gelu_tanh, ActivationFunction::relu,
-                              ActivationFunction::relu2, ActivationFunction::quick_gelu);
+    field =
+        *rc::gen::element(ActivationFunction::silu, ActivationFunction::gelu, ActivationFunction::gelu_tanh,
+                          ActivationFunction::relu, ActivationFunction::relu2, ActivationFunction::quick_gelu,
+                          ActivationFunction::identity);
   }
   template <class Op>
   void draw(IndexSet& field, const Op&) {

@@ -212,6 +212,8 @@ Variable ModelPass::activated(Variable x) {
       return map(x, kReluSquared);
     case MlpActivation::quick_gelu:
       return map(x, kQuickGelu);
+    case MlpActivation::identity:
+      return x;
     case MlpActivation::silu:
       break;
   }

@@ -16,7 +16,8 @@ enum class MlpActivation : std::uint8_t {
   gelu_tanh,  // GELU by tanh: "gelu_pytorch_tanh" (Gemma)
   relu,
   relu_squared,  // "relu2" (Nemotron)
-  quick_gelu     // x sigmoid(1.702 x) (gpt-oss)
+  quick_gelu,    // x sigmoid(1.702 x) (gpt-oss)
+  identity       // x
 };
 
 // The frequencies of rotary positions: pair j of `count` rotated elements has theta^(-2j / count), and scaled

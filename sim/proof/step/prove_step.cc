@@ -514,6 +514,8 @@ ReferenceRules reference_rules(const Transformer& model) {
         return MlpActivation::relu;
       case ActivationFunction::quick_gelu:
         return MlpActivation::quick_gelu;
+      case ActivationFunction::identity:
+        return MlpActivation::identity;
       case ActivationFunction::relu2:
         break;
     }
