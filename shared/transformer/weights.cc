@@ -25,6 +25,8 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
   const std::int64_t hidden = model.hidden, qkv_width = sizes.q_width + 2 * sizes.kv_width + sizes.gate_width;
   const bool attends = parts.mixer == Mixer::attention;
   const MixerFacts* beside_attention = facts_of(parts.mixer);
+  const bool has_out_bias =
+      beside_attention != nullptr ? beside_attention->has_out_bias(model) : attends && model.out_bias;
   const bool mixes = parts.mixer != Mixer::none, has_mlp = parts.mlp != Mlp::none;
   const Latent latent = attends ? model.latent.value_or(Latent{}) : Latent{};
   const bool is_latent = attends && model.latent, is_usual = attends && !model.latent;
@@ -32,7 +34,7 @@ LayerWeights::LayerWeights(const Transformer& model, const LocalSizes& sizes, La
     norm1 = placing.vector(mixes && model.norms_before ? hidden : 0);
     norm1_behind = placing.vector(mixes && model.norms_behind ? hidden : 0);
     norm2_behind = placing.vector(has_mlp && model.norms_behind ? hidden : 0);
-    out_bias = placing.vector(attends && model.out_bias ? hidden : 0);
+    out_bias = placing.vector(has_out_bias ? hidden : 0);
     q_down = placing.matrix(latent.q_rank, hidden), q_latent_norm = placing.vector(latent.q_rank);
     kv_down = placing.matrix(latent.kv_row(), hidden), kv_latent_norm = placing.vector(latent.kv_rank);
     norm2 = placing.vector(has_mlp && model.norms_before && !model.parallel_blocks ? hidden : 0);

@@ -29,6 +29,7 @@ struct LocalSizes;
 struct ParallelLayout;
 struct StepContext;
 struct Workload;
+struct Balance;
 namespace detail {
 class Complaints;
 }
@@ -91,6 +92,7 @@ struct MixerFacts {
   // ---- of the model ----
   bool (*is_described)(const Transformer& model);  // whether the model says its sizes
   void (*forget)(Transformer& model);              // them
+  bool (*has_out_bias)(const Transformer& model);  // of its projection out
   void (*check)(const Transformer& model, detail::Complaints& complaints);  // of described ones
   MixerParameters (*parameters)(const Transformer& model);
   void (*hash)(Hasher& hasher, const Transformer& model);
@@ -104,6 +106,9 @@ struct MixerFacts {
   // What tp deals to its ranks, and what these are: 16, "key heads of recurrences".
   std::int64_t (*dealt)(const Transformer& model);
   std::string_view dealt_name;
+  // Whether rows may be dealt by this balance at home: where a rank has rows in many places, what goes along
+  // the sequence would need some from elsewhere before each.
+  bool (*takes)(const Balance& balance);
   // With cp > 1, of layouts that are legal otherwise.
   std::optional<DegreeRefusal> (*refuse)(const Transformer& model, const Workload& workload,
                                          const ParallelLayout& layout);

@@ -20,6 +20,7 @@ constexpr double kMaxState = 1e12;
 
 bool is_described(const Transformer& model) { return model.recurrence.has_value(); }
 void forget(Transformer& model) { model.recurrence.reset(); }
+bool has_out_bias(const Transformer& /*model*/) { return false; }
 
 void check(const Transformer& model, detail::Complaints& complaints) {
   const Recurrence& recurrence = *model.recurrence;
@@ -66,9 +67,11 @@ std::int64_t request_bytes(const Transformer& model, DType dtype) {
 
 std::int64_t dealt(const Transformer& model) { return model.recurrence->key_heads; }
 
+bool takes(const Balance& balance) { return balance.kind != Balance::Kind::striped; }
+
 std::optional<LayoutRefusal> refuse_layout(const Transformer& model, const Workload& workload,
                                            const ParallelLayout& layout) {
-  if (layout.strategy.balance.kind == Balance::Kind::striped) {
+  if (!takes(layout.strategy.balance)) {
     return LayoutRefusal{"stripes of a recurrence",
                          str("balance=", to_string(layout.strategy.balance), " gives a rank chunks of ",
                              layout.strategy.balance.block, " rows, and a recurrence's convolution needs ",
@@ -166,6 +169,7 @@ const MixerFacts kRecurrenceMixer = {
     .alone = "recurrence_",
     .is_described = recurrence_mixer::is_described,
     .forget = recurrence_mixer::forget,
+    .has_out_bias = recurrence_mixer::has_out_bias,
     .check = recurrence_mixer::check,
     .parameters = recurrence_mixer::parameters,
     .hash = recurrence_mixer::hash,
@@ -174,6 +178,7 @@ const MixerFacts kRecurrenceMixer = {
     .cached_name = "states of recurrent layers f32",
     .dealt = recurrence_mixer::dealt,
     .dealt_name = "key heads of recurrences",
+    .takes = recurrence_mixer::takes,
     .refuse = recurrence_mixer::refuse_layout,
     .lay_alike = recurrence_mixer::lay_alike,
     .lay = recurrence_mixer::lay,

@@ -8,6 +8,7 @@
 
 #include "shared/base/error.h"
 #include "shared/context_parallel/cores.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "sim/cost/timeline/estimate.h"
 
 namespace cp::sim {
@@ -320,10 +321,10 @@ std::vector<Strategy> LayoutSpace::make_strategies(const ParallelLayout& family)
       return strategy.pieces > most_pieces(problem, family.cp, strategy);
     });
   }
-  // Where a rank had more than two chunks, a recurrence's convolution would need rows for each (refuse()).
-  if (question_.model.recurrence) {
-    std::erase_if(all,
-                  [](const Strategy& strategy) { return strategy.balance.kind == Balance::Kind::striped; });
+  // What refuse() says of mixers beside attention.
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (facts->is_described(question_.model))
+      std::erase_if(all, [&](const Strategy& strategy) { return !facts->takes(strategy.balance); });
   }
   // Rows go between homes of these two balances alone (refuse()); what is fixed for some layers leaves those
   // of all layers that it can stand beside.
