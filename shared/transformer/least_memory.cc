@@ -202,6 +202,10 @@ class LeastMemory::OfLayout {
           std::llround(static_cast<double>(of_layers) * rules_.served_layer_bytes) + ends * width_;
       return 0;
     }
+    // What routers add to their scores, whole on every rank of the layers; and the loads that move it.
+    const Experts routed = model_.experts.value_or(Experts{});
+    if (routed.corrects_scores) memory.parameters += with_experts * routed.count * kF32;
+    if (routed.moves_corrections) memory.gradients += with_experts * routed.count * kF32;
     const std::int64_t ranks = layout_.sharding_size();
     // Each bucket of layers is sharded by itself where it is gathered by itself, else all layers of the same
     // parts together; the embedding, and the head with its norm, by themselves.

@@ -99,8 +99,12 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   const Strategy strategy = strategy_of(layout, problem);
   const int ulysses = strategy.ulysses_degree, ring = layout.cp / ulysses;
   const bool whole_triangle = question_.workload.phase == Phase::training && !is_cut;
-  // Contiguous, the last of the ranks sees most.
-  const double share = whole_triangle && strategy.balance.kind == Balance::Kind::contiguous
+  // Contiguous, the last of the ranks sees most; but where chunks begin anew, another may see most in layers
+  // with these, and one rank stands for all layers.
+  const bool any_chunks = std::any_of(model.kinds.begin(), model.kinds.end(), [&](const LayerKind& of) {
+    return of.chunk && *of.chunk < question_.workload.seq_len;
+  });
+  const double share = whole_triangle && !any_chunks && strategy.balance.kind == Balance::Kind::contiguous
                            ? pairs_of_last(question_.workload.seq_len / ring, kind) / pairs_of_head
                            : 1.0 / ring;
   const double of_heads = of_all * real(ceil_div(heads, ulysses));

@@ -56,7 +56,8 @@ StepBound::StepBound(const PlanQuestion& question)
     best_product_ = std::max(best_product_, flops / kernels_.product_ns(work, question.workload.dtype));
   }
 }
-// Balances that deal rows by their number give each rank as many where these divide. Else a ring's blocks of
+// Balances that deal rows by their number give each rank as many where cp divides these; of stripes, where
+// they make as many in each half. Else a ring's blocks of
 // two parts differ by 2 rows, and what a Ulysses group makes of one by another row: no rank has less than the
 // mean but for 3 rows; or of a striped balance a block. Members of a family are striped in blocks of one row,
 // unless the question fixes others, and layers may yet get a home of the other balance.
@@ -66,6 +67,7 @@ std::int64_t StepBound::least_tokens(const ParallelLayout& layout, bool whole_fa
   const Balance& balance = layout.strategy.balance;
   const std::int64_t mean = workload.seq_len / layout.cp;
   std::int64_t rows = mean;
+  bool all_alike = true;
   if (layout.cp > 1) {
     const std::vector<LayerKind>& kinds = question_.model.kinds;
     const auto of_attention =
@@ -73,13 +75,17 @@ std::int64_t StepBound::least_tokens(const ParallelLayout& layout, bool whole_fa
     const Balance fixed = question_.fixed.balance.value_or(Balance{}),
                   &dealt = whole_family ? fixed : balance;
     const std::int64_t block = dealt.kind == Balance::Kind::striped ? dealt.block : 1,
-                       parts = std::lcm<std::int64_t>(2, block) * layout.cp;
-    if (workload.seq_len % parts != 0) rows = mean - std::max<std::int64_t>(3, block);
+                       parts = (block == 1 ? 1 : std::lcm<std::int64_t>(2, block)) * layout.cp;
+    all_alike = workload.seq_len % parts == 0;
+    if (!all_alike) rows = mean - std::max<std::int64_t>(3, block);
     if (dealt.kind == Balance::Kind::cost || dealt.per_document)
-      rows = whole_family ? 1 : block_rows(layout, of_attention).least_at_home;
+      rows = whole_family ? 1 : block_rows(layout, of_attention).least_at_home, all_alike = false;
   }
   const std::int64_t tokens = std::max<std::int64_t>(1, rows) * layout.micro_batch,
                      ranks = layout.row_ranks();
+  // The rank that stands for all has as many. Fewer need not take less time: as many rows as five tokens send
+  // to four experts fill three of them, two rows each, and those of four tokens fill four.
+  if (all_alike && !whole_family) return tokens;
   return tokens < ranks ? tokens : tokens / ranks * ranks;
 }
 
