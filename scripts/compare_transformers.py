@@ -8,7 +8,7 @@ layers and save it. `cprun train --init-from` begins with these files, makes two
 The loss of the first step has to be that of Transformers' model; and that of the second one of the model that Transformers load
 from cprun's checkpoint, with no tensor missing and none left over. So the numbers of a model, its names on disk in both directions,
 and what its config means are all held at once. Losses are f32: they may differ by 2e-6 of themselves, some hundred roundings.
-Numbers that routers add to scores when they choose (e_score_correction_bias) are not 0, and come back as they were. Transformers have no
+Numbers that routers add to scores when they choose (e_score_correction_bias, expert_bias) are not 0, and come back as they were. Transformers have no
 class for Kimi K2, which is a DeepSeek-V3 without groups of experts.
 """
 
@@ -64,12 +64,18 @@ FAMILIES = {
     "Qwen3Next": dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
                       linear_value_head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12,
                       shared_expert_intermediate_size=20),
+    # Of four layers the second attends; the width of the MLP is 32, two thirds of 40 up to a multiple of 8.
+    "Lfm2": dict(num_hidden_layers=4, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=8),
+    "Lfm2, conv_bias": dict(layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False, conv_bias=True, conv_L_cache=4),
+    # Transformers add 1e-6 to the sum that a token's weights are divided by, which moves such a loss by 1e-8 of itself.
+    "Lfm2Moe": dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], moe_intermediate_size=12, num_experts=8,
+                    num_experts_per_tok=2, num_dense_layers=1, routed_scaling_factor=2.5),
     "NemotronH": dict(num_hidden_layers=4, layers_block_type=["mamba", "moe", "attention", "mlp"], mamba_num_heads=4,
                       mamba_head_dim=8, ssm_state_size=6, n_groups=2, chunk_size=16, n_routed_experts=8, num_experts_per_tok=2,
                       moe_intermediate_size=12, moe_shared_expert_intermediate_size=20, routed_scaling_factor=2.5),
 }
 FAMILIES["DeepseekV3, kimi_k2"] = {**FAMILIES["DeepseekV3"], "n_group": 1, "topk_group": 1}
-CORRECTION = "e_score_correction_bias"
+CORRECTION = ("e_score_correction_bias", "expert_bias")
 
 
 def corrections(model):

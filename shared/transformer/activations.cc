@@ -19,7 +19,7 @@ struct Facts {
   Having owner;
   bool cheap = false, f32 = false;
 };
-constexpr Having kRecurrence = having(Mixer::recurrence);
+constexpr Having kRecurrence = having(Mixer::recurrence), kConvolution = having(Mixer::convolution);
 constexpr std::array<Facts, kActivations> kFacts = {{
     {Activation::norm1, "norm1", Having::mixer, true},
     {Activation::qk, "qk", Having::attention},
@@ -57,6 +57,10 @@ constexpr std::array<Facts, kActivations> kFacts = {{
     {Activation::kept_log_decay, "kept_log_decay", kRecurrence, false, true},
     {Activation::kept_beta, "kept_beta", kRecurrence, false, true},
     {Activation::normed_out, "normed_out", kRecurrence, true},
+    {Activation::convolution, "convolution", kConvolution},
+    {Activation::convolution_in, "convolution_in", kConvolution, true},
+    {Activation::convolution_halo, "convolution_halo", kConvolution},
+    {Activation::convolved_out, "convolved_out", kConvolution, true},
     {Activation::attended, "attended", Having::mixer},
     {Activation::mid, "mid", Having::both},
     {Activation::norm2, "norm2", Having::mlp, true},

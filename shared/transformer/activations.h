@@ -55,8 +55,13 @@ enum class Activation : std::uint8_t {
   kept_log_decay,
   kept_beta,   // kept_...: all rows of some heads, which StateScan::heads brought
   normed_out,  // of a recurrence, normalized and gated
-  attended,    // what the mixer gives, before the norm behind it: [tokens_tp, hidden]
-  mid,         // x between mixer and MLP: [tokens_tp, hidden]
+  // What a short convolution's projection gives, and it itself: [tokens, B and x and C and y].
+  convolution,
+  convolution_in,    // B times x, which it takes: [tokens, width]
+  convolution_halo,  // of these the rows before each chunk: [rows, width]
+  convolved_out,     // C times y
+  attended,          // what the mixer gives, before the norm behind it: [tokens_tp, hidden]
+  mid,               // x between mixer and MLP: [tokens_tp, hidden]
   norm2,
   mlp_out,  // what the MLP gives, before the norm behind it: [tokens_tp, hidden]
   router,   // logits over the experts: [tokens, experts]
@@ -73,7 +78,7 @@ enum class Activation : std::uint8_t {
   shared_activated,
   joined,  // of a prediction layer: both of its inputs, normalized, side by side: [tokens_tp, 2 hidden]
 };
-inline constexpr std::size_t kActivations = 52;
+inline constexpr std::size_t kActivations = 56;
 
 class Activations {
  public:

@@ -244,7 +244,8 @@ void check_numerics(const Transformer& model, detail::Complaints& complaints) {
 }  // namespace
 
 std::string_view name(Mixer mixer) {
-  constexpr std::array<std::string_view, 3> kNames = {"attention", "recurrence", "none"};
+  constexpr std::array<std::string_view, kMixers.size()> kNames = {"attention", "recurrence", "convolution",
+                                                                   "none"};
   return kNames[static_cast<std::size_t>(mixer)];
 }
 std::string_view name(RotaryScaling scaling) {

@@ -8,11 +8,11 @@
 //
 // Each layer computes x += mixer(norm(x)) and then x += mlp(norm(x)), or one of the two alone; with norms
 // behind, x += norm(mixer(norm(x))) and x += norm(mlp(norm(x))), or these without the inner norms. In
-// parallel blocks both take the same rows, x += mixer(norm(x)) + mlp(norm(x)). The mixer is attention or a
-// recurrence. The MLP is gated, down(act(gate(x)) * up(x)), or not, down(act(up(x))). A mixture of experts
-// has `experts` instead, of which each token uses top_k, and beside them it may have a shared MLP, which all
-// tokens use. Behind the last layer come a final norm and the head; the head may share its weights with the
-// embedding.
+// parallel blocks both take the same rows, x += mixer(norm(x)) + mlp(norm(x)). The mixer is attention, a
+// recurrence or a short convolution. The MLP is gated, down(act(gate(x)) * up(x)), or not, down(act(up(x))).
+// A mixture of experts has `experts` instead, of which each token uses top_k, and beside them it may have a
+// shared MLP, which all tokens use. Behind the last layer come a final norm and the head; the head may share
+// its weights with the embedding.
 //
 // In training, prediction layers may follow (multi-token prediction, MTP; DeepSeek-V3, arXiv 2412.19437,
 // section 2.2). That of depth 1 takes the last layer's output and predicts the token behind the next one;
@@ -69,14 +69,15 @@ struct Latent {
 };
 
 // What a layer mixes the rows of a sequence with.
-enum class Mixer : std::uint8_t { attention, recurrence, none };
+enum class Mixer : std::uint8_t { attention, recurrence, convolution, none };
 // What it has behind the mixer, and computes each row with.
 enum class Mlp : std::uint8_t { dense, experts, none };
 
 std::string_view name(Mixer mixer);  // "attention"
 std::string_view name(Mlp mlp);      // "dense"
 
-inline constexpr std::array<Mixer, 3> kMixers = {Mixer::attention, Mixer::recurrence, Mixer::none};
+inline constexpr std::array<Mixer, 4> kMixers = {Mixer::attention, Mixer::recurrence, Mixer::convolution,
+                                                 Mixer::none};
 inline constexpr std::array<Mlp, 3> kMlps = {Mlp::dense, Mlp::experts, Mlp::none};
 
 // All layers with the same parts have equally large parameters. A layer has one part at least.
@@ -135,6 +136,15 @@ struct Recurrence {
   // Learnt numbers of each value head: the rate of its decay and the time step's bias; with Mamba-2 also the
   // weight with which v itself is added to the output.
   std::int64_t head_numbers() const { return rule == RecurrenceRule::delta ? 2 : 3; }
+};
+
+// Of layers with a gated short convolution (LFM2): a projection of the layer's rows gives B, C and x, each as
+// wide as the layer's rows. B times x goes through a causal convolution along the sequence, each element by
+// itself, and C times that through the projection out. No function is in between.
+struct ShortConvolution {
+  std::int64_t taps = 3;  // rows that it sees, the row itself among them
+  bool bias = false;      // of the convolution and of both projections
+  bool operator==(const ShortConvolution&) const = default;
 };
 
 struct LayerKind {
@@ -254,6 +264,7 @@ struct Transformer {
   std::optional<Latent> latent;  // of all layers; it needs kv_heads = q_heads, and neither of the two above
   std::optional<Experts> experts;
   std::optional<Recurrence> recurrence;                      // of all layers that have one
+  std::optional<ShortConvolution> convolution;               // of all layers that have one
   std::vector<LayerKind> kinds = std::vector<LayerKind>(1);  // at least one; no two are equal
   std::vector<int> order;  // of each layer, its index among `kinds`; empty: all layers are kinds[0]
   // Beside `layers`, and at most kMostPredictionLayers. Training has them, and serving does not.

@@ -47,7 +47,7 @@ struct LayerWeights {
   // A vector is one row; what the layer lacks is empty.
   Weight norm1;
   Weight norm1_behind, norm2_behind;  // of the outputs of the mixer and of the MLP
-  Weight out_bias;                    // of attention's projection out
+  Weight out_bias;                    // of the mixer's projection out
   // Of latent attention: what makes the latent rows, and their norms. kv_down: the latent row, then the part
   // of the key that is rotated.
   Weight q_down, q_latent_norm, kv_down, kv_latent_norm;
@@ -62,11 +62,12 @@ struct LayerWeights {
   Weight qkv, qkv_bias;  // qkv: the rows of q, then k, then v, then the gates of the output
   Weight sinks;          // of attention: a number for each query head of the rank
   Weight q_up, kv_up;    // of latent attention, in place of qkv
+  // Of a short convolution. projection: the rows of B, then x, then C. convolution: one row for each column.
   // Of a recurrence. projection: the rows of q, k and v, then the gates of the output, then the numbers.
   // convolution: one row for each element of q, k and v. numbers: the rate of each head's decay, and the time
   // step's bias. skip: with which v itself is added to the output of Mamba-2. row_norm: of its outputs, one
   // for each element.
-  Weight projection, convolution, convolution_bias, numbers, skip, row_norm;
+  Weight projection, projection_bias, convolution, convolution_bias, numbers, skip, row_norm;
   Weight out;  // of the mixer
   // Of the dense MLP, or of the shared one beside experts; gate_up: gate, then up; or up alone.
   Weight gate_up, down;

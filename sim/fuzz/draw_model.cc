@@ -105,6 +105,7 @@ class ModelDraw {
     if (swarm_.take(numbers_, "sinks")) step_.set_sinks(true);
     if (swarm_.take(numbers_, "softcap")) step_.set_softcap(numbers_.of({0.5, 50.0}));
     if (!training && swarm_.take(numbers_, "recurrence")) choose_recurrence();
+    if (step_.layers() > 1 && swarm_.take(numbers_, "convolution")) choose_convolution();
     if (training) choose_own_balances();
     if (training && layout_.bucket == 1 && swarm_.take(numbers_, "predictions"))
       step_.set_prediction_layers(numbers_.in(1, 3));
@@ -115,9 +116,7 @@ class ModelDraw {
 
   // Where all layers have attention and an MLP, on rows that are normalized before them alone.
   void choose_blocks_and_norms() {
-    const auto has_both = [](const auto& kind) {
-      return !kind.recurrence() && !kind.no_mixer() && !kind.no_mlp();
-    };
+    const auto has_both = [](const auto& kind) { return attends(kind) && !kind.no_mlp(); };
     const bool fits = step_.latent_kv_rank() == 0 && !step_.norms_behind() &&
                       std::all_of(step_.kinds().begin(), step_.kinds().end(), has_both);
     if (fits && swarm_.take(numbers_, "parallel_blocks")) step_.set_parallel_blocks(true);
@@ -135,7 +134,7 @@ class ModelDraw {
       if (of_heads && swarm_.take(numbers_, "behind_rotary")) step_.set_qk_norm_behind_rotary(true);
       if (swarm_.take(numbers_, "no_rotary")) {
         for (auto& kind : *step_.mutable_kinds()) {
-          if (!kind.recurrence() && !kind.no_mixer()) kind.set_no_rotary(numbers_.one_in(2));
+          if (attends(kind)) kind.set_no_rotary(numbers_.one_in(2));
         }
         if (numbers_.one_in(2)) step_.set_temperature(0.5);
       }
@@ -193,7 +192,7 @@ class ModelDraw {
       auto& own = *step_.mutable_kinds(kind);
       if (numbers_.one_in(2)) {
         own.set_no_mlp(true), own.clear_dense();
-      } else if (!own.recurrence()) {
+      } else if (!own.recurrence() && !own.convolution()) {
         own.set_no_mixer(true), own.clear_window(), own.clear_chunk();
       }
     }
@@ -222,13 +221,35 @@ class ModelDraw {
     while (step_.kinds_size() < 2) step_.add_kinds();
     step_.mutable_kinds(1)->Clear(), step_.mutable_kinds(1)->set_recurrence(true);
     if (layout_.cp == 1) return;
-    if (layout_.strategy.balance.kind == Balance::Kind::striped)
-      layout_.strategy.balance = {Balance::Kind::head_tail};
+    leave_stripes();
     layout_.scan = numbers_.of(state_scans());
     // A written token has nothing to scan.
     const bool scans = step_.phase() != proto::PlanLayouts::decode;
     if (layout_.scan == StateScan::heads ? key_heads / layout_.tp % layout_.cp != 0 : !scans)
       layout_.scan = StateScan::all_gather;
+  }
+
+  // In the last kind that a layer is of: where there is a recurrence, in a third one.
+  void choose_convolution() {
+    step_.set_convolution_taps(numbers_.in(1, 4)), step_.set_convolution_bias(numbers_.one_in(3));
+    while (step_.kinds_size() < (step_.recurrence_value_heads() > 0 && step_.layers() > 2 ? 3 : 2))
+      step_.add_kinds();
+    const auto kinds = std::min<std::int64_t>(step_.kinds_size(), step_.layers());
+    auto& last = *step_.mutable_kinds(static_cast<int>(kinds - 1));
+    if (last.recurrence()) return step_.clear_convolution_taps(), step_.clear_convolution_bias();
+    last.Clear(), last.set_convolution(true);
+    if (layout_.cp > 1) leave_stripes();
+  }
+
+  // Rows of such a balance, and of one by the mask, are in too many places for what goes along a sequence.
+  void leave_stripes() {
+    const Balance::Kind kind = layout_.strategy.balance.kind;
+    if (kind == Balance::Kind::striped || (kind == Balance::Kind::cost && step_.convolution_taps() > 0))
+      layout_.strategy.balance = {Balance::Kind::head_tail};
+  }
+
+  static bool attends(const proto::ModelStep::LayerKind& kind) {
+    return !kind.recurrence() && !kind.convolution() && !kind.no_mixer();
   }
 
   void choose_layout() {

@@ -111,6 +111,7 @@ const Groups kModel = {{"phase", {"training", "prefill", "decode"}},
                        {"kinds of layers", {"1", "several"}},
                        {"latent attention", {"no", "heads travel", "rows travel"}},
                        {"recurrence", {"no", "delta", "decay"}},
+                       {"convolution", {"no", "yes"}},
                        {"parts of layers", {"both", "one"}},
                        {"prediction layers", {"0", "1", "more"}},
                        {"matrices of an MLP", {"3", "2"}},
@@ -140,6 +141,7 @@ const Groups kProof = {{"tp", {"1", "more"}},
                        {"kinds of layers", {"1", "several"}},
                        {"latent attention", {"no", "heads travel", "rows travel"}},
                        {"recurrence", {"no", "delta", "decay"}},
+                       {"convolution", {"no", "yes"}},
                        {"parts of layers", {"both", "one"}},
                        {"prediction layers", {"0", "1", "more"}},
                        {"matrices of an MLP", {"3", "2"}},
@@ -376,6 +378,7 @@ void add_step(const proto::ModelStep& job, Answers& answers) {
   answers.add("recurrence", job.recurrence_value_heads() == 0 ? "no"
                             : job.recurrence_decay()          ? "decay"
                                                               : "delta");
+  answers.add("convolution", job.convolution_taps() > 0 ? "yes" : "no");
   const bool of_one_part = std::any_of(job.kinds().begin(), job.kinds().end(),
                                        [](const auto& kind) { return kind.no_mixer() || kind.no_mlp(); });
   answers.add("parts of layers", of_one_part ? "one" : "both");

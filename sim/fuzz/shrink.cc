@@ -458,6 +458,11 @@ class Simpler {
       for (auto& kind : *changed.mutable_kinds()) kind.clear_recurrence();
     });
     with([&](proto::FuzzCase& next) {
+      proto::ModelStep& changed = *std::invoke(job, next);
+      changed.clear_convolution_taps(), changed.clear_convolution_bias();
+      for (auto& kind : *changed.mutable_kinds()) kind.clear_convolution();
+    });
+    with([&](proto::FuzzCase& next) {
       for (auto& kind : *std::invoke(job, next)->mutable_kinds()) kind.clear_no_mixer(), kind.clear_no_mlp();
     });
     for (const char* field : {"layers", "global_batch", "q_heads", "kv_heads"}) less(job, field, 1);

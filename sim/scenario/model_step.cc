@@ -85,6 +85,8 @@ Transformer model_of(const proto::ModelStep& step) {
                                   step.recurrence_convolution(),
                                   step.recurrence_decay()};
   }
+  if (step.convolution_taps() > 0)
+    model.convolution = ShortConvolution{step.convolution_taps(), step.convolution_bias()};
   if (!step.kinds().empty()) {
     std::vector<LayerKind> layers;
     for (std::int64_t layer = 0; layer < step.layers(); ++layer) {
@@ -93,7 +95,10 @@ Transformer model_of(const proto::ModelStep& step) {
       if (kind.has_window()) own.window = kind.window();
       if (kind.has_chunk()) own.chunk = kind.chunk();
       own.dense = kind.dense(), own.has_mlp = !kind.no_mlp(), own.rotary = !kind.no_rotary();
-      own.mixer = kind.recurrence() ? Mixer::recurrence : kind.no_mixer() ? Mixer::none : Mixer::attention;
+      own.mixer = kind.recurrence()    ? Mixer::recurrence
+                  : kind.convolution() ? Mixer::convolution
+                  : kind.no_mixer()    ? Mixer::none
+                                       : Mixer::attention;
     }
     set_layers(model, layers);
   }

@@ -14,6 +14,7 @@
 #include "shared/base/text.h"
 #include "sim/cost/presets/embedded.h"
 #include "sim/planner/models/families.h"
+#include "sim/planner/models/lfm2.h"
 #include "sim/planner/models/read_model.h"
 #include "sim/proof/step/prove_step.h"
 #include "sim/proof/step/scale_down.h"
@@ -101,6 +102,7 @@ std::string config_of(const std::string& text, const Transformer& model) {
     const double scale = model.numerics.score_scale;
     of[scalar] = static_cast<double>(model.head_dim) / (scale * scale);
   }
+  if (family_of(of.value("model_type", "")).convolves) set_lfm2_sizes(of, model);
   const auto layers = static_cast<std::size_t>(model.layers);
   for (const char* key : {"layer_types", "layers_block_type", "no_rope_layers"}) {
     if (of.contains(key) && of[key].size() > layers)

@@ -13,6 +13,7 @@
 #include "shared/context_parallel/attention_plan.h"
 #include "shared/context_parallel/cores.h"
 #include "shared/context_parallel/sharding.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/rank_groups.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/layout_space.h"
@@ -94,8 +95,8 @@ void pick_and_check(const PlanQuestion& question) {
   if (!refuse(question.model, question.workload, layout)) expect_bounded(question, family, layout);
 }
 
-// In every second layer; some have it, or an MLP, alone.
-void choose_recurrence(Transformer& model) {
+// A recurrence or a short convolution in every second layer; some have it, or an MLP, alone.
+void choose_mixer(Transformer& model) {
   model.recurrence = Recurrence{pick("rule", rc::gen::element(RecurrenceRule::delta, RecurrenceRule::decay)),
                                 8,
                                 pick("value heads", rc::gen::element<std::int64_t>(8, 16)),
@@ -103,16 +104,20 @@ void choose_recurrence(Transformer& model) {
                                 32,
                                 4,
                                 true};
+  model.convolution = ShortConvolution{3, pick("biases", rc::gen::arbitrary<bool>())};
+  const Mixer mixer =
+      pick("convolves", rc::gen::element(false, false, true)) ? Mixer::convolution : Mixer::recurrence;
   const bool alone = pick("parts alone", rc::gen::arbitrary<bool>());
   std::vector<LayerKind> layers;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
     LayerKind kind = model.kinds[idx(model.kind_of(layer))];
-    if (layer % 2 == 1) kind = {{}, {}, kind.dense, Mixer::recurrence, true};
+    if (layer % 2 == 1) kind = {{}, {}, kind.dense, mixer, true};
     if (alone && layer % 4 == 1) kind.has_mlp = kind.dense = false;
     if (alone && layer % 4 == 3) kind.mixer = Mixer::none;
     layers.push_back(kind);
   }
   set_layers(model, layers);
+  forget_unused_mixers(model);
 }
 
 RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
@@ -149,7 +154,7 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimeline, ()) {
   question.model.gated_attention =
       !question.model.latent && pick("gated attention", rc::gen::arbitrary<bool>());
   if (!question.model.parallel_blocks && pick("whether recurrence", rc::gen::element(false, false, true)))
-    choose_recurrence(question.model);
+    choose_mixer(question.model);
   question.model.prediction_layers = pick("prediction layers", rc::gen::element<std::int64_t>(0, 0, 1, 3));
   pick_and_check(question);
 }
@@ -161,7 +166,7 @@ RC_GTEST_PROP(StepBound, IsBelowTheTimelineOfShardChoices, ()) {
   if (pick("whether question.model.experts", rc::gen::arbitrary<bool>()))
     question.model.experts = Experts{4, 2, 512, 0};
   question.model.norms_behind = pick("norms behind", rc::gen::arbitrary<bool>());
-  if (pick("whether recurrence", rc::gen::element(false, false, true))) choose_recurrence(question.model);
+  if (pick("whether recurrence", rc::gen::element(false, false, true))) choose_mixer(question.model);
   Fixed& fixed = question.fixed;
   fixed.prefetch = pick("prefetch", rc::gen::element(1, 0, 2, 5));
   fixed.bucket = pick("bucket", rc::gen::element(1, 2, 3, 16));
@@ -243,7 +248,7 @@ RC_GTEST_PROP(StepBound, OfStagesIsBelowTheTimeline, ()) {
     for (std::size_t layer = 0; layer < layers.size(); layer += 3) layers[layer].window = 1000;
     set_layers(model, layers);
   }
-  choose_recurrence(model);
+  choose_mixer(model);
   const int tp = pick("tp", rc::gen::element(1, 2)), cp = pick("cp", rc::gen::element(2, 4)),
             pp = pick("pp", rc::gen::element(2, 4));
   RC_PRE(tp * cp * pp <= 16);
@@ -338,7 +343,7 @@ RC_GTEST_PROP(StepBound, KernelsOfAttentionHaveWholeBlocks, ()) {
 RC_GTEST_PROP(StepBound, SaysTheSameWhateverItWasAskedBefore, ()) {
   PlanQuestion question = testing::small_question(16);
   if (pick("experts", rc::gen::arbitrary<bool>())) question.model.experts = Experts{8, 2, 512, 384};
-  if (pick("recurrence", rc::gen::arbitrary<bool>())) choose_recurrence(question.model);
+  if (pick("recurrence", rc::gen::arbitrary<bool>())) choose_mixer(question.model);
   if (pick("chunks", rc::gen::arbitrary<bool>())) question.fixed.mlp_chunks = 2;
   const LayoutSpace space(question);
   const StepBound asked(question);

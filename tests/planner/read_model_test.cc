@@ -93,6 +93,8 @@ TEST(ModelPresets, HaveAsManyParametersAsPublished) {
       {"olmo-2-32b", 32'234'279'936},
       // Of 81,324,862,720 the layer that predicts a further token has 1,650,471,424.
       {"qwen3-next-80b-a3b", 79'674'391'296},
+      {"lfm2-2.6b", 2'569'272'320},
+      {"lfm2-8b-a1b", 8'339'929'856},
       {"nemotron-3-nano-30b-a3b", 31'577'937'344},
       {"nemotron-4-340b", 341'000'000'000},
       // Two digits.
@@ -132,11 +134,12 @@ TEST(ModelPresets, AssumeNothingAndSayTheirSource) {
     EXPECT_THAT(read.repository, HasSubstr("/")) << name;
     EXPECT_TRUE(read.dtype.has_value()) << name;
     EXPECT_GT(read.model.max_seq_len, 0) << name;
-    const bool of_three =
-        name == "llama-4-maverick" || name.starts_with("nemotron-h") || name.starts_with("nemotron-3");
+    const bool of_three = name == "llama-4-maverick" || name == "lfm2-8b-a1b" ||
+                          name.starts_with("nemotron-h") || name.starts_with("nemotron-3");
     const bool alike = !leaves_out && !of_three && !name.starts_with("llama-4") &&
                        !name.starts_with("gpt-oss") && name != "smollm3-3b" && name != "deepseek-v2-lite" &&
-                       name != "kimi-k2" && name != "command-r7b" && !name.starts_with("gemma");
+                       name != "kimi-k2" && name != "lfm2-2.6b" && name != "command-r7b" &&
+                       !name.starts_with("gemma");
     const bool of_one_kind = alike || name == "nemotron-4-340b";
     EXPECT_EQ(read.model.kinds.size(), of_one_kind ? 1U : of_three ? 3U : 2U) << name;
   }

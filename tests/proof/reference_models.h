@@ -111,6 +111,16 @@ inline std::vector<ReferenceCase> reference_cases() {
   set_layers(nemotron_h.model, {{{}, {}, false, Mixer::recurrence, false},
                                 {{}, {}, false, Mixer::attention, false},
                                 {{}, {}, false, Mixer::none}});
+  ReferenceCase& lfm2 = add("short convolutions, experts behind the first layer");
+  lfm2.model.convolution = ShortConvolution{3, false};
+  lfm2.model.qk_norm = lfm2.model.tied_embeddings = true;
+  lfm2.model.experts = Experts{4, 2, 5, 0, false, false, true};
+  lfm2.model.layers = 3;
+  lfm2.rules.router.sigmoid = true;
+  set_layers(lfm2.model, {{{}, {}, true, Mixer::convolution}, {}, {{}, {}, false, Mixer::convolution}});
+  ReferenceCase& biased = add("short convolutions with biases, alone");
+  biased.model.convolution = ShortConvolution{4, true};
+  set_layers(biased.model, {{{}, {}, false, Mixer::convolution, false}, {}});
   return cases;
 }
 

@@ -140,6 +140,22 @@ std::deque<PublishedStep> published_steps() {  // which moves none when it grows
   gemma3.rules.window_rotary.emplace().theta = 20;
   gemma3.rules.score_scale = std::sqrt(6.0 / 9);  // query_pre_attn_scalar is 9
   set_layers(gemma3.model, {{3, {}}, {}});
+  // Of transformers 5.24 with torch 2.15; gradients were equal to 1e-14, one by one.
+  const LayerKind convolves{{}, {}, false, Mixer::convolution};
+  Transformer& lfm2 = add("Lfm2ForCausalLM", 3.2927528372563044, 6.169630461061045).model;
+  lfm2.qk_norm = lfm2.tied_embeddings = true, lfm2.convolution = ShortConvolution{3, false};
+  set_layers(lfm2, {convolves, {}});
+  Transformer& lfm2_biased = add("Lfm2ForCausalLM, conv_bias", 3.6258637310549826, 6.01061096081707).model;
+  lfm2_biased.qk_norm = true, lfm2_biased.convolution = ShortConvolution{4, true};
+  lfm2_biased.layers = 3;
+  set_layers(lfm2_biased, {convolves, {}, convolves});
+  // Where norm_topk_prob is true, it adds 1e-6 to the sum that weights are divided by.
+  ReferenceCase& lfm2_moe = add("Lfm2MoeForCausalLM", 2.9558531139826068, 8.610310615295278);
+  lfm2_moe.model.qk_norm = true, lfm2_moe.model.convolution = ShortConvolution{3, false};
+  lfm2_moe.model.experts = Experts{4, 2, 6, 0, false, false, true};
+  lfm2_moe.rules.router.sigmoid = true, lfm2_moe.rules.router.normalized = false;
+  lfm2_moe.rules.router.factor = 2.5, lfm2_moe.model.layers = 3;
+  set_layers(lfm2_moe.model, {{{}, {}, true, Mixer::convolution}, convolves, {}});
   return steps;
 }
 
@@ -265,6 +281,20 @@ RC_GTEST_PROP(ReferenceStep, PackedDocumentsAreComputedAsIfEachWereAlone, ()) {
   const sim::ReferenceBatch batch = sim::draw_batch({model.vocab, 2, seq_len, documents, 0.1, 0, seed});
   RC_PRE(batch.labelled() > 0);
   expect_documents_alone(of, sim::draw_parameters(model, seed), batch);
+}
+
+RC_GTEST_PROP(ReferenceStep, PackedDocumentsAreConvolvedAsIfEachWereAlone, ()) {
+  ReferenceCase of{"short convolutions", tiny_model(), {}};
+  of.model.convolution =
+      ShortConvolution{pick("taps", rc::gen::inRange(1, 6)), pick("bias", rc::gen::arbitrary<bool>())};
+  set_layers(of.model, {{{}, {}, false, Mixer::convolution}, {}});
+  of.rules.micro_batch = pick("micro_batch", rc::gen::inRange(1, 3));
+  const std::int64_t seq_len = pick("seq_len", rc::gen::inRange(2, 9));
+  const std::int64_t documents = pick("documents", rc::gen::inRange(1, 4));
+  const auto seed = pick("seed", rc::gen::arbitrary<std::uint64_t>());
+  const sim::ReferenceBatch batch = sim::draw_batch({of.model.vocab, 2, seq_len, documents, 0.1, 0, seed});
+  RC_PRE(batch.labelled() > 0);
+  expect_documents_alone(of, sim::draw_parameters(of.model, seed), batch);
 }
 
 // Scores depend on differences of positions alone.

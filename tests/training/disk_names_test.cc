@@ -130,6 +130,64 @@ TEST(DiskNames, OfRecurrencesAreThoseThatTransformersSave) {
   EXPECT_EQ(first_layer(names_of("nemotron_h", of_nemotron)), nemotron);
 }
 
+// What Transformers 5.24 save of Lfm2Config(conv_bias=True) and of Lfm2MoeConfig with two layers, of which
+// the first convolves and the second attends.
+TEST(DiskNames, OfShortConvolutionsAreThoseThatTransformersSave) {
+  const auto on_disk = [](const std::string& family, const std::vector<TensorShape>& shapes) {
+    std::vector<std::string> names;
+    const DiskNames of(family, shapes, {});
+    for (const DiskTensor& tensor : of.tensors())
+      names.push_back(str(tensor.tensor, " [", join(tensor.shape, ", "), "]"));
+    return names;
+  };
+  const std::string first = "model.layers.0.", second = "model.layers.1.";
+  EXPECT_THAT(
+      on_disk("lfm2", {{"model.embed_tokens.weight", 32, 16},
+                       {first + "input_layernorm.weight", 1, 16},
+                       {first + "conv.in_proj.weight", 48, 16},
+                       {first + "conv.in_proj.bias", 1, 48},
+                       {first + "conv.conv.weight", 16, 3},
+                       {first + "conv.conv.bias", 1, 16},
+                       {first + "conv.out_proj.weight", 16, 16},
+                       {first + "conv.out_proj.bias", 1, 16},
+                       {first + "post_attention_layernorm.weight", 1, 16},
+                       {first + "mlp.gate_proj.weight", 24, 16},
+                       {first + "mlp.up_proj.weight", 24, 16},
+                       {first + "mlp.down_proj.weight", 16, 24},
+                       {"model.norm.weight", 1, 16},
+                       {"lm_head.weight", 32, 16}}),
+      ElementsAre("model.embed_tokens.weight [32, 16]", first + "operator_norm.weight [16]",
+                  first + "conv.in_proj.weight [48, 16]", first + "conv.in_proj.bias [48]",
+                  first + "conv.conv.weight [16, 1, 3]", first + "conv.conv.bias [16]",
+                  first + "conv.out_proj.weight [16, 16]", first + "conv.out_proj.bias [16]",
+                  first + "ffn_norm.weight [16]", first + "feed_forward.w1.weight [24, 16]",
+                  first + "feed_forward.w3.weight [24, 16]", first + "feed_forward.w2.weight [16, 24]",
+                  "model.embedding_norm.weight [16]", "lm_head.weight [32, 16]"));
+  const std::string ours = second + "mlp.experts.1.", there = second + "feed_forward.experts.1.";
+  EXPECT_THAT(
+      on_disk("lfm2_moe", {{second + "input_layernorm.weight", 1, 16},
+                           {second + "self_attn.q_proj.weight", 16, 16},
+                           {second + "self_attn.k_proj.weight", 8, 16},
+                           {second + "self_attn.v_proj.weight", 8, 16},
+                           {second + "self_attn.q_norm.weight", 1, 4},
+                           {second + "self_attn.k_norm.weight", 1, 4},
+                           {second + "self_attn.o_proj.weight", 16, 16},
+                           {second + "post_attention_layernorm.weight", 1, 16},
+                           {second + "mlp.gate.weight", 4, 16},
+                           {second + "mlp.gate.e_score_correction_bias", 1, 4, false},
+                           {ours + "gate_proj.weight", 12, 16},
+                           {ours + "up_proj.weight", 12, 16},
+                           {ours + "down_proj.weight", 16, 12}}),
+      ElementsAre(second + "operator_norm.weight [16]", second + "self_attn.q_proj.weight [16, 16]",
+                  second + "self_attn.k_proj.weight [8, 16]", second + "self_attn.v_proj.weight [8, 16]",
+                  second + "self_attn.q_layernorm.weight [4]", second + "self_attn.k_layernorm.weight [4]",
+                  second + "self_attn.out_proj.weight [16, 16]", second + "ffn_norm.weight [16]",
+                  second + "feed_forward.gate.weight [4, 16]", second + "feed_forward.expert_bias [4]",
+                  there + "w1.weight [12, 16]", there + "w3.weight [12, 16]", there + "w2.weight [16, 12]"));
+  const DiskNames names("lfm2", {{first + "conv.conv.weight", 16, 3}}, {});
+  EXPECT_EQ(names.place(first + "conv.conv.weight"), (DiskPlace{first + "conv.conv.weight", 0, 3}));
+}
+
 // Of the second of three experts: two rows of gate and up, and four columns.
 TEST(DiskNames, PutExpertsOneBehindTheOther) {
   std::vector<TensorShape> shapes;

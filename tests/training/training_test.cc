@@ -406,7 +406,7 @@ TEST(TrainJob, TakesTheTokensOfATokenizer) {
 // Other tools read the config of a checkpoint: what was made in small has to be in it.
 TEST(TrainJob, WritesWhatWasMadeInSmall) {
   for (const char* preset : {"gemma-3-27b", "deepseek-v3", "gpt-oss-20b", "nemotron-h-8b",
-                             "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b"}) {
+                             "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b", "lfm2-2.6b", "lfm2-8b-a1b"}) {
     SCOPED_TRACE(preset);
     proto::Train train = small("tp=1");
     train.set_model(preset);
@@ -416,6 +416,11 @@ TEST(TrainJob, WritesWhatWasMadeInSmall) {
     EXPECT_EQ(written.head_dim, made.head_dim);
     EXPECT_EQ(written.latent, made.latent);
     EXPECT_EQ(written.recurrence, made.recurrence);
+    EXPECT_EQ(written.convolution, made.convolution);
+    // Where all layers have experts, nothing reads that of others.
+    if (made.has(Mlp::dense)) {
+      EXPECT_EQ(written.intermediate, made.intermediate);
+    }
     EXPECT_EQ(written.kinds, made.kinds);
     EXPECT_EQ(written.order, made.order);
     EXPECT_EQ(written.numerics.router, made.numerics.router);

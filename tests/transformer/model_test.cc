@@ -245,6 +245,25 @@ TEST(ParameterCounts, OfRecurrencesByHand) {
   EXPECT_EQ(counts.of(Mixer::recurrence).rows, 32 * 5 + 20 + 3 * 4);
 }
 
+// The projection in has three rows for each element of a layer's rows, and the one out one.
+TEST(ParameterCounts, OfShortConvolutionsByHand) {
+  Transformer model = tiny();
+  model.convolution = ShortConvolution{5, false};
+  set_layers(model,
+             {{}, {{}, {}, false, Mixer::convolution, true}, {{}, {}, false, Mixer::convolution, false}});
+  ParameterCounts counts = parameter_counts(model);
+  EXPECT_EQ(counts.of(Mixer::convolution).matrices, 24 * 8 + 8 * 8);
+  EXPECT_EQ(counts.of(Mixer::convolution).rows, 8 * 5);
+  EXPECT_EQ(counts.layer({Mixer::convolution, Mlp::dense}), 256 + 40 + 240 + 16);
+  EXPECT_EQ(counts.layer({Mixer::convolution, Mlp::none}), 256 + 40 + 8);
+  EXPECT_EQ(counts.total, 88 + (576 + 240 + 16) + (256 + 40 + 240 + 16) + (256 + 40 + 8) + 8 + 88);
+  EXPECT_EQ(counts.multiplied, 576 + 2 * 256 + 2 * 240);
+  model.convolution->bias = true;  // of the projection in, of the convolution, and of the projection out
+  counts = parameter_counts(model);
+  EXPECT_EQ(counts.of(Mixer::convolution).matrices, 24 * 8 + 8 * 8);
+  EXPECT_EQ(counts.of(Mixer::convolution).rows, 8 * 5 + 24 + 8 + 8);
+}
+
 TEST(ParameterCounts, ATiedHeadIsMetButNotCountedTwice) {
   Transformer model = tiny();
   const ParameterCounts untied = parameter_counts(model);
@@ -320,6 +339,24 @@ TEST(ValidateModel, NamesFaultsOfParts) {
               AllOf(HasSubstr("recurrence.key_heads=3 does not divide recurrence.value_heads=4; use one of "
                               "{1, 2, 4}"),
                     HasSubstr("recurrence.key_dim=0"), HasSubstr("recurrence.convolution=0")));
+}
+
+TEST(ValidateModel, NamesFaultsOfConvolutions) {
+  Transformer model = tiny();
+  const LayerKind convolves{{}, {}, false, Mixer::convolution, true};
+  EXPECT_EQ(name(convolves.mixer), "convolution");
+  model.kinds = {{}, convolves}, model.order = {0, 1, 0};
+  EXPECT_THAT(message_of([&] { validate_model(model); }),
+              HasSubstr("kinds[1] has a convolution, and the model's convolution is unset; set its sizes"));
+  model.convolution = ShortConvolution{};
+  EXPECT_NO_THROW(validate_model(model));
+  model.convolution->taps = 0;
+  EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("convolution.taps=0 must be at least 1"));
+  model.kinds = {{}}, model.order.clear();
+  EXPECT_THAT(message_of([&] { validate_model(model); }),
+              HasSubstr("convolution is set, and no layer has one; leave it out"));
+  model.kinds = {convolves};
+  EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("no layer has attention"));
 }
 
 TEST(ValidateModel, NamesFaultsOfKinds) {
@@ -403,6 +440,9 @@ TEST(HashOfAModel, EveryFieldCounts) {
   models.push_back(tiny()), models.back().parallel_blocks = true;
   models.push_back(tiny()), models.back().out_bias = true;
   models.push_back(tiny()), models.back().kinds.front().rotary = false;
+  models.push_back(tiny()), models.back().convolution = ShortConvolution{3, false};
+  models.push_back(tiny()), models.back().convolution = ShortConvolution{3, true};
+  models.push_back(tiny()), models.back().convolution = ShortConvolution{4, false};
   models.push_back(tiny()), models.back().numerics.activation_limit = 7;
   models.push_back(tiny()), models.back().numerics.up_offset = 1;
   models.push_back(tiny()), models.back().numerics.weighs_expert_inputs = true;

@@ -10,6 +10,7 @@
 #include <rapidcheck.h>
 
 #include "shared/base/index.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/step_plan.h"
 #include "tests/support/any_case.h"
 
@@ -38,6 +39,8 @@ inline void showValue(const StepRequest& request, std::ostream& out) {
         << r.key_dim << "/" << r.value_dim << ", convolution " << r.convolution
         << (r.convolution_bias ? " with bias" : "");
   }
+  if (model.convolution)
+    out << ", convolution of " << model.convolution->taps << (model.convolution->bias ? " with biases" : "");
   if (model.latent) {
     out << ", latent rows of " << model.latent->q_rank << " and " << model.latent->kv_rank << " + "
         << model.latent->rope_dim << ", values of " << model.latent->v_head_dim;
@@ -87,8 +90,9 @@ auto any_of(Values... values) {
   return *rc::gen::element(values...);
 }
 
-// Up to three kinds, in turn, behind a few layers of the first one.
-inline std::vector<LayerKind> any_layers(std::int64_t count, bool has_experts, bool has_recurrence) {
+// Up to three kinds, in turn, behind a few layers of the first one. Mixers beside attention are any of these.
+inline std::vector<LayerKind> any_layers(std::int64_t count, bool has_experts,
+                                         const std::vector<Mixer>& mixers) {
   std::vector<LayerKind> in_turn(static_cast<std::size_t>(any_of(1, 2, 3)));
   for (LayerKind& kind : in_turn) {
     if (any_of(true, false)) kind.window = *rc::gen::inRange(1, 30);
@@ -99,7 +103,7 @@ inline std::vector<LayerKind> any_layers(std::int64_t count, bool has_experts, b
   // The first kind stays as it is: a model attends somewhere.
   for (std::size_t i = 1; i < in_turn.size(); ++i) {
     LayerKind& kind = in_turn[i];
-    if (has_recurrence && (i == 1 || any_of(true, false))) kind.mixer = Mixer::recurrence;
+    if (!mixers.empty() && (i == 1 || any_of(true, false))) kind.mixer = *rc::gen::elementOf(mixers);
     if (any_of(0, 0, 1) == 1) kind.has_mlp = kind.dense = false;
     if (kind.has_mlp && any_of(0, 0, 0, 1) == 1 && i > 1) kind.mixer = Mixer::none;
     if (kind.mixer != Mixer::attention) kind.window.reset(), kind.chunk.reset(), kind.rotary = true;
@@ -137,7 +141,7 @@ inline Transformer any_model() {
     model.latent = Latent{any_of(0, 12, 40), any_of(8, 20), rope_dim, any_of(4, 8, 12)};
   }
   if (any_of(0, 0, 1) == 1) model.experts = Experts{4, any_of(1, 2), 24, any_of(0, 0, 16, 40)};
-  if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers, model.experts.has_value(), false));
+  if (any_of(0, 0, 1) == 1) set_layers(model, any_layers(model.layers, model.experts.has_value(), {}));
   model.gated_mlp = any_of(true, true, false);
   model.qk_norm_of_all_heads = model.qk_norm && any_of(true, false);
   model.sinks = any_of(true, false, false), model.softcap = any_of(0.0, 0.0, 30.0);
@@ -151,12 +155,11 @@ inline Transformer any_model() {
                           any_of(1, 2, 4),
                           any_of(true, false)};
     recurrence.value_heads = recurrence.key_heads * any_of(1, 2);
-    std::vector<LayerKind> layers = any_layers(model.layers, model.experts.has_value(), true);
-    if (std::any_of(layers.begin(), layers.end(),
-                    [](const LayerKind& kind) { return kind.mixer == Mixer::recurrence; })) {
-      model.recurrence = recurrence;
-      set_layers(model, layers);
-    }
+    const std::vector<std::vector<Mixer>> mixers{
+        {Mixer::recurrence}, {Mixer::convolution}, {Mixer::recurrence, Mixer::convolution}};
+    set_layers(model, any_layers(model.layers, model.experts.has_value(), *rc::gen::elementOf(mixers)));
+    model.recurrence = recurrence, model.convolution = ShortConvolution{any_of(1, 2, 3), any_of(true, false)};
+    forget_unused_mixers(model);
   }
   const auto has_both = [](const LayerKind& kind) { return kind.mixer == Mixer::attention && kind.has_mlp; };
   model.parallel_blocks = !model.norms_behind && !model.latent &&

@@ -143,6 +143,8 @@ Work work_by_formula(const StepRequest& request) {
                          numbers = r.rule == RecurrenceRule::delta ? 2 : 1;
       all = tokens * model.hidden * (2 * keys + 3 * values + numbers * r.value_heads);
     }
+    // B, C, x and the output.
+    if (kind.mixer == Mixer::convolution) all = tokens * 4 * model.hidden * model.hidden;
     if (!kind.has_mlp) return all;
     if (!model.experts || kind.dense) return all + tokens * matrices * model.hidden * model.intermediate;
     // All tp ranks route all tokens.

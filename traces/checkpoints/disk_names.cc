@@ -46,6 +46,19 @@ constexpr Rule kNemotronH[] = {{"model.embed_tokens.", "backbone.embeddings."},
                                {".linear_attn.", ".mixer."},
                                {".mlp.", ".mixer."}};
 
+// Of layers with attention and of those with a short convolution. The final norm is called the embedding's.
+constexpr Rule kLfm2[] = {{"model.norm.", "model.embedding_norm."},
+                          {".input_layernorm.", ".operator_norm."},
+                          {".post_attention_layernorm.", ".ffn_norm."},
+                          {".self_attn.o_proj.", ".self_attn.out_proj."},
+                          {".self_attn.q_norm.", ".self_attn.q_layernorm."},
+                          {".self_attn.k_norm.", ".self_attn.k_layernorm."},
+                          {".mlp.gate.e_score_correction_bias", ".feed_forward.expert_bias"},
+                          {".mlp.", ".feed_forward."},
+                          {".gate_proj.", ".w1."},
+                          {".down_proj.", ".w2."},
+                          {".up_proj.", ".w3."}};
+
 // What mixers project, on disk.
 enum class Projection : std::uint8_t {
   as_ours,  // in_proj_qkv, in_proj_z, and so on
@@ -72,6 +85,8 @@ Family family_of(std::string_view model_type) {
                                          {"gpt_oss", kGptOss, true, true},
                                          {"qwen2_moe", kQwenMoe},
                                          {"qwen3_next", kQwenMoe, false, false, Projection::by_heads},
+                                         {"lfm2", kLfm2},
+                                         {"lfm2_moe", kLfm2},
                                          {"nemotron_h", kNemotronH, false, false, Projection::in_one}};
   const auto found = std::find_if(std::begin(kFamilies), std::end(kFamilies),
                                   [&](const Family& family) { return family.model_type == model_type; });
@@ -142,7 +157,7 @@ std::pair<DiskTensor, DiskPlace> fused(const Family& family, const OfExpert& of,
 // A vector has one row. A convolution has one input of each channel.
 std::vector<std::int64_t> shape_of(const std::string& tensor, std::int64_t rows, std::int64_t columns,
                                    bool is_row) {
-  if (tensor.ends_with("conv1d.weight")) return {rows, 1, columns};
+  if (tensor.ends_with("conv1d.weight") || tensor.ends_with(".conv.conv.weight")) return {rows, 1, columns};
   if (is_row && !tensor.ends_with("shared_expert_gate.weight")) return {columns};
   return {rows, columns};
 }

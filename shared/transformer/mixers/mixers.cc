@@ -5,7 +5,7 @@
 namespace cp {
 
 const std::vector<const MixerFacts*>& mixers_beside_attention() {
-  static const std::vector<const MixerFacts*> all = {&kRecurrenceMixer};
+  static const std::vector<const MixerFacts*> all = {&kRecurrenceMixer, &kShortConvolutionMixer};
   return all;
 }
 

@@ -5,6 +5,6 @@
 
 namespace cp {
 
-extern const MixerFacts kRecurrenceMixer;
+extern const MixerFacts kRecurrenceMixer, kShortConvolutionMixer;
 
 }  // namespace cp

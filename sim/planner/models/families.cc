@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shared/base/text.h"
+#include "sim/planner/models/lfm2.h"
 
 namespace cp::sim {
 namespace {
@@ -108,6 +109,7 @@ const std::vector<Family>& families() {
     Family& olmo2 = add("olmo2");
     olmo2.qk_norm = olmo2.qk_norm_of_all_heads = true;
     olmo2.norms_before = false, olmo2.norms_behind = true, olmo2.norm_eps = 1e-5;
+    for (Family& lfm2 : lfm2_families()) list.push_back(std::move(lfm2));
     return list;
   }();
   return all;

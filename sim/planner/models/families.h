@@ -49,6 +49,7 @@ struct Family {
   bool shared_gate = false;  // of the shared MLP beside experts
   bool gated_mlp = true;
   std::optional<RecurrenceRule> recurrence = {};  // of the layers that have one
+  bool convolves = false;                         // LFM2's, whose configs lfm2.h reads
   bool tied_embeddings = false;
   bool window_needs_flag = false;  // sliding_window counts only with use_sliding_window
   // Keys of its configs that say what its layers always do, so that nothing reads them.
@@ -58,6 +59,9 @@ struct Family {
   // Of so many layers the last one attends to all keys, and the others have the window or the chunk; 0: all
   // have it.
   std::int64_t full_layer_every = 0;
+  // How many layers come before the first one with experts: the key, and what it is where it is left out.
+  const char* first_dense_key = "first_k_dense_replace";
+  std::int64_t first_dense = 0;
   std::int64_t shared_experts = 0;            // each as wide as the other experts
   std::optional<std::int64_t> head_dim = {};  // otherwise hidden_size / num_attention_heads
   // Sizes that configs of the family leave out where they are these.

@@ -9,6 +9,7 @@
 
 #include "shared/base/index.h"
 #include "shared/base/text.h"
+#include "sim/planner/models/lfm2.h"
 
 namespace cp::sim {
 namespace {
@@ -37,6 +38,7 @@ class LayerList {
   }
 
   void take_attention() {
+    if (family_.convolves) return take_convolutions();
     const bool used = fields_.flag("use_sliding_window").value_or(!family_.window_needs_flag);
     // Where it is not used, transformers 5 write 0.
     std::optional<std::int64_t> window = used ? fields_.size("sliding_window") : std::nullopt;
@@ -85,7 +87,10 @@ class LayerList {
       for (LayerKind& kind : kinds_) require_no_experts(kind);
       return;
     }
-    const std::int64_t first_dense = fields_.whole("first_k_dense_replace").value_or(0);
+    const std::int64_t first_dense = fields_.whole(family_.first_dense_key).value_or(family_.first_dense);
+    if (family_.first_dense > 0 && !fields_.has(family_.first_dense_key))
+      fields_.assume(str(family_.first_dense_key, " is missing, so ", first_dense,
+                         " is taken, the default of ", family_.model_type));
     const std::vector<std::int64_t> only_mlp = fields_.wholes("mlp_only_layers"),
                                     only_experts = fields_.wholes("moe_layers"), flags = flags_of_layers();
     for (const auto* list : {&only_mlp, &only_experts}) {
@@ -113,7 +118,7 @@ class LayerList {
       kinds_[idx(layer)].dense = !experts || is_in(only_mlp, layer);
     }
     if (size() > 0 && std::all_of(kinds_.begin(), kinds_.end(), [](const LayerKind& k) { return k.dense; }))
-      fields_.fail(str("none of ", size(), " layers has experts (first_k_dense_replace ", first_dense,
+      fields_.fail(str("none of ", size(), " layers has experts (", family_.first_dense_key, " ", first_dense,
                        ", one of each ", step * every, " after it, mlp_only_layers names ", only_mlp.size(),
                        "); leave the number of experts out, or make these smaller"));
   }
@@ -150,6 +155,11 @@ class LayerList {
     fields_.fail(str("moe_layer_freq has ", flags.size(), " entries, and num_hidden_layers is ", size(),
                      "; list one for each layer, or give one number"));
     return std::vector<std::int64_t>(idx(size()), 1);
+  }
+
+  void take_convolutions() {
+    const std::vector<Mixer> mixers = lfm2_mixers(family_, fields_, size());
+    for (std::size_t layer = 0; layer < mixers.size(); ++layer) kinds_[layer].mixer = mixers[layer];
   }
 
   // Of Qwen3-Next: each fourth layer attends, and the others have a recurrence.

@@ -15,6 +15,7 @@
 #include "sim/planner/models/config_fields.h"
 #include "sim/planner/models/families.h"
 #include "sim/planner/models/layer_list.h"
+#include "sim/planner/models/lfm2.h"
 #include "sim/planner/models/rope_fields.h"
 
 namespace cp::sim {
@@ -35,6 +36,7 @@ class ModelReader {
     take_sizes();
     take_heads();
     take_recurrence();
+    take_convolution();
     take_mlp();
     take_layers();
     take_biases();
@@ -161,6 +163,12 @@ class ModelReader {
                      nearest));
   }
 
+  void take_convolution() {
+    if (!family_.convolves) return;
+    refuse_other_lfm2(family_, read_.model, fields_);
+    read_.model.convolution = lfm2_convolution(fields_);
+  }
+
   void take_head_dim() {
     Transformer& model = read_.model;
     std::optional<std::int64_t> given = fields_.size("head_dim");
@@ -186,13 +194,17 @@ class ModelReader {
     Transformer& model = read_.model;
     const std::int64_t experts = take_expert_count();
     if (experts == 0) {
-      model.intermediate = fields_.required_size("intermediate_size", "the width inside the MLP");
+      model.intermediate = family_.convolves
+                               ? lfm2_intermediate(fields_)
+                               : fields_.required_size("intermediate_size", "the width inside the MLP");
       return;
     }
     model.intermediate = fields_.size("intermediate_size").value_or(0);
     model.experts = Experts{experts, take_top_k(experts), 0, 0};
     model.experts->biases = family_.expert_biases;
     model.experts->corrects_scores = family_.corrects_scores;
+    if (family_.convolves)
+      model.experts->corrects_scores = fields_.flag("use_expert_bias").value_or(family_.corrects_scores);
     if (const auto word = fields_.word("topk_method")) model.experts->corrects_scores = *word == "noaux_tc";
     model.experts->intermediate =
         fields_.has("moe_intermediate_size")
@@ -489,6 +501,10 @@ class ModelReader {
   }
 
   void take_tied() {
+    if (family_.convolves) {
+      read_.model.tied_embeddings = lfm2_ties_embeddings(family_, fields_);
+      return;
+    }
     const std::optional<bool> tied = fields_.flag("tie_word_embeddings");
     read_.model.tied_embeddings = tied.value_or(family_.tied_embeddings);
     if (!fields_.has("tie_word_embeddings")) {

@@ -50,6 +50,8 @@ ordered_json model_json(const PlanQuestion& question) {
                   {"convolution", r.convolution},
                   {"convolution_bias", r.convolution_bias}};
   }
+  ordered_json convolution;
+  if (m.convolution) convolution = {{"taps", m.convolution->taps}, {"bias", m.convolution->bias}};
   ordered_json kinds = ordered_json::array();
   const std::vector<std::int64_t> layers = layers_of_kinds(m);
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -86,6 +88,7 @@ ordered_json model_json(const PlanQuestion& question) {
                                              {"v_head_dim", m.latent->v_head_dim}}
                               : ordered_json()},
           {"recurrence", recurrence},
+          {"convolution", convolution},
           {"window", m.kinds.size() == 1 ? or_null(m.kinds.front().window) : ordered_json()},
           {"layer_kinds", kinds},
           {"experts", experts},

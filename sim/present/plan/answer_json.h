@@ -13,7 +13,7 @@
 //                  latent (null, or q_rank, kv_rank, rope_dim, v_head_dim),
 //                  recurrence (null, or rule, key_heads, value_heads, key_dim, value_dim, convolution,
 //                  convolution_bias), window (of all layers; null if they differ), layer_kinds [{layers,
-//                  window, chunk, mixer ("attention", "recurrence", "none"), mlp ("dense", "experts",
+//                  window, chunk, mixer ("attention", "recurrence", "convolution", "none"), mlp ("dense", "experts",
 //                  "none")}],
 //                  experts {count, top_k, intermediate, shared}, prediction_layers (planned), parameters,
 //                  active_parameters

@@ -273,9 +273,10 @@ Variable ModelPass::layer(const Layer& at, Variable x) {
   }
   if (parts.mixer != Mixer::none) {
     const Variable rows = before("norm1", "input_layernorm");
-    const Variable out = parts.mixer == Mixer::recurrence ? recur(at, rows)
-                         : model_.latent                  ? attend_latent(at, rows)
-                                                          : attend(at, rows);
+    const Variable out = parts.mixer == Mixer::recurrence    ? recur(at, rows)
+                         : parts.mixer == Mixer::convolution ? mix_by_convolution(at, rows)
+                         : model_.latent                     ? attend_latent(at, rows)
+                                                             : attend(at, rows);
     x = note(label + "mid", add(x, behind("attended", out, "post_attention_layernorm")));
   }
   if (parts.mlp != Mlp::none) {

@@ -12,6 +12,8 @@
 //   Mamba-2         SiLU follows the convolution; beta = softplus(dt + dt_bias), log_decay = -exp(A_log)
 //                   beta. Outputs are not scaled, get D v added, are multiplied with silu(z), and then
 //                   normalized over all heads that share a key head.
+//   short           B, C and x are one product of the rows; the result is C times the convolution of B x
+//   convolution
 //   predictions     a token that lies behind the sequence's end, or in another document, is token 0, as
 //                   Megatron-LM has it. No row that has a label sees what that makes.
 //
@@ -35,8 +37,9 @@ namespace cp::sim {
 
 // A value on the way, "layers.3.attended", with the words of shared/transformer/activations.h: norm1, q, k, v
 // (rotated, as attention takes them), out, gates, gated_out, recurrent_q, _k, _v, log_decay, beta,
-// recurrent_out, normed_out, attended, mid, norm2, router, mlp_out, joined; and `next`, what the layer hands
-// on, embedding, final_norm and logits. Those of a prediction layer begin with "predictions.1.".
+// recurrent_out, normed_out, projected (B, C and x), convolved (behind C), attended, mid, norm2, router,
+// mlp_out, joined; and `next`, what the layer hands on, embedding, final_norm and logits. Those of a
+// prediction layer begin with "predictions.1.".
 struct NamedActivation {
   std::string name;
   Matrix64 values;    // [rows of the micro-batch, width]
@@ -91,6 +94,7 @@ class ModelPass {
   Variable attend_latent(const Layer& at, Variable rows);
   Variable attention_core(const Layer& at, Variable q, Variable k, Variable v);
   Variable recur(const Layer& at, Variable rows);
+  Variable mix_by_convolution(const Layer& at, Variable rows);
   Variable mlp(const std::string& prefix, Variable rows, const Variable* weights = nullptr);
   Variable mix_experts(const Layer& at, Variable rows);
   std::vector<std::int64_t> choose(Matrix64 scores, const std::string& correction) const;

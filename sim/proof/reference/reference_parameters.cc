@@ -59,13 +59,19 @@ class ParameterList {
     const LayerParts parts = model_.parts_of(kind);
     if (parts.mixer != Mixer::none) {
       if (model_.norms_before) norm("input_layernorm", model_.hidden);
-      parts.mixer == Mixer::recurrence ? add_recurrence(*model_.recurrence) : add_attention();
+      add_mixer(parts.mixer);
       if (model_.norms_behind) norm("post_attention_layernorm", model_.hidden);
     }
     if (parts.mlp == Mlp::none) return;
     if (model_.norms_before && !model_.parallel_blocks) norm(mlp_norm_name(model_), model_.hidden);
     parts.mlp == Mlp::experts ? add_experts(*model_.experts) : add_mlp("mlp.", model_.intermediate);
     if (model_.norms_behind) norm("post_feedforward_layernorm", model_.hidden);
+  }
+
+  void add_mixer(Mixer mixer) {
+    if (mixer == Mixer::attention) add_attention();
+    if (mixer == Mixer::recurrence) add_recurrence(*model_.recurrence);
+    if (mixer == Mixer::convolution) add_convolution(*model_.convolution);
   }
 
   void add_attention() {
@@ -113,6 +119,13 @@ class ParameterList {
     if (r.rule == RecurrenceRule::decay) add("linear_attn.D", 1, r.value_heads, Draw::near_one);
     norm("linear_attn.norm", r.norm_width());
     linear("linear_attn.out_proj", hidden, r.value_width());
+  }
+
+  void add_convolution(const ShortConvolution& convolution) {
+    const std::int64_t hidden = model_.hidden;
+    linear("conv.in_proj", 3 * hidden, hidden, convolution.bias);
+    linear("conv.conv", hidden, convolution.taps, convolution.bias);
+    linear("conv.out_proj", hidden, hidden, convolution.bias);
   }
 
   void add_mlp(const std::string& name, std::int64_t width, bool biases = false) {
