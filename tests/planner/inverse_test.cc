@@ -135,6 +135,32 @@ TEST(Feasible, MemoryIsTheSameInAnyOrderOfAxes) {
   EXPECT_GE(pairs, 9);
 }
 
+// Of states of 64 heads, all_gather brings a rank those of all chunks before its own, and sequential one.
+TEST(Feasible, TakesTheScanThatNeedsLeast) {
+  PlanQuestion question = tight_question(8, 4096, 8);
+  question.fixed.tp = question.fixed.pp = 1, question.fixed.cp = 8;
+  question.model.recurrence = Recurrence{RecurrenceRule::delta, 64, 64, 128, 128, 4, false};
+  std::vector<LayerKind> layers(static_cast<std::size_t>(question.model.layers));
+  layers.back().mixer = Mixer::recurrence;
+  set_layers(question.model, layers);
+  const auto least_gib = [&](StateScan scan) {
+    PlanQuestion of_scan = question;
+    of_scan.fixed.scan = scan;
+    double too_little = 0, enough = 8;
+    for (int i = 0; i < 16; ++i) {
+      of_scan.max_memory_gib = (too_little + enough) / 2;
+      (feasible(of_scan) ? enough : too_little) = *of_scan.max_memory_gib;
+    }
+    return enough;
+  };
+  const double sequential = least_gib(StateScan::sequential), all_gather = least_gib(StateScan::all_gather);
+  ASSERT_LT(sequential, 0.99 * all_gather);
+  question.max_memory_gib = (sequential + all_gather) / 2;
+  const auto layout = feasible(question);
+  ASSERT_TRUE(layout.has_value());
+  EXPECT_NE(name(layout->scan), "all_gather");
+}
+
 // With no plan to look at nothing is found, and with one what fits at once; by one thread and by three.
 TEST(Feasible, GivesUpBehindAsManyPlans) {
   const PlanQuestion question = tight_question(8, 16384, 2);

@@ -93,10 +93,22 @@ class Feasibility {
 
   bool fits(const Memory& memory) const { return counted_bytes(memory) <= usable_; }
 
+  // The layout, and with recurrences the same by scans that need less.
+  std::vector<ParallelLayout> with_scans(const ParallelLayout& layout) const {
+    std::vector<ParallelLayout> all{layout};
+    for (const StateScan scan : lean_scans(question_, layout)) {
+      all.push_back(layout);
+      all.back().scan = scan;
+    }
+    return all;
+  }
+
   void add_if_it_may_fit(const LeastMemories::Lease& memories, const ParallelLayout& layout,
                          std::vector<Candidate>& candidates) const {
-    const Memory least = memories.of(layout);
-    if (fits(least)) candidates.push_back({counted_bytes(least), layout});
+    for (const ParallelLayout& one : with_scans(layout)) {
+      const Memory least = memories.of(one);
+      if (fits(least)) candidates.push_back({counted_bytes(least), one});
+    }
   }
 
   Family look_at(const ParallelLayout& family) {
@@ -107,10 +119,12 @@ class Feasibility {
     add_if_it_may_fit(memories, leanest, of.may_fit);
     const auto rows = with_rows(space_, timer_, leanest);
     if (rows) add_if_it_may_fit(memories, *rows, of.may_fit);
-    // Of another strategy these may be less.
-    Memory least = memories.of(rows.value_or(leanest));
-    least.attention = least.communicators = least.slack = 0;
-    of.others_may_fit = fits(least);
+    for (const ParallelLayout& one : with_scans(rows.value_or(leanest))) {
+      // Of another strategy these may be less.
+      Memory least = memories.of(one);
+      least.attention = least.communicators = least.slack = 0;
+      of.others_may_fit = of.others_may_fit || fits(least);
+    }
     return of;
   }
 

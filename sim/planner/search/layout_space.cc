@@ -321,9 +321,9 @@ std::vector<Strategy> LayoutSpace::make_strategies(const ParallelLayout& family)
       return strategy.pieces > most_pieces(problem, family.cp, strategy);
     });
   }
-  // What refuse() says of mixers beside attention.
+  // What refuse() says of mixers beside attention; where one balance is fixed, it says so itself.
   for (const MixerFacts* facts : mixers_beside_attention()) {
-    if (facts->is_described(question_.model))
+    if (facts->is_described(question_.model) && !fixed.balance)
       std::erase_if(all, [&](const Strategy& strategy) { return !facts->takes(strategy.balance); });
   }
   // Rows go between homes of these two balances alone (refuse()); what is fixed for some layers leaves those
@@ -529,6 +529,17 @@ std::vector<ParallelLayout> LayoutSpace::members(const ParallelLayout& family) c
     }
   }
   return members;
+}
+
+std::vector<StateScan> lean_scans(const PlanQuestion& question, const ParallelLayout& layout) {
+  std::vector<StateScan> scans;
+  if (!question.model.recurrence || question.fixed.scan || layout.cp == 1) return scans;
+  ParallelLayout lean = layout;
+  for (const StateScan scan : {StateScan::sequential, StateScan::heads}) {
+    lean.scan = scan;
+    if (!refuse(question.model, question.workload, lean)) scans.push_back(scan);
+  }
+  return scans;
 }
 
 }  // namespace cp::sim

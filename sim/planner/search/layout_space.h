@@ -111,4 +111,9 @@ class LayoutSpace {
   mutable Memo<std::tuple<int, int, std::int64_t>, std::vector<Strategy>> strategies_;
 };
 
+// What does not fit by one scan of recurrences may do so by that which needs least: in training the one that
+// hands one state on, and in serving maybe heads, which spreads what is cached. Those of the two that are
+// legal in this layout; none where there is nothing to choose.
+std::vector<StateScan> lean_scans(const PlanQuestion& question, const ParallelLayout& layout);
+
 }  // namespace cp::sim

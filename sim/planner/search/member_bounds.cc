@@ -43,21 +43,6 @@ class LeastSavings {
 
 }  // namespace
 
-// What does not fit by one scan of recurrences may do so by that which needs least: in training the one that
-// hands one state on, and in serving maybe heads, which spreads what is cached. Whether these are legal
-// depends on a member's strategy and on what its family has in common.
-std::vector<StateScan> MemberBounds::lean_scans(const ParallelLayout& layout) const {
-  const PlanQuestion& question = tools_.question;
-  std::vector<StateScan> scans;
-  if (!question.model.recurrence || question.fixed.scan || layout.cp == 1) return scans;
-  ParallelLayout lean = layout;
-  for (const StateScan scan : {StateScan::sequential, StateScan::heads}) {
-    lean.scan = scan;
-    if (!refuse(question.model, question.workload, lean)) scans.push_back(scan);
-  }
-  return scans;
-}
-
 Memory MemberBounds::memory_with_any_scan(const Memories& memories, const ParallelLayout& layout,
                                           const std::vector<StateScan>& lean) const {
   Memory least = memories.of(layout);
@@ -98,7 +83,7 @@ BoundedMembers MemberBounds::of(const std::vector<ParallelLayout>& members,
     if (whole != layout.strategy) {
       whole = layout.strategy, in_pieces = tools_.overlap.in_most_pieces(layout).strategy;
       rows_may_travel = with_rows(tools_.space, tools_.attention, layout).has_value();
-      lean = lean_scans(layout);
+      lean = lean_scans(tools_.question, layout);
     }
     ParallelLayout cut = layout;
     cut.strategy.pieces = in_pieces->pieces;

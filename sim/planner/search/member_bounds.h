@@ -41,7 +41,6 @@ class MemberBounds {
 
  private:
   using Memories = LeastMemories::Lease;
-  std::vector<StateScan> lean_scans(const ParallelLayout& layout) const;
   Memory memory_with_any_scan(const Memories& memories, const ParallelLayout& layout,
                               const std::vector<StateScan>& lean) const;
 
