@@ -117,6 +117,8 @@ struct AttentionProblem {
   std::int64_t offset() const { return query_offset.value_or(kv_len - q_len); }
   std::int64_t heads_per_kv() const { return q_heads / kv_heads; }
   bool has_documents() const { return !cu_seqlens.empty() || !cu_seqlens_of_entry.empty(); }
+  // Whether queries see less than all keys that causality alone would show them.
+  bool is_cut() const { return window || chunk || has_documents(); }
   bool shares_mask() const { return cu_seqlens_of_entry.empty(); }  // all batch entries have one
 };
 

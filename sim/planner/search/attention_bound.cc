@@ -95,7 +95,7 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
     return result;
   }
   const AttentionProblem problem = attention_problem(model, question_.workload, layout, kind);
-  const bool is_cut = problem.window || problem.chunk || problem.has_documents();
+  const bool is_cut = problem.is_cut();
   const Strategy strategy = strategy_of(layout, problem);
   const int ulysses = strategy.ulysses_degree, ring = layout.cp / ulysses;
   const bool whole_triangle = question_.workload.phase == Phase::training && !is_cut;
@@ -142,14 +142,14 @@ StepBound::Attention StepBound::attention(const ParallelLayout& layout, const Lo
   // first one brings and the last one returns.
   const double of_piece = least_piece(strategy, std::max<std::int64_t>(1, model.kv_heads / layout.tp));
   const auto exposed_ns = [&](double bytes, const Ranks& ranks) {
-    return from_each_ns(of_piece * bytes, ranks);
+    return from_each_ns(of_piece * bytes, ranks, Brings::each_its_own);
   };
   result.moved.forward_ns = result.moved.backward_ns =
       2 * exposed_ns(q / ulysses, of_ulysses) + exposed_ns(kv_of_ulysses, of_ulysses);
   if (ring == 1) return result;
   const LeastTraffic traffic = facts(strategy.core).least_traffic(strategy, ring, q, kv_of_ring);
   if (traffic.gathered_bytes > 0) {
-    const double gathered = to_all_ns(of_piece * traffic.gathered_bytes, of_ring);
+    const double gathered = from_each_ns(of_piece * traffic.gathered_bytes, of_ring, Brings::all_the_same);
     result.moved.forward_ns += gathered, result.moved.backward_ns += gathered;
   }
   if (traffic.hops > 0) {

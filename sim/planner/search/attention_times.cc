@@ -77,7 +77,7 @@ bool is_least_alone(const PlanQuestion& question, const ParallelLayout& layout, 
   const AttentionProblem problem = attention_problem(question.model, question.workload, layout, kind);
   // A window leaves so little to compute on the own block that what comes first is waited for; in a step it
   // may come while queries are still made.
-  if (problem.window || problem.chunk || problem.has_documents()) return false;
+  if (problem.is_cut()) return false;
   return facts(strategy_of(layout, problem).core).is_least_alone;
 }
 

@@ -57,10 +57,10 @@ StepBound::StepBound(const PlanQuestion& question)
   }
 }
 // Balances that deal rows by their number give each rank as many where cp divides these; of stripes, where
-// they make as many in each half. Else a ring's blocks of
-// two parts differ by 2 rows, and what a Ulysses group makes of one by another row: no rank has less than the
-// mean but for 3 rows; or of a striped balance a block. Members of a family are striped in blocks of one row,
-// unless the question fixes others, and layers may yet get a home of the other balance.
+// they make as many in each half. Else a ring's blocks of two parts differ by 2 rows, and what a Ulysses
+// group makes of one by another row: no rank has less than the mean but for 3 rows; or of a striped balance a
+// block. Members of a family are striped in blocks of one row, unless the question fixes others, and layers
+// may yet get a home of the other balance.
 std::int64_t StepBound::least_tokens(const ParallelLayout& layout, bool whole_family) const {
   const Workload& workload = question_.workload;
   if (workload.phase != Phase::training) return local_sizes(question_.model, workload, layout).tokens;

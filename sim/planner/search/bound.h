@@ -194,11 +194,11 @@ class StepBound {
   BlockRows block_rows(const ParallelLayout& layout, std::size_t kind) const;
   // The pairs of the last `rows` rows of a sequence, in one head of a layer of that kind.
   double pairs_of_last(std::int64_t rows, const LayerKind& kind) const;
-  // A bound of an all-to-all or a gather that brings `bytes` from each of the other ranks.
-  double from_each_ns(double bytes, const Ranks& ranks) const;
-  // The same where all of them get the same: what comes from elsewhere may enter a node once, by the NICs of
-  // all that are there.
-  double to_all_ns(double bytes, const Ranks& ranks) const;
+  // A bound of what brings `bytes` from each of the other ranks. Of an all-to-all each rank gets its own. Of
+  // a gather all get the same: what comes from elsewhere may enter a node once, by the NICs of all that are
+  // there.
+  enum class Brings : std::uint8_t { each_its_own, all_the_same };
+  double from_each_ns(double bytes, const Ranks& ranks, Brings what) const;
   // A bound of a message to the next rank of a ring, for the pair of ranks where it takes longest.
   double hop_ns(double bytes, const Ranks& ranks) const;
   std::int64_t on_a_node(const Ranks& ranks) const;

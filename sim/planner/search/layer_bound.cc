@@ -63,20 +63,12 @@ std::int64_t StepBound::on_a_node(const Ranks& ranks) const {
   return std::clamp<std::int64_t>(near / ranks.stride, 1, ranks.size);
 }
 
-double StepBound::from_each_ns(double bytes, const Ranks& ranks) const {
+double StepBound::from_each_ns(double bytes, const Ranks& ranks, Brings what) const {
   const Cluster& cluster = question_.cluster;
-  const std::int64_t near = on_a_node(ranks);
-  if (ranks.size == 1) return 0;
-  const double inside = real(near - 1) * bytes / std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps);
-  return std::max({inside, real(ranks.size - near) * bytes / cluster.network.nic_gbps, hop_ns(bytes, ranks)});
-}
-
-double StepBound::to_all_ns(double bytes, const Ranks& ranks) const {
-  const Cluster& cluster = question_.cluster;
-  const std::int64_t near = on_a_node(ranks);
+  const std::int64_t near = on_a_node(ranks), nics = what == Brings::all_the_same ? near : 1;
   if (ranks.size == 1) return 0;
   const double inside = real(near - 1) * bytes / std::max(cluster.node.nvlink_gbps, cluster.node.pcie_gbps),
-               outside = real(ranks.size - near) * bytes / (real(near) * cluster.network.nic_gbps);
+               outside = real(ranks.size - near) * bytes / (real(nics) * cluster.network.nic_gbps);
   return std::max({inside, outside, hop_ns(bytes, ranks)});
 }
 
