@@ -49,8 +49,9 @@ double normal(const Uniform& drawn) {
 }
 
 // What an element of a recurrence's tensors begins with, as mamba_ssm's Mamba-2 has it: rates exp(A_log)
-// from 1 to 16, time steps softplus(dt_bias) from 0.001 to 0.1, evenly by their logarithm. Weights of the
-// convolution are those of PyTorch's Conv1d, even between -1 / sqrt(taps) and its opposite.
+// from 1 to 16, time steps softplus(dt_bias) from 0.001 to 0.1, evenly by their logarithm. Weights of their
+// convolution are those of PyTorch's Conv1d, even between -1 / sqrt(taps) and its opposite; those of LFM2's
+// are normal, as Transformers make them.
 double log_rate(const Uniform& drawn) { return std::log(1 + 15 * drawn.first); }
 double time_step_bias(const Uniform& drawn) {
   const double step = 0.001 * std::pow(100, drawn.first);

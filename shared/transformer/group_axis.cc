@@ -27,7 +27,7 @@ constexpr NamedGroup kGroups[] = {
     {"inner_ring_ce", GroupAxis::cp},
     {"outer_ring_ce", GroupAxis::cp},
     {"ulysses_ce", GroupAxis::cp},
-    // Of recurrences, whose rows may be cut twice.
+    // Of recurrences and convolutions, whose rows may be cut twice.
     {"cp", GroupAxis::cp},
     {"ring_ulysses", GroupAxis::cp},
     {"ulysses_ring", GroupAxis::cp},

@@ -13,7 +13,8 @@
 // (SGLANG_MAMBA_SSM_DTYPE), what Qwen3.5's config.json asks for (mamba_ssm_dtype), and what NVIDIA's Nemotron
 // models are served with on vLLM (--mamba-ssm-cache-dtype float32); vLLM's own choice for Qwen3-Next is the
 // model's dtype, half as much. kv_cache/convolved, [layer, batch, convolution - 1, q and k and v], has the
-// rows that the short convolution saw last, in the workload's dtype. Which cp ranks hold the state
+// rows that the short convolution saw last, in the workload's dtype; layers with a gated convolution alone
+// have that alone, as wide as a tp rank's columns. Which cp ranks hold the state
 // cached_state_numel() says; the convolved rows are on the rank of the first new row.
 #pragma once
 

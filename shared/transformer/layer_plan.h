@@ -19,7 +19,7 @@ struct LayerPlan {
   // Of the layer's whole parameters, those of its experts, and the gradients of both; -1: there are none, as
   // there are no gradients forward.
   BufferId weights = -1, experts = -1, d_weights = -1, d_experts = -1;
-  std::vector<MixerSteps> mixers;  // what attention or a recurrence does
+  std::vector<MixerSteps> mixers;  // what spliced plans of mixers do
   BufferId hands_on = -1;          // what the next piece of the step takes
 };
 

@@ -233,7 +233,7 @@ std::optional<LayoutRefusal> refuse_keys(const Transformer& model, const Workloa
           : str("plan training, or a rope_dim of ", model.head_dim - 1, " or less")};
 }
 
-// Of the kinds of layers; whether they know positions makes no other mask.
+// Kinds of layers that may have masks of their own; whether they know positions makes no other.
 std::size_t masks_of(const Transformer& model) {
   std::vector<LayerKind> masks;
   for (LayerKind kind : model.kinds) {
@@ -311,8 +311,8 @@ std::optional<LayoutRefusal> refuse_sequence(const Transformer& model, const Wor
       masks > 1 && (balance.kind == Balance::Kind::cost || balance.per_document)) {
     return LayoutRefusal{
         "one home for all layers",
-        str("balance=", to_string(balance),
-            " deals rows by a layer's mask, and the layers of this model have ", masks, " masks"),
+        str("balance=", to_string(balance), " deals rows by one mask, and the layers of this model are of ",
+            masks, " kinds"),
         str("use balance=head_tail")};
   }
   for (const MixerFacts* facts : mixers_beside_attention()) {

@@ -10,6 +10,7 @@
 #include "shared/base/index.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/plan/host_place.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "shared/transformer/rank_groups.h"
 #include "shared/transformer/sizes.h"
 #include "shared/transformer/step_order.h"
@@ -280,9 +281,13 @@ std::vector<int> fuller_ranks(const StepRequest& request) {
     if (sharding.home_kv(index).num_rows() > sharding.home_kv(most_cached).num_rows()) most_cached = index;
   }
   add(most), add(most_cached);
-  // States come in to a rank in the middle, and go on; served ones are cached with the first row, which legal
-  // balances give the first rank.
-  if (request.model.recurrence) add(request.workload.phase == Phase::training ? layout.cp / 2 : 0);
+  // States and rows before chunks come in to a rank in the middle, and go on; served ones are cached with the
+  // first row, which legal balances give the first rank.
+  const auto& mixers = mixers_beside_attention();
+  const bool passes_on = std::any_of(mixers.begin(), mixers.end(), [&](const MixerFacts* facts) {
+    return facts->is_described(request.model);
+  });
+  if (passes_on) add(request.workload.phase == Phase::training ? layout.cp / 2 : 0);
   return fuller;
 }
 

@@ -75,9 +75,9 @@ class MemoryReading {
 };
 
 // Of a layout, whose plans are made for it. Of each stage those of the busiest rank are read; and where other
-// cp ranks have more rows at home than that one, of queries or of keys, or more states of recurrences come in
-// to them, those of one of these, too. Throws InvalidInput with the reason of refuse() if the layout is not
-// legal.
+// cp ranks have more rows at home than that one, of queries or of keys, or more comes in to them for
+// recurrences and convolutions, those of one of these, too. Throws InvalidInput with the reason of refuse()
+// if the layout is not legal.
 Memory memory_of(const StepRequest& request, const MemoryRules& rules, MixerPlanCache* cache = nullptr);
 // The same, where the memory of the busiest ranks is known. `read` says what the plan of one rank for a part
 // of a stage declares: memory_of_plan(), or somebody who keeps what has been read.

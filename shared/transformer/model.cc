@@ -120,13 +120,13 @@ double estimated_parameters(const Transformer& model) {
                attention = in * (f(model.head_dim) + f(latent.v_head_dim)) * 2 *
                            (f(model.q_heads) + f(model.kv_heads));
   const Experts experts = model.experts.value_or(Experts{});
-  const Recurrence recurrence = model.recurrence.value_or(Recurrence{});
-  const double of_recurrence =
-      f(model.hidden) * 4 *
-      (f(recurrence.key_heads) * f(recurrence.key_dim) + f(recurrence.value_heads) * f(recurrence.value_dim));
+  double mixer = attention;
+  for (const MixerFacts* facts : mixers_beside_attention()) {
+    if (facts->is_described(model)) mixer = std::max(mixer, facts->estimated(model));
+  }
   const double of_experts = f(experts.count) * f(experts.intermediate) + f(experts.shared),
                mlp = 3 * f(model.hidden) * std::max(of_experts, f(model.intermediate));
-  return f(model.layers + model.prediction_layers) * (std::max(attention, of_recurrence) + mlp) +
+  return f(model.layers + model.prediction_layers) * (mixer + mlp) +
          2 * f(model.hidden) * (f(model.vocab) + f(model.prediction_layers) * f(model.hidden));
 }
 
@@ -466,6 +466,12 @@ void hash_rotary(Hasher& hasher, const RotaryFrequencies& rotary) {
   if (magnitude != 1) hasher.add(std::string_view("magnitude")).add(magnitude);
 }
 
+// In digests, which checkpoints have: later mixers come behind `none`.
+int number_of(Mixer mixer) {
+  constexpr std::array<int, kMixers.size()> kNumbers = {0, 1, 3, 2};
+  return kNumbers[static_cast<std::size_t>(mixer)];
+}
+
 }  // namespace
 
 Hasher& hash(Hasher& hasher, const Transformer& model) {
@@ -490,7 +496,7 @@ Hasher& hash(Hasher& hasher, const Transformer& model) {
   for (const auto& [window, chunk, dense, mixer, has_mlp, rotary] : model.kinds) {
     if (!rotary) hasher.add(std::string_view("no positions"));
     if (mixer != Mixer::attention || !has_mlp)
-      hasher.add(std::string_view("parts")).add(static_cast<int>(mixer)).add(has_mlp);
+      hasher.add(std::string_view("parts")).add(number_of(mixer)).add(has_mlp);
     hasher.add(window.has_value()).add(window.value_or(0)).add(chunk.has_value()).add(chunk.value_or(0));
     hasher.add(dense);
   }

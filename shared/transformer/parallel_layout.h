@@ -286,8 +286,8 @@ RecurrenceStrategy recurrence_strategy(const ParallelLayout& layout);
 inline constexpr int kMostHomes = 2;
 // The strategy that says where rows are at a home (AttentionSharding::home_q); that of one rank if cp is 1.
 Strategy strategy_at_home(const ParallelLayout& layout, int home);
-// The home of each layer of the model, and behind them that of the head. Layers without a mixer have their
-// rows where the layer before them has, or the first layer with a mixer where there is none before; the
+// The home of each layer of the model, and behind them that of the head. Layers without a mixer, or
+// with a convolution, have their rows where the layer before them has, or the first other layer; the
 // embedding is at home with the first layer, and the head and the loss with the last one.
 std::vector<int> homes_of_layers(const Transformer& model, const Workload& workload,
                                  const ParallelLayout& layout);

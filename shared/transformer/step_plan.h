@@ -61,7 +61,8 @@
 //                 place of k and v. With norms behind what
 //                 these take; with gated attention the gates, and the output times them. With a recurrence
 //                 the halo, what its projection gave, q, k and v behind the convolution, decay and beta, the
-//                 states that came in, and the output before and behind its norm. With experts also the
+//                 states that came in, and the output before and behind its norm. With a convolution B, x,
+//                 C and what it gave, side by side, its halo, and both products. With experts also the
 //                 router's logits and choice, and the rows and weights that arrived
 //   selective     the same without the outputs of the norms, of the activation and of gates
 // A prediction layer keeps the same, beside it the rows that it embeds and hands on, and by `none` its two

@@ -14,6 +14,7 @@
 //                kv_b_proj
 //   recurrence   linear_attn.in_proj_qkv, in_proj_z (gates), in_proj_b and in_proj_a, or in_proj_dt; conv1d,
 //                A_log, dt_bias, D, norm, out_proj
+//   convolution  conv.in_proj (B, C and x), conv.conv (the taps), conv.out_proj; biases as of attention
 //   MLP          mlp.{gate,up,down}_proj; experts: mlp.gate (the router), mlp.experts.7.{gate,up,down}_proj,
 //                mlp.shared_experts.*, mlp.shared_expert_gate; mlp.gate.e_score_correction_bias, what the
 //                router adds to the scores that it chooses by

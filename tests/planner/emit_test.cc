@@ -476,6 +476,19 @@ TEST(EmitCprun, HasWhatTheLayoutSplits) {
   EXPECT_EQ(recurrent.model.recurrence->key_heads % 4, 0);
 }
 
+// Columns of a convolution are dealt to 32 ranks, and pieces of heads to four.
+TEST(EmitCprun, HasColumnsAndHeadsForAllRanks) {
+  const auto trained = [](const char* model, const char* layout) {
+    return make_train_job(
+               read_scenario_text(text_of(Framework::cprun, {model, layout, training(4096, 32)}), "f")
+                   .train())
+        .request.model;
+  };
+  EXPECT_EQ(trained("lfm2-2.6b", "tp=32").hidden % 32, 0);
+  for (const char* model : {"lfm2-8b-a1b", "llama-3.1-8b"})
+    EXPECT_EQ(trained(model, "cp=2,strategy=ulysses,pieces=2").kv_heads % 4, 0) << model;
+}
+
 // Nothing trains what serves.
 TEST(EmitCprun, WritesAttentionOfWhatDoesNotTrain) {
   EXPECT_TRUE(read_scenario_text(text_of(Framework::cprun, {"llama-3.1-8b", "tp=4,cp=2,strategy=ring",
@@ -557,6 +570,14 @@ TEST(EmitMegatron, PredictionLayersHaveAFlagAndStandOnTheLastStage) {
   EXPECT_THAT(text("pp=2,tp=4"), HasSubstr("'Et*15|t*12m*2L'"));
   model.prediction_layers = 0;
   EXPECT_THAT(text("tp=8"), Not(HasSubstr("mtp")));
+}
+
+// None of these gives a rank the rows before its own, which a convolution sees.
+TEST(EmitCannot, SaysOfConvolutionsWhoHasNone) {
+  for (const Framework framework : {Framework::megatron, Framework::torchtitan, Framework::deepspeed})
+    EXPECT_THAT(text_of(framework, {"lfm2-2.6b", "cp=2,strategy=ulysses,dp_shard=2"}),
+                HasSubstr("layers with a convolution: "))
+        << name(framework);
 }
 
 TEST(EmitMegatron, SaysWhichLayersHaveAWindow) {

@@ -129,6 +129,13 @@ TEST(Lfm2, LayersThatAttendAreNamedOrNumbered) {
               HasSubstr("layer_types is missing; list conv"));
 }
 
+TEST(Lfm2, KeysThatItsClassesDoNotReadAreRefused) {
+  EXPECT_THAT(lfm2_error({{"n_shared_experts", "1"}}, "lfm2_moe"),
+              HasSubstr("n_shared_experts is 1, and Transformers read no such key of lfm2_moe"));
+  EXPECT_THAT(lfm2_error({{"qk_norm", "false"}}), HasSubstr("qk_norm is false, and Transformers read no"));
+  EXPECT_THAT(lfm2_error({{"mlp_only_layers", "[3]"}}, "lfm2_moe"), HasSubstr("leave it out"));
+}
+
 // int(2/3 of it) times the multiplier, up to the next multiple.
 TEST(Lfm2, TheWidthOfTheMlpIsMadeOfWhatTheConfigSays) {
   const auto width = [](const Lfm2Fields& fields) { return read_lfm2(fields).model.intermediate; };

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "shared/base/error.h"
+#include "shared/base/text.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "sim/planner/search/evaluate.h"
 #include "sim/planner/search/feasible.h"
 #include "sim/planner/search/inverse.h"
@@ -210,6 +212,26 @@ TEST(Search, WhatIsSuggestedWhereNothingFitsDoes) {
     if (error.find("adamw:offload") == std::string::npos) continue;
     question.workload.optimizer.offload = true;
     EXPECT_TRUE(feasible(question)) << error;
+  }
+}
+
+// What a mixer beside attention does not take is refused by name where it is fixed, and left out else.
+TEST(Search, BalancesThatMixersDoNotTakeAreRefused) {
+  for (const Mixer mixer : {Mixer::recurrence, Mixer::convolution}) {
+    PlanQuestion question = small_question(8);
+    std::vector<LayerKind> layers(4);
+    layers[1].mixer = layers[2].mixer = mixer;
+    set_layers(question.model, layers);
+    question.model.recurrence = Recurrence{RecurrenceRule::delta, 8, 8, 64, 32, 4, false};
+    question.model.convolution = ShortConvolution{};
+    forget_unused_mixers(question.model);
+    EXPECT_GT(search_layouts(question).best.size(), 0U);
+    for (const char* balance : {"striped", "cost"}) {
+      PlanQuestion fixed = question;
+      fixed.fixed.cp = 4, fixed.fixed.balance = parse_balance(balance);
+      EXPECT_THAT(testing::message_of([&] { search_layouts(fixed); }), HasSubstr(str("balance=", balance)))
+          << name(mixer);
+    }
   }
 }
 

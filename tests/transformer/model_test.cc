@@ -350,6 +350,9 @@ TEST(ValidateModel, NamesFaultsOfConvolutions) {
               HasSubstr("kinds[1] has a convolution, and the model's convolution is unset; set its sizes"));
   model.convolution = ShortConvolution{};
   EXPECT_NO_THROW(validate_model(model));
+  Transformer huge = model;
+  huge.hidden = std::int64_t{1} << 30;
+  EXPECT_THAT(message_of([&] { validate_model(huge); }), HasSubstr("parameters are more than"));
   model.convolution->taps = 0;
   EXPECT_THAT(message_of([&] { validate_model(model); }), HasSubstr("convolution.taps=0 must be at least 1"));
   model.kinds = {{}}, model.order.clear();

@@ -11,6 +11,7 @@
 
 #include "shared/base/text.h"
 #include "shared/plan/operations.h"
+#include "shared/transformer/memory_reading.h"
 #include "shared/transformer/step_plan.h"
 #include "tests/transformer/served_steps.h"
 #include "tests/transformer/step_requests.h"
@@ -106,6 +107,18 @@ TEST(ShortConvolutions, ServeFromTheRowsThatTheySawLast) {
       EXPECT_TRUE(touched.all_are_written_once());
     }
   }
+}
+
+// Of contiguous rows the last rank has most to do, and the first one caches the rows, eleven of a sequence.
+TEST(ShortConvolutions, AreCachedWhereMemoryIsRead) {
+  StepRequest request = convolved_request("cp=2,strategy=ring,balance=contiguous");
+  request.model.convolution->taps = 12;
+  request = served(request, Phase::prefill, 0);
+  const Transformer& model = request.model;
+  // Keys and values of three layers, 12 of 24 rows on each rank, in bf16.
+  const std::int64_t keys = std::int64_t{3} * 2 * 12 * model.kv_width() * 2,
+                     rows = std::int64_t{2} * 11 * model.hidden * 2;
+  EXPECT_EQ(memory_of(request, MemoryRules{}).kv_cache, keys + rows);
 }
 
 TEST(ShortConvolutions, OfATokenAreTheirKernelsAlone) {

@@ -95,6 +95,8 @@ struct MixerFacts {
   bool (*has_out_bias)(const Transformer& model);  // of its projection out
   void (*check)(const Transformer& model, detail::Complaints& complaints);  // of described ones
   MixerParameters (*parameters)(const Transformer& model);
+  // The same roughly, of sizes whose products 64 bits may not hold.
+  double (*estimated)(const Transformer& model);
   void (*hash)(Hasher& hasher, const Transformer& model);
   // "a gated delta net with states of 128 x 128".
   std::string (*text)(const Transformer& model);

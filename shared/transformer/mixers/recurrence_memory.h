@@ -1,5 +1,5 @@
 // The part of least_memory.h that recurrences have: what their layers keep, make on their way and cache, and
-// what recurrence plans allocate. Internal to least_memory.cc.
+// what recurrence plans allocate.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,8 @@
 
 namespace cp {
 
-// In training with cp, what states need is that of rank
-// cp / 2, whose plans are read besides those of the busiest one (memory_reading.h). All arguments must
-// outlive it.
+// In training with cp, what states need is that of rank cp / 2, whose plans are read besides those of the
+// busiest one (memory_reading.h). All arguments must outlive it.
 class RecurrenceMemory : public MixerMemory {
  public:
   RecurrenceMemory(const Transformer& model, const Workload& workload, const ParallelLayout& layout,

@@ -48,6 +48,12 @@ MixerParameters parameters(const Transformer& model) {
               r.head_numbers() * r.value_heads};
 }
 
+double estimated(const Transformer& model) {
+  const auto f = [](std::int64_t value) { return static_cast<double>(value); };
+  const Recurrence& r = *model.recurrence;
+  return f(model.hidden) * 4 * (f(r.key_heads) * f(r.key_dim) + f(r.value_heads) * f(r.value_dim));
+}
+
 void hash(Hasher& hasher, const Transformer& model) {
   const auto& [rule, key_heads, value_heads, key_dim, value_dim, convolution, bias] = *model.recurrence;
   hasher.add(std::string_view("recurrence")).add(static_cast<int>(rule)).add(key_heads).add(value_heads);
@@ -172,6 +178,7 @@ const MixerFacts kRecurrenceMixer = {
     .has_out_bias = recurrence_mixer::has_out_bias,
     .check = recurrence_mixer::check,
     .parameters = recurrence_mixer::parameters,
+    .estimated = recurrence_mixer::estimated,
     .hash = recurrence_mixer::hash,
     .text = recurrence_mixer::text,
     .request_bytes = recurrence_mixer::request_bytes,

@@ -1,8 +1,8 @@
 // The gated short convolution (LFM2): a projection of the rows gives B, C and x; B times x goes through a
 // causal convolution along the sequence, each column by itself, and C times that through the projection out.
 //
-// It asks for nothing but a few rows before a rank's own, so that it goes along with whatever balance the
-// layers around it have, and cp costs it a halo of taps - 1 rows for each chunk. What the projection and the
+// It asks for nothing but a few rows before a rank's own, so that its rows stay where the layers around it
+// have theirs, and cp costs it a halo of taps - 1 rows for each chunk. What the projection and the
 // convolution give stands side by side, in the order B, x, C, convolved: what a gate multiplies is beside it
 // then, and both products are one operation.
 #include <array>
@@ -46,12 +46,17 @@ MixerParameters parameters(const Transformer& model) {
   return {4 * model.hidden * model.hidden, model.hidden * (taps + (bias ? 3 + 1 + 1 : 0))};
 }
 
+double estimated(const Transformer& model) {
+  return 4 * static_cast<double>(model.hidden) * static_cast<double>(model.hidden);
+}
+
 void hash(Hasher& hasher, const Transformer& model) {
   hasher.add(std::string_view("convolution")).add(model.convolution->taps).add(model.convolution->bias);
 }
 
 std::string text(const Transformer& model) {
-  return str("a gated convolution of ", model.convolution->taps, " rows");
+  return str("a gated convolution of ", model.convolution->taps,
+             model.convolution->taps == 1 ? " row" : " rows");
 }
 
 std::int64_t request_bytes(const Transformer& model, DType dtype) {
@@ -68,16 +73,13 @@ bool takes(const Balance& balance) {
 
 std::optional<LayoutRefusal> refuse_layout(const Transformer& model, const Workload& /*workload*/,
                                            const ParallelLayout& layout) {
-  for (const int home : {0, 1}) {
-    const Balance balance = strategy_at_home(layout, home).balance;
-    if (takes(balance)) continue;
-    return LayoutRefusal{
-        "stripes of a convolution",
-        str("balance=", to_string(balance), " gives a rank rows in many places, and a convolution needs ",
-            model.convolution->taps - 1, " rows before each"),
-        "use balance=head_tail or contiguous"};
-  }
-  return std::nullopt;
+  const Balance& balance = layout.strategy.balance;  // a balance of some layers is one that it takes
+  if (takes(balance)) return std::nullopt;
+  return LayoutRefusal{
+      "stripes of a convolution",
+      str("balance=", to_string(balance), " gives a rank rows in many places, and a convolution needs ",
+          model.convolution->taps - 1, " rows before each"),
+      "use balance=head_tail or contiguous"};
 }
 
 // Which all sequences of a micro-batch have: others are refused.
@@ -283,8 +285,7 @@ class Memory : public MixerMemory {
  public:
   Memory(const Transformer& model, const Workload& workload, const ParallelLayout& layout,
          const LocalSizes& sizes)
-      : model_(model),
-        layout_(layout),
+      : layout_(layout),
         phase_(workload.phase),
         rows_(sizes.tokens * sizes.channels * size_bytes(workload.dtype)),
         cached_(layout.micro_batch * (model.convolution->taps - 1) * sizes.channels *
@@ -300,7 +301,6 @@ class Memory : public MixerMemory {
   }
 
  private:
-  const Transformer& model_;
   const ParallelLayout& layout_;
   const Phase phase_;
   const std::int64_t rows_, cached_;
@@ -324,6 +324,7 @@ const MixerFacts kShortConvolutionMixer = {
     .has_out_bias = short_convolution::has_out_bias,
     .check = short_convolution::check,
     .parameters = short_convolution::parameters,
+    .estimated = short_convolution::estimated,
     .hash = short_convolution::hash,
     .text = short_convolution::text,
     .request_bytes = short_convolution::request_bytes,

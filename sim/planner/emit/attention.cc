@@ -84,6 +84,8 @@ EmittedBody emit_attention(const EmitRequest& request) {
   });
   if (request.model.recurrence)
     note("layers with a recurrence: cpsim run --recurrence runs them (docs/recurrence.md)");
+  if (request.model.convolution)
+    note("layers with a convolution: cpsim prove runs them in a whole step (docs/proving.md)");
   if (kinds.size() > 1)
     note(str("layers of ", kinds.size(), " kinds: one of those that attend to most is run"));
   AttentionProblem problem = attention_problem(request.model, request.workload, layout, *longest);

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shared/base/text.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "sim/planner/emit/emitters.h"
 
 namespace cp::sim {
@@ -79,6 +80,13 @@ class DeepspeedConfig {
         "attention over sequence_parallel_size ranks by the configuration alone: the model calls "
         "DistributedAttention "
         "or UlyssesSPAttentionHF.register_with_transformers");
+    for (const MixerFacts* facts : mixers_beside_attention()) {
+      if (facts->is_described(r_.model))
+        note(
+            str("layers with a ", name(facts->mixer),
+                ": they go along the whole sequence, and nothing of DeepSpeed gives a rank what comes before "
+                "its rows; the model has to"));
+    }
   }
 
   void left_to_the_program() {

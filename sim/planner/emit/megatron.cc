@@ -8,6 +8,7 @@
 #include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/base/types.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "sim/planner/emit/emitters.h"
 
 namespace cp::sim {
@@ -126,11 +127,13 @@ class MegatronFlags {
 
   // It has layers with a recurrence, or of one part alone, in models of another kind than these flags are of.
   void layers_of_other_parts() {
+    if (model_.convolution) note("layers with a convolution: Megatron-LM has no model with them");
     std::int64_t others = 0;
     const std::vector<std::int64_t> layers = layers_of_kinds(model_);
     for (std::size_t kind = 0; kind < layers.size(); ++kind) {
       const LayerParts parts = model_.parts_of(model_.kinds[kind]);
-      if (parts.mixer != Mixer::attention || parts.mlp == Mlp::none) others += layers[kind];
+      const bool is_usual = parts.mixer == Mixer::attention && parts.mlp != Mlp::none;
+      if (!is_usual && parts.mixer != Mixer::convolution) others += layers[kind];
     }
     if (others > 0)
       note(str(others,

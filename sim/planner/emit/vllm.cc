@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "shared/base/text.h"
+#include "shared/transformer/mixers/mixer.h"
 #include "sim/planner/emit/emitters.h"
 #include "sim/planner/models/read_model.h"
 
@@ -66,6 +67,13 @@ class VllmCommand {
   void context_parallel(int tensor_parallel) {
     if (workload_.phase == Phase::prefill) {
       flag("prefill-context-parallel-size", layout_.cp);
+      for (const MixerFacts* facts : mixers_beside_attention()) {
+        if (facts->is_described(model_))
+          out_.notes.push_back(
+              str("layers with a ", name(facts->mixer),
+                  " over prefill-context-parallel ranks: see whether the version at hand has "
+                  "them; each rank needs what comes before its rows"));
+      }
       return out_.notes.push_back(
           str("strategy ", to_string(layout_.strategy, layout_.cp),
               ": how prefill-context-parallel ranks share keys is the attention backend's choice"));

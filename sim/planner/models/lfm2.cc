@@ -213,6 +213,17 @@ void refuse_other_lfm2(const Family& family, const Transformer& model, ConfigFie
       fields.fail(str(key, " is ", fields.text_of(key), ", and all layers of ", type,
                       " that attend see all keys; leave it out"));
   }
+  // Of other families, which are read of them.
+  for (const char* key :
+       {"n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace",
+        "moe_layer_freq", "decoder_sparse_step", "mlp_only_layers", "moe_layers", "interleave_moe_layer_step",
+        "n_group", "topk_group", "scoring_func", "topk_method", "qk_norm", "use_qk_norm", "no_rope_layers",
+        "no_rope_layer_interval"}) {
+    const std::string value = fields.text_of(key);
+    if (!value.empty() && value != "0" && value != "[]" && value != "null")
+      fields.fail(str(key, " is ", value, ", and Transformers read no such key of ", type,
+                      ", whose layers are as they are; leave it out"));
+  }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     const std::string count = fields.text_of(key);
     if (!has_experts(family) && !count.empty() && count != "0")

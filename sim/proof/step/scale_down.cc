@@ -155,14 +155,20 @@ class LayoutList {
 
 Transformer scaled_down(const Transformer& model, const ParallelLayout& layout) {
   Transformer small = model;
-  small.hidden = at_most(model.hidden, kHidden);
+  // Convolutions are dealt by their columns.
+  small.hidden =
+      model.convolution ? few_of(model.hidden, kHidden, layout.tp) : at_most(model.hidden, kHidden);
   // Gemma multiplies looked-up rows with the root of the width.
   if (const double root = std::sqrt(static_cast<double>(model.hidden));
       model.numerics.embedding_scale == root)
     small.numerics.embedding_scale = std::sqrt(static_cast<double>(small.hidden));
   const std::int64_t tp = layout.tp, split = tp * (layout.cp > 1 ? layout.strategy.ulysses_degree : 1);
-  const std::int64_t heads = few_of(model.q_heads, kHeads, split);
+  // Each rank has a kv head for each of the pieces that travel.
+  const std::int64_t pieces = layout.cp > 1 ? layout.strategy.pieces : 1;
+  const std::int64_t heads = few_of(model.q_heads, kHeads, split * pieces);
   small.kv_heads = std::max<std::int64_t>(1, model.kv_heads * heads / model.q_heads);
+  if (pieces > 1 && model.kv_heads % (split * pieces) == 0 && heads % (split * pieces) == 0)
+    small.kv_heads = std::max(small.kv_heads, split * pieces);
   // Groups of as many heads in each, which the layout can split.
   if (heads / small.kv_heads * small.kv_heads % split != 0 ||
       (small.kv_heads % tp != 0 && tp % small.kv_heads != 0))
