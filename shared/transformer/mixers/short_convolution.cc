@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "shared/base/index.h"
 #include "shared/base/text.h"
 #include "shared/context_parallel/sharding.h"
 #include "shared/recurrence/chunks.h"
@@ -93,6 +94,7 @@ std::vector<Chunk> chunks_at(const StepContext& context, int home) {
   const AttentionSharding sharding(context.attention.front().problem, context.layout.cp,
                                    strategy_at_home(context.layout, home));
   std::vector<IndexSet> rows;
+  rows.reserve(idx(context.layout.cp));
   for (int index = 0; index < context.layout.cp; ++index) rows.push_back(sharding.home_q(index).rows);
   return chunks_of(starts_of_documents(context), rows);
 }

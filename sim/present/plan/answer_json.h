@@ -12,9 +12,9 @@
 //                  null: none), gated_attention, gated_mlp,
 //                  latent (null, or q_rank, kv_rank, rope_dim, v_head_dim),
 //                  recurrence (null, or rule, key_heads, value_heads, key_dim, value_dim, convolution,
-//                  convolution_bias), window (of all layers; null if they differ), layer_kinds [{layers,
-//                  window, chunk, mixer ("attention", "recurrence", "convolution", "none"), mlp ("dense", "experts",
-//                  "none")}],
+//                  convolution_bias), convolution (null, or taps, bias), window (of all layers; null if they
+//                  differ), layer_kinds [{layers, window, chunk, mixer ("attention", "recurrence",
+//                  "convolution", "none"), mlp ("dense", "experts", "none")}],
 //                  experts {count, top_k, intermediate, shared}, prediction_layers (planned), parameters,
 //                  active_parameters
 //     workload     phase, seq_len, global_batch, cached, new_tokens, dtype, linear_dtype, attention_dtype,

@@ -14,8 +14,8 @@
 //   recurrences    linear_attn, Mamba-2's too: in_proj_qkv (the rows of q, k and v; of Mamba-2 C, B and x),
 //                  in_proj_z (gates), in_proj_b and in_proj_a (of beta and of the decay) or in_proj_dt (time
 //                  steps), conv1d, A_log, dt_bias, D, norm, out_proj
-//   convolutions   conv.in_proj (the rows of B, C and x), conv.conv (a row of taps for each element), conv.out_proj,
-//                  and biases of all three, or of none (LFM2)
+//   convolutions   conv.in_proj (the rows of B, C and x), conv.conv (a row of taps for each element),
+//                  conv.out_proj, and biases of all three, or of none (LFM2)
 //   MLP            mlp.{gate,up,down}_proj, without the gate if the MLP has two matrices
 //   experts        mlp.gate (the router), mlp.experts.7.{gate,up,down}_proj, mlp.shared_experts.*,
 //                  mlp.shared_expert_gate (one row), mlp.gate.e_score_correction_bias (DeepSeek-V3), which is
