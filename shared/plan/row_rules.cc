@@ -402,8 +402,8 @@ void RowRules::check_convolution(const RowKernel& op) const {
           backward ? ", and the gradients of q, k and v, or that of y" : "");
   const ConvolutionOperands operands = convolution_operands(op);
   const bool has_bias = operands.bias != nullptr, has_halo = operands.halo != nullptr;
-  require(has_bias || op.reads.size() < most, "reads ", text(op.reads[2]),
-          " where its bias stands, a vector before the halo");
+  if (!has_bias && op.reads.size() >= most)
+    fail("reads ", text(op.reads[2]), " where its bias stands, a vector before the halo");
   const std::size_t outputs = operands.outputs.size();
   require(outputs == 1 || outputs == 3, backward ? "reads the gradients of " : "writes ", outputs,
           " outputs; they are q, k and v, or y alone");
