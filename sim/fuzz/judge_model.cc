@@ -83,8 +83,16 @@ void closed_terms(const StepRequest& request, const Memory& least, const Trial& 
   // makes shards itself.
   const ParallelLayout& layout = request.layout;
   const bool whole = layout.sharding_size() > 1 && layout.keeps_whole_gradients();
+  // What routers add to their scores the update has where it moves it.
+  const auto corrections = [](const Plan& plan) {
+    const auto own = std::find_if(plan.buffers.begin(), plan.buffers.end(),
+                                  [](const Buffer& buffer) { return buffer.name == kScoreCorrectionBuffer; });
+    return own == plan.buffers.end() ? 0 : own->bytes();
+  };
   require("parameters", least.parameters,
-          bytes_of(layout.keeps_whole_parameters() ? update : step, "parameters"));
+          layout.keeps_whole_parameters()
+              ? bytes_of(update, "parameters") - corrections(update) + corrections(step)
+              : bytes_of(step, "parameters"));
   if (!whole) require("gradients", least.gradients, bytes_of(step, "gradients"));
   require("master", least.master, bytes_of(update, "master"));
   require("optimizer", least.optimizer, bytes_of(update, "optimizer"));
