@@ -51,9 +51,18 @@ Rank busiest_rank(const StepRequest& request, int stage) {
     }
   }
   const auto most = std::max_element(pairs.begin(), pairs.end());
-  // No layer attends. Of recurrences, a rank in the middle has most: states come in to it and go on.
-  if (*most == 0) return ranks[ranks.size() / 2];
-  return ranks[idx(most - pairs.begin())];
+  if (*most > 0) return ranks[idx(most - pairs.begin())];
+  // No layer attends. Of recurrences, a rank in the middle has most: states come in to it and go on. Else it
+  // is the first one with most rows.
+  if (request.model.recurrence) return ranks[ranks.size() / 2];
+  const AttentionSharding sharding(
+      attention_problem(request.model, request.workload, layout, first_attention(request.model)), layout.cp,
+      strategy_at_home(layout, 0));
+  int fullest = 0;
+  for (int index = 1; index < layout.cp; ++index) {
+    if (sharding.home_q(index).num_rows() > sharding.home_q(fullest).num_rows()) fullest = index;
+  }
+  return ranks[idx(fullest)];
 }
 
 }  // namespace cp
