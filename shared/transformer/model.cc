@@ -22,18 +22,10 @@ using detail::divisors_text;
 using detail::kMaxCount;
 using detail::kMaxSize;
 
-bool require_size(std::string_view field, std::int64_t value, detail::Complaints& complaints,
-                  std::int64_t least = 1) {
-  return complaints.require_size(field, value, least);
-}
-bool require_count(std::string_view field, std::int64_t value, detail::Complaints& complaints) {
-  return complaints.require_count(field, value);
-}
-
 void check_experts(const Experts& experts, detail::Complaints& complaints) {
-  require_size("experts.intermediate", experts.intermediate, complaints);
-  require_size("experts.shared", experts.shared, complaints, 0);
-  if (!require_count("experts.count", experts.count, complaints)) return;
+  complaints.require_size("experts.intermediate", experts.intermediate);
+  complaints.require_size("experts.shared", experts.shared, 0);
+  if (!complaints.require_count("experts.count", experts.count)) return;
   if (experts.top_k < 1 || experts.top_k > experts.count) {
     complaints.add(str("experts.top_k=", experts.top_k,
                        " must be at least 1 and at most experts.count=", experts.count));
@@ -55,8 +47,8 @@ void check_expert_products(const Transformer& model, detail::Complaints& complai
 void check_latent(const Transformer& model, detail::Complaints& complaints) {
   const Latent& latent = *model.latent;
   complaints.require_range("latent.q_rank", latent.q_rank, 0, kMaxSize);
-  require_size("latent.kv_rank", latent.kv_rank, complaints);
-  require_size("latent.v_head_dim", latent.v_head_dim, complaints);
+  complaints.require_size("latent.kv_rank", latent.kv_rank);
+  complaints.require_size("latent.v_head_dim", latent.v_head_dim);
   complaints.require_range("latent.rope_dim", latent.rope_dim, 1, std::max<std::int64_t>(1, model.head_dim));
   if (model.kv_heads != model.q_heads) {
     complaints.add(str("kv_heads=", model.kv_heads, " must be q_heads=", model.q_heads,
@@ -86,8 +78,8 @@ void check_kinds(const Transformer& model, detail::Complaints& complaints) {
       complaints.add(
           str(of_kind, "has a ", name(mixer), ", and the model's ", name(mixer), " is unset; set its sizes"));
     if (!has_mlp && dense) complaints.add(kind + "dense is said of an MLP that this kind does not have");
-    if (window) require_size(kind + "window", *window, complaints);
-    if (chunk) require_size(kind + "chunk", *chunk, complaints);
+    if (window) complaints.require_size(kind + "window", *window);
+    if (chunk) complaints.require_size(kind + "chunk", *chunk);
     if (dense && !model.experts)
       complaints.add(kind +
                      "dense sets layers apart from those with experts, and experts is unset; leave one out");
@@ -259,18 +251,18 @@ std::string_view name(Mlp mlp) {
 
 void validate_model(const Transformer& model) {
   detail::Complaints complaints;
-  require_size("hidden", model.hidden, complaints);
-  require_count("layers", model.layers, complaints);
-  const bool q_heads = require_count("q_heads", model.q_heads, complaints);
-  if (require_count("kv_heads", model.kv_heads, complaints) && q_heads &&
+  complaints.require_size("hidden", model.hidden);
+  complaints.require_count("layers", model.layers);
+  const bool q_heads = complaints.require_count("q_heads", model.q_heads);
+  if (complaints.require_count("kv_heads", model.kv_heads) && q_heads &&
       model.q_heads % model.kv_heads != 0) {
     complaints.add(str("kv_heads=", model.kv_heads, " does not divide q_heads=", model.q_heads,
                        "; use kv_heads in ", divisors_text(model.q_heads)));
   }
-  require_size("head_dim", model.head_dim, complaints);
-  if (model.has(Mlp::dense)) require_size("intermediate", model.intermediate, complaints);
-  require_size("vocab", model.vocab, complaints);
-  require_size("max_seq_len", model.max_seq_len, complaints, 0);
+  complaints.require_size("head_dim", model.head_dim);
+  if (model.has(Mlp::dense)) complaints.require_size("intermediate", model.intermediate);
+  complaints.require_size("vocab", model.vocab);
+  complaints.require_size("max_seq_len", model.max_seq_len, 0);
   check_kinds(model, complaints);
   complaints.require_range("prediction_layers", model.prediction_layers, 0, kMostPredictionLayers);
   complaints.require(model.norms_before || model.norms_behind,
